@@ -1,4 +1,4 @@
-//! The README's ten lines: join a group, ask which keys are mine, leave. Start it twice at once and the keys are shared.
+//! The README's program: join a group, print my keys whenever they change, leave on Ctrl-C. Start it in two terminals and the keys are shared.
 //!
 //! `cargo run -p shardwise-examples --example first_key`
 
@@ -10,12 +10,15 @@ use shardwise::ShardingFactory;
 async fn main() -> shardwise::Result<()> {
     let factory = ShardingFactory::load()?; // settings.toml
     let sharding = factory.create("my_custom_workers")?;
+    let mut changes = sharding.rebalances();
     sharding.register_self().await?;
 
-    let keys = ["tenant-1", "tenant-2", "tenant-3"];
-    for key in sharding.filter_owned_items(&keys) {
-        println!("{key} is mine");
+    let keys: Vec<String> = (1..=9).map(|n| format!("tenant-{n}")).collect();
+    loop {
+        tokio::select! {
+            Some(_) = changes.recv() => println!("mine: {:?}", sharding.filter_owned_items(&keys)),
+            _ = tokio::signal::ctrl_c() => break,
+        }
     }
-
     sharding.deregister_self().await
 }

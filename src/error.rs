@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use shardwise_core::machine::MemberRefusal;
+use shardwise_core::write_with_causes;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -36,7 +37,7 @@ pub enum ErrorKind {
 }
 
 /// A failure: kind, and one line that says what happened and what to do.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -76,6 +77,13 @@ pub(crate) fn inside_runtime() -> Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(outside)
 }
 
+impl fmt::Debug for Error {
+    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -108,5 +116,20 @@ impl From<&MemberRefusal> for Error {
             _ => ErrorKind::Backend,
         };
         Self::new(kind, refusal.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_shows_what_happened_and_why() {
+        let cause = std::io::Error::other("no such file");
+        assert_eq!(
+            format!("{:?}", Error::new(ErrorKind::Settings, "cannot read a.toml").caused_by(cause)),
+            "cannot read a.toml; cause: no such file"
+        );
+        assert_eq!(format!("{:#?}", Error::new(ErrorKind::Settings, "no policy")), "no policy");
     }
 }

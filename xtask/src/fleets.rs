@@ -1,5 +1,6 @@
-//! The examples whose workers meet in a server: two processes beside a real one, and one without.
+//! The examples whose workers share keys: two processes in two terminals, beside a real server or a file, and one without its server.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,18 +21,25 @@ const FLEETS: [(&str, &str); 2] = [
     ("consul_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS"),
     ("etcd_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS"),
 ];
-/// How many tenants the examples share.
+/// The README's program; its workers meet in a file.
+const STARTER: &str = "first_key";
+/// How many keys it has.
+const STARTER_KEYS: usize = 9;
+/// How many tenants the other examples share.
 const TENANTS: u32 = 100;
 /// How long a worker may take for its next line or its end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether the example of that name is one of these.
 pub(crate) fn is_fleet(example: &str) -> bool {
-    FLEETS.iter().any(|(name, _)| *name == example)
+    example == STARTER || FLEETS.iter().any(|(name, _)| *name == example)
 }
 
 /// Runs the example of that name beside its server, and without it.
 pub(crate) fn run(context: &TaskContext, example: &str, binary: &Path) -> Result<(), TaskFailure> {
+    if example == STARTER {
+        return servers::drive(two_terminals(context, binary));
+    }
     let variable = FLEETS.iter().find(|(name, _)| *name == example).map_or("", |(_, variable)| *variable);
     servers::drive(async {
         let fleet = |address: String| ExampleFleet { context, binary, variable, address };
@@ -49,6 +57,30 @@ pub(crate) fn run(context: &TaskContext, example: &str, binary: &Path) -> Result
     })
 }
 
+/// Two terminals share the keys, Ctrl-C ends one, and the other has all of them again.
+async fn two_terminals(context: &TaskContext, binary: &Path) -> Result<(), TaskFailure> {
+    let folder = context.scratch("starter");
+    // Left over from a run before.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(servers::failed)?;
+    let terminal = |id: &str| {
+        let mut command = tokio::process::Command::from(servers::user(context, &binary.to_string_lossy()));
+        command.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", folder.join("shardwise.db"));
+        command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+        ExampleWorker::start(command, binary)
+    };
+    let mut first = terminal("worker-1")?;
+    first.keys("all keys", |keys| keys.len() == STARTER_KEYS).await?;
+    let mut second = terminal("worker-2")?;
+    let theirs = second.keys("a part of the keys", |keys| (1..STARTER_KEYS).contains(&keys.len())).await?;
+    first
+        .keys("the keys that the second one has not", |keys| keys.is_disjoint(&theirs) && keys.len() + theirs.len() == STARTER_KEYS)
+        .await?;
+    second.ends_by(Signal::SIGINT).await?;
+    first.keys("all keys again", |keys| keys.len() == STARTER_KEYS).await?;
+    first.ends_by(Signal::SIGINT).await
+}
+
 struct ExampleFleet<'a> {
     context: &'a TaskContext,
     binary: &'a Path,
@@ -59,11 +91,8 @@ struct ExampleFleet<'a> {
 impl ExampleFleet<'_> {
     fn worker(&self) -> Result<ExampleWorker, TaskFailure> {
         let mut command = tokio::process::Command::from(servers::user(self.context, &self.binary.to_string_lossy()));
-        command.env(self.variable, &self.address).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let failed = |why: String| TaskFailure::new(format!("{}: {why}", self.binary.display()));
-        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let out = child.stdout.take().ok_or_else(|| failed("it has no output".into()))?;
-        Ok(ExampleWorker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
+        command.env(self.variable, &self.address);
+        ExampleWorker::start(command, self.binary)
     }
 
     /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves.
@@ -105,6 +134,14 @@ struct ExampleWorker {
 }
 
 impl ExampleWorker {
+    fn start(mut command: tokio::process::Command, binary: &Path) -> Result<Self, TaskFailure> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let failed = |why: String| TaskFailure::new(format!("{}: {why}", binary.display()));
+        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let out = child.stdout.take().ok_or_else(|| failed("it has no output".into()))?;
+        Ok(Self { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
+    }
+
     /// Waits for a line that this makes something of.
     async fn until<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, TaskFailure> {
         while let Ok(Ok(Some(line))) = timeout(PATIENCE, self.lines.next_line()).await {
@@ -128,12 +165,36 @@ impl ExampleWorker {
         self.until(&line, |said| (said == line).then_some(())).await
     }
 
+    /// The keys that it prints as its own, once they are as wanted.
+    async fn keys(&mut self, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Result<BTreeSet<String>, TaskFailure> {
+        self.until(what, |line| {
+            let keys: BTreeSet<String> =
+                line.strip_prefix("mine: ")?.split('"').filter(|part| part.starts_with("tenant-")).map(String::from).collect();
+            wanted(&keys).then_some(keys)
+        })
+        .await
+    }
+
     /// SIGTERM, and it goes in good order.
     async fn leave(mut self) -> Result<(), TaskFailure> {
+        self.signal(Signal::SIGTERM)?;
+        self.until("left", |line| (line == "left").then_some(())).await?;
+        self.ended().await
+    }
+
+    /// That signal, and it ends well.
+    async fn ends_by(mut self, signal: Signal) -> Result<(), TaskFailure> {
+        self.signal(signal)?;
+        self.ended().await
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), TaskFailure> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         let id = id.ok_or_else(|| TaskFailure::new(format!("a worker ended by itself; it said {:?}", self.heard)))?;
-        kill(Pid::from_raw(id), Signal::SIGTERM).map_err(|error| TaskFailure::new(format!("SIGTERM: {error}")))?;
-        self.until("left", |line| (line == "left").then_some(())).await?;
+        kill(Pid::from_raw(id), signal).map_err(|error| TaskFailure::new(format!("{signal}: {error}")))
+    }
+
+    async fn ended(&mut self) -> Result<(), TaskFailure> {
         match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             ended => Err(TaskFailure::new(format!("a worker that left ended with {ended:?}"))),

@@ -21,6 +21,7 @@ mod outside;
 mod package;
 mod paused;
 mod peers;
+mod readme;
 mod report;
 mod run;
 mod servers;

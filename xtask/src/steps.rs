@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
-use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, package, servers, vectors};
+use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, package, readme, servers, vectors};
 
 /// What a step that went well has to say.
 pub(crate) struct StepPass {
@@ -78,6 +78,7 @@ const STEPS: &[TestStep] = &[
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
     second("test-default", "the library's tests with its default features", checks::test_default),
     second("tls", "a program outside the workspace joins over TLS, whatever its default provider is", outside::tls),
+    second("readme", "the commands of the README and of the start pages, as written", readme::step),
     second("benches", "benchmarks, compiled and run once", checks::benches),
     second("instructions", "what a key costs, counted by callgrind", instructions::check),
     second("fuzz", "parsers and placement with inputs that libFuzzer makes up", fuzz::step),

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{confirm_loss, demo, end_absence, live, manual, outbox, probe, ring, serve, settings, watch};
+use crate::commands::{confirm_loss, demo, end_absence, init, live, manual, outbox, probe, ring, serve, settings, watch};
 use crate::exit::{CliFailure, Code, Result};
 use crate::features;
 use crate::output::{self, Format};
 
-/// Which keys are mine? Consistent-hash sharding for fleets of background workers.
+/// Which keys are mine? Consistent-hash sharding for background workers
 #[derive(Debug, Parser)]
 #[command(name = "shardwise", version, long_version = features::long_version(), propagate_version = true, after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -23,17 +23,16 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  done
-  1  it ran, and the answer is no: a verdict that is not clean, lines refused, nothing to
-     unblock, interrupted before the end
-  2  the arguments or the settings are wrong; nothing was contacted
-  3  a backend, a store or a file cannot be reached or written; trying again may help
-  4  a backend, a store or a group refuses; change what the message names
-  5  the outbox's database has lost commits; run `outbox restored` before the next start
+  0    done
+  1    it ran, and the answer is no: lines refused, nothing to unblock
+  2    wrong arguments or settings; nothing was contacted
+  3    a backend, a store or a file cannot be reached; retrying may help
+  4    a backend, a store or a group refuses; change what the message names
+  5    the outbox's database lost commits; run `outbox restored` first
   130  stopped at once by a second Ctrl-C or SIGTERM
 
 Results go to stdout, everything else to stderr. RUST_LOG=info shows what the workers do.
-To begin with: shardwise demo";
+Begin with `shardwise demo`, then `shardwise init`.";
 
 const SETTINGS_HELP: &str = "The settings file [default: $SHARDWISE_SETTINGS, else settings.toml]";
 
@@ -43,10 +42,10 @@ pub(crate) struct Common {
     // Without the backticks that a doc comment would need.
     #[arg(long, global = true, value_name = "FILE", display_order = 100, help = SETTINGS_HELP)]
     pub(crate) settings: Option<PathBuf>,
-    /// How to print results
+    /// Print results for people or as JSON
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
     pub(crate) output: Format,
-    /// Short for --output json
+    /// Print JSON: short for --output json
     #[arg(long, global = true, display_order = 102)]
     pub(crate) json: bool,
 }
@@ -67,36 +66,38 @@ impl Common {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Watch publishers share an outbox, one be killed, one join, and nothing be lost
+    /// Watch publishers share an outbox while one is killed and one joins
     Demo(demo::Demo),
+    /// Write a settings file to begin with
+    Init(init::Init),
     /// Print the settings in force and where each came from
     Settings(settings::SettingsArgs),
-    /// Observe a group and print one JSON object a line for every change
+    /// Observe a group, or join it as a worker, and print every change
     Watch(watch::WatchArgs),
-    /// Say that members which have vanished are gone for good
+    /// Confirm that members which have vanished are gone for good
     ConfirmLoss(confirm_loss::ConfirmLoss),
     /// Answer over HTTP beside a worker in any language
     Serve(serve::Serve),
-    /// Ask a sidecar or a publisher on this machine whether it is well
+    /// Ask a sidecar or a publisher on this machine whether it is healthy
     Probe(probe::Probe),
     /// List a group's members, without joining it
     Members(live::Members),
-    /// Tell who owns a key, without joining
+    /// Print who owns a key, without joining
     Owner(live::Owner),
-    /// Tell step by step why a key has its owner in the group as it is
+    /// Explain step by step why a key has its owner in the live group
     Explain(live::Explain),
     /// Print what moves between a group's members, as it happens
     Rebalances(live::RebalancesArgs),
-    /// Let a member stay and own nothing, over its restarts too
+    /// Drain a member: it stays registered and owns nothing
     Drain(live::Drain),
-    /// Let a drained member take its share again
+    /// Give a drained member its share again
     Undrain(live::Undrain),
-    /// Say that a worker which has left for a while will not come back
+    /// Confirm that a worker which has left for a while will not return
     EndAbsence(end_absence::EndAbsence),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),
-    /// Make, fill, publish and inspect an outbox
+    /// Create, fill, publish and inspect an outbox
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
     /// Print a shell's completions
@@ -145,7 +146,38 @@ fn one_line(paragraphs: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+
+    /// The most columns of the first line of a command or an option.
+    const FIRST_LINE: usize = 71;
+    /// What fits into a terminal of 80 columns.
+    const LINE: usize = 79;
+
+    /// What is wrong with the help of the command and of those below it.
+    fn faults(command: &clap::Command) -> Vec<String> {
+        let help = |arg: &clap::Arg| arg.get_help().filter(|_| !arg.is_hide_set()).map(ToString::to_string);
+        let firsts = command.get_about().map(ToString::to_string).into_iter().chain(command.get_arguments().filter_map(help));
+        let is_bad_first = |line: &String| line.chars().count() > FIRST_LINE || line.contains('\n') || line.ends_with('.');
+        let mut faults: Vec<_> = firsts.filter(is_bad_first).collect();
+        let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        // A paragraph is one line, which breaks where the terminal ends; what is indented is as it is.
+        let is_bad = |line: &&str| match line.chars().next() {
+            // A quoted word of a shell cannot be broken.
+            None | Some('\'') => false,
+            Some(' ') => line.chars().count() > LINE,
+            Some(_) => !line.ends_with(['.', ':']),
+        };
+        faults.extend(after.lines().filter(is_bad).map(str::to_owned));
+        faults.extend(command.get_subcommands().flat_map(self::faults));
+        faults
+    }
+
+    #[test]
+    fn help_begins_with_one_short_line_and_breaks_only_where_the_terminal_ends() {
+        assert_eq!(faults(&Args::command()), [""; 0]);
+    }
 
     fn told(arguments: &[&str]) -> String {
         one_line(&Args::try_parse_from([&["shardwise"], arguments].concat()).unwrap_err().to_string())
@@ -154,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_the_arguments_is_one_line() {
         let cases: [(&[&str], &str); 4] = [
-            (&["watch"], "the following required arguments were not provided: --policy <NAME>; --help tells more"),
+            (&["drain"], "the following required arguments were not provided: <ID>; --help tells more"),
             (
                 &["settings", "--output", "xml"],
                 "invalid value 'xml' for '--output <FORMAT>' [possible values: human, json]; --help tells more",

@@ -1,6 +1,7 @@
 //! The `shardwise` command: thin verbs over the libraries. This file maps a result to an exit code and does nothing else.
 
 mod args;
+mod colour;
 mod commands;
 mod descriptors;
 mod event_lines;
@@ -12,6 +13,7 @@ mod output;
 mod recorder;
 mod redrawn;
 mod signals;
+mod status_line;
 mod supervisor;
 mod traces;
 
@@ -25,7 +27,9 @@ fn main() -> ExitCode {
         Err(answer) => return args::answer(&answer),
     };
     let traces = traces::TraceExport::begin(args.command.serves());
-    let code = match commands::run(args) {
+    let result = commands::run(args);
+    status_line::end();
+    let code = match result {
         Ok(code) => {
             output::release_log();
             code

@@ -16,7 +16,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
+use crate::colour::{self, Colour};
 use crate::exit::{CliFailure, Result};
+use crate::status_line::above;
 
 /// How results are written: for people, or for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -49,7 +51,7 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
         let filter = Targets::new().with_default(LevelFilter::WARN);
         filter.with_target("sqlx", LevelFilter::ERROR).with_target("shardwise::operator", LevelFilter::INFO)
     });
-    let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(io::stderr().is_terminal()).with_filter(filter);
+    let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(colour::is_shown(&io::stderr())).with_filter(filter);
     tracing_subscriber::registry().with(traces).with(log).init();
     if let Some(wrong) = wrong {
         tracing::warn!("RUST_LOG is ignored: {wrong}; write it as LEVEL or TARGET=LEVEL, separated by commas");
@@ -60,7 +62,7 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
 pub(crate) fn release_log() {
     if let Some((_, bytes)) = held().take() {
         // With stderr gone there is nobody left to tell.
-        let _ = io::stderr().write_all(&bytes);
+        let _ = above(|| io::stderr().write_all(&bytes));
     }
 }
 
@@ -87,7 +89,7 @@ impl Write for LogOutput {
             return Ok(bytes.len());
         }
         release_log();
-        io::stderr().write(bytes)
+        above(|| io::stderr().write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -99,13 +101,13 @@ impl Write for LogOutput {
 pub(crate) fn complain(failure: &CliFailure) {
     *held() = None;
     // With stderr gone there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "shardwise: {failure}");
+    let _ = above(|| writeln!(io::stderr(), "{} {failure}", Colour::Bad.on_stderr("shardwise:")));
 }
 
 /// A note on stderr that is no error.
 pub(crate) fn note(line: impl std::fmt::Display) {
     // With stderr gone there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{}", one_line(&line.to_string(), usize::MAX));
+    let _ = above(|| writeln!(io::stderr(), "{}", one_line(&line.to_string(), usize::MAX)));
 }
 
 /// Tells somebody at a terminal what the silence means.
@@ -122,10 +124,25 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
 
 /// One JSON value as one flushed line on stdout. Its strings are as they are for whoever parses it; what a terminal would obey is written as `\uXXXX`.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    write_stdout(&one_json_line(value)?)
+}
+
+/// The same on stderr, for a command whose stdout carries something else.
+pub(crate) fn json_note(value: &impl Serialize) -> Result<()> {
+    let line = one_json_line(value)?;
+    above(|| io::stderr().write_all(line.as_bytes())).map_err(|error| CliFailure::io("write to stderr", &error))
+}
+
+fn one_json_line(value: &impl Serialize) -> Result<String> {
     let json = serde_json::to_string(value).map_err(|error| stdout_failed(&error.into()))?;
-    let line = plain_json(&json) + "\n";
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+    Ok(plain_json(&json) + "\n")
+}
+
+fn write_stdout(text: &str) -> Result<()> {
+    above(|| {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+    })
 }
 
 /// The same JSON without characters that a terminal obeys. Such stand in strings only: between them JSON is ASCII, and serde writes no blanks.
@@ -144,20 +161,21 @@ fn plain_json(json: &str) -> String {
     plain
 }
 
-/// Text on stdout, of lines and columns; what else a terminal would obey is escaped.
+/// Text on stdout, of lines, columns and marks of [`Colour`]; what else a terminal would obey is escaped.
 pub(crate) fn text(text: &str) -> Result<()> {
     let column = |column: &str| Escaped(column).to_string();
     let line = |line: &str| line.split('\t').map(column).collect::<Vec<_>>().join("\t");
-    let text = text.split('\n').map(line).collect::<Vec<_>>().join("\n");
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+    write_stdout(&colour::painted(text.split('\n').map(line).collect::<Vec<_>>().join("\n")))
 }
 
 pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {
     CliFailure::io("write to stdout", error)
 }
 
-/// Rows under a heading, columns as wide as they need to be; the last one is not padded. A cell stays on its line, whatever is in it.
+/// The headings of columns whose cells are the words of states.
+const STATES: [&str; 2] = ["state", "is"];
+
+/// Rows under a heading, columns as wide as they need to be; the last one is not padded. A cell stays on its line, whatever is in it. States have their colours.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| Escaped(cell).to_string()).collect()).collect();
     let width = |column: usize| {
@@ -165,10 +183,14 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
         cells.chain(heading.get(column).map(|h| h.chars().count())).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        padded.join("  ").trim_end().to_owned() + "\n"
+    let line = |cells: &mut dyn Iterator<Item = &str>, colour: &dyn Fn(usize, &str) -> Option<Colour>| {
+        let padded = cells.zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let padding = " ".repeat(width - cell.chars().count());
+            colour(column, cell).map_or_else(|| cell.to_owned(), |colour| colour.mark(cell)) + &padding
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let head = line(&mut heading.iter().copied());
-    rows.iter().fold(head, |text, row| text + &line(&mut row.iter().map(String::as_str)))
+    let of_state = |column: usize, cell: &str| STATES.contains(&heading[column]).then(|| Colour::of_state(cell)).flatten();
+    let head = line(&mut heading.iter().copied(), &|_, cell| (!cell.is_empty()).then_some(Colour::Heading));
+    rows.iter().fold(head, |text, row| text + &line(&mut row.iter().map(String::as_str), &of_state))
 }

@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{CliFailure, Result};
-use crate::output;
+use crate::{output, status_line};
 
 /// So close together, two signals are one: wrappers such as `timeout` send each to the process and to its group.
 const DOUBLED: Duration = Duration::from_millis(200);
@@ -34,6 +34,7 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
             }
             asked = Some(Instant::now());
         }
+        status_line::end();
         output::note("stopped at once; others take over when the lease runs out");
         std::process::exit(INTERRUPTED);
     });

@@ -21,7 +21,7 @@ fn the_survivors_take_over_only_when_the_operator_says_so() {
     let victims: Vec<_> = ["a", "b", "c"].iter().map(|id| join(&place, id)).collect();
     survivor.tells("four members", |line| line["members"].as_array().unwrap().len() == 4);
     let nothing = place.run(&["confirm-loss", "--policy", "workers"]);
-    assert_eq!((nothing.code, nothing.text().as_str()), (Some(1), "workers: nobody stands still, there is nothing to confirm\n"));
+    assert_eq!((nothing.code, nothing.text().as_str()), (Some(1), "workers: no member is waiting for confirmation\n"));
 
     for victim in &victims {
         victim.signal(Signal::SIGKILL);

@@ -32,7 +32,7 @@ fn whoever_will_not_come_back_is_taken_out_when_the_operator_says_so() {
     assert_eq!((ended.code, ended.text().as_str()), (Some(0), "workers: the others take over what was leaves's\n"));
     stays.tells("it takes over", |line| line["slots_owned"] == 64 && line["away"].as_array().unwrap().is_empty());
     let again = end("leaves");
-    assert_eq!((again.code, again.text().as_str()), (Some(1), "workers: nobody called leaves is there\n"));
+    assert_eq!((again.code, again.text().as_str()), (Some(1), "workers: no member is called leaves\n"));
     stays.signal(Signal::SIGTERM);
     stays.ends("it leaves");
 }

@@ -5,15 +5,20 @@ mod common;
 use common::Place;
 
 /// Every command, and options that its help must name.
-const COMMANDS: [(&[&str], &[&str]); 30] = [
-    (&[], &["demo", "outbox", "watch", "ring", "settings", "--version"]),
+const COMMANDS: [(&[&str], &[&str]); 31] = [
+    (&[], &["demo", "init", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
+    (&["init"], &["--outbox", "settings.toml"]),
     (&["settings"], &["--why"]),
-    (&["watch"], &["--policy", "--join", "observing", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"]),
+    (
+        &["watch"],
+        &["--policy", "--join", "--id", "observing", "--items", "--renewals", "--slots", "owned_until_ns", "view_fingerprint", "SIGTERM"],
+    ),
     (
         &["serve"],
         &[
             "--policy",
+            "--id",
             "--listen",
             "127.0.0.1:8087",
             "--token-file",
@@ -44,7 +49,7 @@ const COMMANDS: [(&[&str], &[&str]); 30] = [
     (&["outbox"], &["init", "enqueue", "run", "status", "unblock", "list", "replay", "replay-aggregate", "discard", "audit", "restored"]),
     (&["outbox", "init"], &["--name"]),
     (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),
-    (&["outbox", "run"], &["--name", "--listen", "--allow-host", "/metrics", "SIGTERM", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
+    (&["outbox", "run"], &["--name", "--id", "--listen", "--allow-host", "/metrics", "SIGTERM", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
     (&["outbox", "status"], &["--name"]),
     (&["outbox", "unblock"], &["--name", "--key", "Exit code 1"]),
     (&["outbox", "list"], &["--name", "--key", "--limit"]),
@@ -103,7 +108,7 @@ fn without_a_command_the_help_comes_and_the_exit_code_is_2() {
 fn wrong_arguments_get_one_line_and_exit_code_2() {
     let cases: [(&[&str], &[&str]); 12] = [
         (&["wacth"], &["wacth", "'watch'", "--help"]),
-        (&["watch"], &["--policy"]),
+        (&["drain"], &["<ID>"]),
         (&["watch", "--policy", "workers", "--renewal"], &["'--renewal'", "'--renewals'"]),
         (&["settings", "--output", "xml"], &["xml", "human, json"]),
         (&["outbox", "satus"], &["satus", "'status'"]),

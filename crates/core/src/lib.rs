@@ -10,6 +10,7 @@
 //! it view after view at the cost of what changed.
 
 mod backoff;
+mod causes;
 mod change;
 mod circle;
 mod claim;
@@ -45,6 +46,7 @@ mod version;
 mod view;
 
 pub use backoff::Backoff;
+pub use causes::write_with_causes;
 pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;
 pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};

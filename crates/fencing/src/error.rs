@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use shardwise_core::{Epoch, GroupName, Resource};
+use shardwise_core::{Epoch, GroupName, Resource, write_with_causes};
 
 /// The database has seen a higher epoch: somebody else has had the resource since, and this write must not be. Roll back, give up what was
 /// to be written, and drop what was remembered of the resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StaleEpoch {
     /// The group.
     pub group: GroupName,
@@ -16,6 +16,13 @@ pub struct StaleEpoch {
     pub epoch: Epoch,
     /// The epoch that the database has seen; `None` if its row was gone when that was looked up.
     pub seen: Option<Epoch>,
+}
+
+impl fmt::Debug for StaleEpoch {
+    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
 }
 
 impl fmt::Display for StaleEpoch {
@@ -33,7 +40,7 @@ impl std::error::Error for StaleEpoch {}
 
 /// Why a fence did not let a write pass.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
     /// A higher epoch was seen.
@@ -64,7 +71,7 @@ pub enum FenceError {
 /// Why a journal did not do what it was told. Whatever the reason, nothing was written, unless the connection broke at the commit: then the
 /// next [`Journal::take_over`](crate::Journal::take_over) tells whether it was.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// A higher epoch was seen.
@@ -126,6 +133,22 @@ fn is_passing(error: &sqlx::Error) -> bool {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl fmt::Debug for FenceError {
+    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl fmt::Debug for JournalError {
+    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl FenceError {
     /// Whether the same transaction may pass when it is begun again: locks, conflicts of serialization and lost connections, never a refusal.
     pub fn is_retryable(&self) -> bool {
@@ -139,5 +162,17 @@ impl JournalError {
     /// the version tells whether it had succeeded.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Sql(error) if is_passing(error))
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_shows_what_happened() {
+        let error = FenceError::from(sqlx::Error::WorkerCrashed);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(format!("{:?}", JournalError::Version { expected: 1, found: 2 }), "the journal is at version 2, not 1: load it again");
     }
 }

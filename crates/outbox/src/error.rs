@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use shardwise::core::write_with_causes;
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -38,7 +40,7 @@ pub enum ErrorKind {
 }
 
 /// A failure: kind, and one line that says what happened and what to do.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -68,6 +70,13 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -77,5 +86,20 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn main_shows_what_happened_and_why() {
+        let cause = std::io::Error::other("no such file");
+        assert_eq!(
+            format!("{:?}", Error::new(ErrorKind::Settings, "cannot read a.toml").caused_by(cause)),
+            "cannot read a.toml; cause: no such file"
+        );
+        assert_eq!(format!("{:#?}", Error::new(ErrorKind::Settings, "no policy")), "no policy");
     }
 }

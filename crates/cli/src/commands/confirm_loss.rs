@@ -4,21 +4,23 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::ShardingFactory;
 
+use super::group::PolicyArg;
 use super::{block_on, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
-/// Say that members which have vanished are gone for good
+/// Confirm that members which have vanished are gone for good
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With max_loss in the policy, nobody takes over what workers had that vanished, if more of them than
-that vanish at once. It is taken over when enough are back, under whatever id. If they are gone for
-good, this lets the others take over. Exit code 1: nobody was waiting for it.")]
+If more members vanish at once than the policy's max_loss allows, the others do not take over their slots. They wait until enough members \
+are back, under any id, or until this command confirms the loss.
+Exit code 1: no member was waiting for it.
+
+  shardwise confirm-loss")]
 pub(crate) struct ConfirmLoss {
-    /// The policy whose workers wait
-    #[arg(long, value_name = "NAME")]
-    policy: String,
+    #[command(flatten)]
+    policy: PolicyArg,
 }
 
 #[derive(Serialize)]
@@ -34,12 +36,14 @@ impl ConfirmLoss {
     }
 
     async fn confirm(&self, common: &Common) -> Result<Code> {
-        let factory = ShardingFactory::from_settings(load_settings(common)?)?;
-        let members = waiting(waits_for(&self.policy), factory.confirm_loss(&self.policy)).await?;
+        let settings = load_settings(common)?;
+        let policy = self.policy.of(&settings)?;
+        let factory = ShardingFactory::from_settings(settings)?;
+        let members = waiting(waits_for(&policy), factory.confirm_loss(&policy)).await?;
         match common.format() {
-            Format::Json => output::json_line(&ConfirmLossReport { policy: &self.policy, members })?,
-            Format::Human if members == 0 => output::text(&format!("{}: nobody stands still, there is nothing to confirm\n", self.policy))?,
-            Format::Human => output::text(&format!("{}: {members} workers take over what the missing ones had\n", self.policy))?,
+            Format::Json => output::json_line(&ConfirmLossReport { policy: &policy, members })?,
+            Format::Human if members == 0 => output::text(&format!("{policy}: no member is waiting for confirmation\n"))?,
+            Format::Human => output::text(&format!("{policy}: {members} workers take over what the missing ones had\n"))?,
         }
         Ok(if members == 0 { Code::No } else { Code::Ok })
     }

@@ -11,9 +11,9 @@ use crate::output;
 
 /// Print a shell's completions
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "  shardwise completions bash > ~/.local/share/bash-completion/completions/shardwise")]
+#[command(after_help = "  source <(shardwise completions bash)")]
 pub(crate) struct Completions {
-    /// The shell
+    /// Complete for this shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Completions {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "  shardwise man | man -l -\n  shardwise man --out ~/.local/share/man/man1")]
 pub(crate) struct Man {
-    /// A folder to write the pages of all commands into
+    /// Write the pages of all commands into this folder
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }

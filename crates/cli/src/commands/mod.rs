@@ -3,6 +3,8 @@
 pub(crate) mod confirm_loss;
 pub(crate) mod demo;
 pub(crate) mod end_absence;
+mod group;
+pub(crate) mod init;
 pub(crate) mod live;
 pub(crate) mod manual;
 pub(crate) mod outbox;
@@ -13,6 +15,7 @@ pub(crate) mod settings;
 pub(crate) mod watch;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise::settings::LoadOptions;
@@ -28,6 +31,7 @@ pub(crate) fn run(args: Args) -> Result<Code> {
     let common = args.common;
     match args.command {
         Command::Demo(command) => block_on(command.run(&common)),
+        Command::Init(command) => command.run(&common),
         Command::Settings(command) => command.run(&common),
         Command::Watch(command) => block_on(command.run(&common)),
         Command::ConfirmLoss(command) => command.run(&common),
@@ -58,15 +62,28 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     if let Some(file) = &common.settings {
         options = options.with_file(file);
     }
-    Ok(LoadedSettings::load(&options)?)
+    LoadedSettings::load(&options).map_err(|error| match settings_path(common).try_exists() {
+        Ok(false) => CliFailure::from(error).and("`shardwise init` writes one"),
+        _ => error.into(),
+    })
+}
+
+/// The settings file: that of the command line, that of the environment, or the usual one.
+fn settings_path(common: &Common) -> PathBuf {
+    let of_environment = || std::env::var_os("SHARDWISE_SETTINGS").filter(|path| !path.is_empty()).map(PathBuf::from);
+    common.settings.clone().or_else(of_environment).unwrap_or_else(|| "settings.toml".into())
+}
+
+/// The outbox whose publishers share the ring of this policy.
+fn outbox_of<'s>(settings: &'s Settings, policy: &str) -> Result<Option<&'s PolicyName>> {
+    let mine = settings.policy(policy)?;
+    let meets = |policy: &PolicyName| settings.policies.get(policy).is_some_and(|other| other.meets(mine));
+    Ok(settings.outboxes.iter().find(|(_, policy)| meets(policy)).map(|(name, _)| name))
 }
 
 /// Refuses to join the ring of an outbox: its publishers alone share it, and a slot of anything else would never be published.
 fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
-    let mine = settings.policy(policy)?;
-    let meets = |policy: &PolicyName| settings.policies.get(policy).is_some_and(|other| other.meets(mine));
-    let owner = settings.outboxes.iter().find(|(_, policy)| meets(policy));
-    owner.map_or(Ok(()), |(outbox, _)| {
+    outbox_of(settings, policy)?.map_or(Ok(()), |outbox| {
         let message = format!(
             "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \
              other member's slots would wait for ever; {instead}",

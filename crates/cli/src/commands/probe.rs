@@ -14,22 +14,22 @@ use crate::output::{self, Format};
 /// The most bytes of an answer that are read.
 const ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Ask a sidecar or a publisher on this machine whether it is well
+/// Ask a sidecar or a publisher on this machine whether it is healthy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a container's health check: the image has no other program. It speaks HTTP without TLS.
-Exit code 1 if the answer is no, 3 if there is none.
+Exit code 1: the answer is no. Exit code 3: there is no answer.
 
   shardwise probe                                  # /readyz of `serve`
   shardwise probe --at 127.0.0.1:9600 --path /livez")]
 pub(crate) struct Probe {
-    /// Where it listens
+    /// Ask at this address
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
     at: SocketAddr,
-    /// What to ask: /readyz, may it own something, or /livez, does it answer
+    /// Ask whether it may own something, or whether it answers
     #[arg(long, value_name = "PATH", default_value = "/readyz", value_parser = ["/readyz", "/livez"])]
     path: String,
-    /// How long the answer may take, in seconds
+    /// Wait this many seconds for the answer
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     within: u64,
 }

@@ -13,6 +13,7 @@ use shardwise_outbox::settings::LoadedSettings;
 use shardwise_sidecar::{Options, Sidecar, Tls, Token, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::group::{IdArg, implied_policy};
 use super::outbox::SidecarOutbox;
 use super::{WAITS_QUIETLY, joins_no_outbox, load_with_outboxes, still_waiting};
 use crate::args::Common;
@@ -23,60 +24,62 @@ use crate::{descriptors, output, recorder, signals, traces};
 /// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Joins under each --policy and answers for this worker; GET /openapi.json tells how. One JSON line
-says where, once it has joined: {\"listening\":\"127.0.0.1:8087\",...}. A browser sees the groups there.
+Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \
+{\"listening\":\"127.0.0.1:8087\",...}. The page for browsers is there too.
 Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
-SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces: $OTEL_EXPORTER_OTLP_ENDPOINT.
+SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
 
-  shardwise serve --policy my_custom_workers
+  shardwise serve --id worker-1
   shardwise serve --observe outbox_publishers --outbox orders")]
 pub(crate) struct Serve {
-    /// A policy to join under; may be given several times
-    #[arg(long, value_name = "NAME", required_unless_present = "observe")]
+    // Without the backticks that a doc comment would need.
+    #[arg(long, value_name = "NAME", help = "Join these policies [default: $SHARDWISE_POLICY, or the only one]")]
     policy: Vec<String>,
-    /// A policy to show without joining it, an outbox's too; may be given several times
+    /// Show this policy, an outbox's too, without joining it; repeatable
     #[arg(long, value_name = "NAME")]
     observe: Vec<String>,
-    /// Where to listen; port 0 is any free one
+    #[command(flatten)]
+    id: IdArg,
+    /// Listen here; port 0 is any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
     listen: SocketAddr,
-    /// A file with the token that clients must send, at least 16 bytes
+    /// Require the token in this file, of at least 16 bytes
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The certificate chain, in PEM
+    /// Serve TLS with this certificate chain, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, in PEM
+    /// Use this private key of --tls-cert, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Another host name by which clients call it; may be given several times
+    /// Accept requests for this host name too; repeatable
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// A file with the token that members prove to know, instead of what the settings say
+    /// Use the members' token in this file instead of the settings'
     #[arg(long, value_name = "FILE")]
     peer_token_file: Option<PathBuf>,
-    /// Who signs other members' certificates, in PEM
+    /// Trust members whose certificate this CA has signed, in PEM
     #[arg(long, value_name = "FILE")]
     peer_ca_file: Option<PathBuf>,
-    /// The certificate chain that this one shows members, who show one too, in PEM
+    /// Show members this certificate chain, and require theirs, in PEM
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca_file", "tls_cert"])]
     peer_cert: Option<PathBuf>,
-    /// Its private key, in PEM
+    /// Use this private key of --peer-cert, in PEM
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
-    /// The worker's own HTTP on this machine, for requests of members that are not answered here
+    /// Forward other requests of members to the worker at this URL
     #[arg(long, value_name = "URL")]
     forward_to: Option<String>,
-    /// An outbox of the settings to show on the page, and to replay its dead letters there
+    /// Show this outbox on the page, and replay its dead letters there
     #[arg(long, value_name = "NAME")]
     outbox: Option<String>,
-    /// The most bytes of a list of keys
+    /// Refuse lists of keys of more than this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
-    /// The most connections; the idlest makes room
+    /// Keep at most this many connections; the idlest makes room
     #[arg(long, value_name = "N", default_value_t = shardwise_sidecar::Limits::default().connections)]
     max_connections: usize,
-    /// The most requests a second [default: no limit]
+    /// Answer at most this many requests a second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 }
@@ -92,14 +95,21 @@ struct Ready<'a> {
 
 impl Serve {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
-        let loaded = load_with_outboxes(common)?;
+        let mut loaded = load_with_outboxes(common)?;
         if !loaded.settings.enabled {
             return Err(CliFailure::new(
                 Code::Usage,
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
         }
-        for policy in &self.policy {
+        // Who only observes joins nothing unasked.
+        let is_implied = self.policy.is_empty() && self.observe.is_empty();
+        let policies = if is_implied { vec![implied_policy(&loaded.settings)?] } else { self.policy.clone() };
+        if policies.is_empty() {
+            self.id.unused()?;
+        }
+        self.id.put(&mut loaded.settings)?;
+        for policy in &policies {
             joins_no_outbox(&loaded.settings, policy, &format!("show it with --observe {policy}"))?;
         }
         let mut options = self.options()?;
@@ -107,15 +117,15 @@ impl Serve {
         options.outbox = outbox.as_ref().map(|(shown, _)| Arc::clone(shown) as Arc<dyn shardwise_sidecar::Outbox>);
         let factory = ShardingFactory::from_settings(loaded.settings)?;
         traces::runs_as(factory.instance_id().as_str());
-        let sidecar = Sidecar::new(factory.clone(), &self.policy, options)?;
-        let services = self.policy.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
+        let sidecar = Sidecar::new(factory.clone(), &policies, options)?;
+        let services = policies.iter().map(|policy| factory.create(policy)).collect::<shardwise::Result<Vec<_>>>()?;
         let (supervisor, watched) = (Supervisor::from_environment(), Cell::new(None));
         let (address, unheard, has_joined) = (sidecar.address(), Cell::new(None), Cell::new(false));
         let ready = || {
             has_joined.set(true);
             output::release_log();
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
-            output::json_line(&Ready { listening: address, tls, policies: &self.policy, observes: &self.observe, instance_id })?;
+            output::json_line(&Ready { listening: address, tls, policies: &policies, observes: &self.observe, instance_id })?;
             supervisor.ready();
             // On the thread of the renewals, so that a thread that hangs gives no sign.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
@@ -127,7 +137,7 @@ impl Serve {
                 Ok(token) => {
                     let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
                     if is_quiet && !has_joined.get() {
-                        still_waiting(&format!("the discovery backends of {}", [&self.policy[..], &self.observe].concat().join(", ")));
+                        still_waiting(&format!("the discovery backends of {}", [&policies[..], &self.observe].concat().join(", ")));
                     }
                     token.cancelled().await;
                 }

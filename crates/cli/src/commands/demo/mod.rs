@@ -27,41 +27,38 @@ use show::DemoDisplay;
 use stage::{DemoStage, NAME};
 use writer::EventWriter;
 
-/// Watch publishers share an outbox, one be killed, one join, and nothing be lost
+/// Watch publishers share an outbox while one is killed and one joins
 #[derive(Debug, Args)]
-#[command(
-    term_width = 100,
-    after_help = "\
-Writes events while publisher processes share one outbox. At a third of the way one of them gets
-SIGKILL, at two thirds a new one joins. Then the delivered file is checked: exit code 0 only if
-nothing is lost or out of order. It needs no settings and leaves nothing behind, unless --keep.
+#[command(after_help = "\
+Writes events while publisher processes share one outbox. After a third of the events one of them gets SIGKILL, after two thirds a new one \
+joins. Then the delivered file is checked. The exit code is 0 only if nothing is lost or out of order. The demo needs no settings and leaves \
+nothing behind, unless --keep is given.
 
 Your own events, such as the commits of any repository, author by author:
 
   git log --reverse --format=\\
 '{\"aggregatetype\":\"author\",\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' |
-    shardwise demo --from -"
-)]
+  shardwise demo --from -")]
 pub(crate) struct Demo {
-    /// Publisher processes at the beginning
+    /// Start with this many publisher processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
     workers: u16,
-    /// Events to write at least
+    /// Write at least this many events
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000), value_name = "N")]
     events: u64,
-    /// Aggregates that the events belong to
+    /// Spread the events over this many aggregates
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     aggregates: u64,
-    /// Events written a second
+    /// Write this many events a second
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000), value_name = "N")]
     rate: u64,
-    /// How long a silent publisher counts as alive
+    /// Take over from a publisher that is silent for this long
     #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "TIME")]
     ttl: Duration,
     /// Work in this new directory and keep it
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Real events as JSON lines instead of made ones; - is stdin
+    /// Read the events from JSON lines instead; - is stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "aggregates"])]
     from: Option<PathBuf>,
 }

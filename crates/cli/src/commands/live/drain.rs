@@ -2,40 +2,42 @@
 
 use clap::Args;
 use serde::Serialize;
-use shardwise::InstanceId;
+use shardwise::{InstanceId, ShardingFactory};
 
 use super::GroupArgs;
 use crate::args::Common;
+use crate::commands::group::meant_by;
 use crate::commands::{waiting, waits_for};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
-/// Let a member stay and own nothing, over its restarts too
+/// Drain a member: it stays registered and owns nothing
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The wish is kept in the backend until `shardwise undrain`; the member hears of it within a TTL and
-finishes what it has begun. If all members are drained, nobody owns anything. Draining a member twice
-is no error. Exit code 1: with --wait, it still owns something after two TTLs and drain_timeout.
+The backend remembers it until `shardwise undrain`, even if the member restarts. The member sees it within a TTL and finishes what it has \
+begun. If all members are drained, no key has an owner. Draining a member twice is no error.
+Exit code 1: with --wait, it still owns something after two TTLs and drain_timeout.
 
-  shardwise drain worker-1 --policy my_custom_workers --wait")]
+  shardwise drain worker-1 --wait")]
 pub(crate) struct Drain {
-    /// The member's instance id
+    /// Drain the member of this id; `web` finds web-5f3c2a10
     id: String,
-    /// Wait until it owns nothing
+    /// Wait until the member owns nothing
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
     group: GroupArgs,
 }
 
-/// Let a drained member take its share again
+/// Give a drained member its share again
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Also of a member that is not there. Exit code 1: it was not drained.
+It works for a member that is not running, too.
+Exit code 1: the member was not drained.
 
-  shardwise undrain worker-1 --policy my_custom_workers")]
+  shardwise undrain worker-1")]
 pub(crate) struct Undrain {
-    /// The member's instance id
+    /// Undrain the member of this id; it may be shortened as for drain
     id: String,
     #[command(flatten)]
     group: GroupArgs,
@@ -54,33 +56,34 @@ struct DrainReport<'a> {
 
 impl Drain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        wish(&self.id, &self.group, common, DrainAction::Drain { wait: self.wait }).await
+        change(&self.id, &self.group, common, DrainAction::Drain { wait: self.wait }).await
     }
 }
 
 impl Undrain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        wish(&self.id, &self.group, common, DrainAction::Undrain).await
+        change(&self.id, &self.group, common, DrainAction::Undrain).await
     }
 }
 
-/// What is wanted of the member.
+/// What the operator does.
 enum DrainAction {
     Drain { wait: bool },
     Undrain,
 }
 
-async fn wish(id: &str, group: &GroupArgs, common: &Common, wish: DrainAction) -> Result<Code> {
-    let instance_id = InstanceId::new(id).map_err(|error| CliFailure::new(Code::Usage, error.to_string()))?;
+async fn change(id: &str, group: &GroupArgs, common: &Common, action: DrainAction) -> Result<Code> {
+    let given = InstanceId::new(id).map_err(|error| CliFailure::new(Code::Usage, error.to_string()))?;
     let (factory, policy) = group.open(common)?;
-    let (changed, owns_nothing) = match wish {
+    let instance_id = full_id(given, &factory, &policy, &action).await?;
+    let (changed, owns_nothing) = match action {
         DrainAction::Drain { wait } => {
             let changed = waiting(waits_for(&policy), factory.drain(&policy, &instance_id)).await?;
             (changed, if wait { Some(factory.wait_until_drained(&policy, &instance_id).await?) } else { None })
         }
         DrainAction::Undrain => (waiting(waits_for(&policy), factory.undrain(&policy, &instance_id)).await?, None),
     };
-    let drained = matches!(wish, DrainAction::Drain { .. });
+    let drained = matches!(action, DrainAction::Drain { .. });
     let words = match (drained, changed, owns_nothing) {
         (true, _, Some(true)) => "is drained and owns nothing",
         (true, _, Some(false)) => "was asked to drain and still owns something: check its log and that it is running",
@@ -90,9 +93,33 @@ async fn wish(id: &str, group: &GroupArgs, common: &Common, wish: DrainAction) -
         (false, false, _) => "is not drained",
     };
     match common.format() {
-        Format::Json => output::json_line(&DrainReport { policy: &policy, instance_id: id, drained, changed, owns_nothing })?,
+        Format::Json => {
+            output::json_line(&DrainReport { policy: &policy, instance_id: instance_id.as_str(), drained, changed, owns_nothing })?;
+        }
         Format::Human => output::text(&format!("{instance_id} {words}\n"))?,
     }
     let is_done = if drained { owns_nothing != Some(false) } else { changed };
     Ok(if is_done { Code::Ok } else { Code::No })
+}
+
+/// The id of the one member that is meant. An id that nobody has is left to the library, which says so.
+async fn full_id(given: InstanceId, factory: &ShardingFactory, policy: &str, action: &DrainAction) -> Result<InstanceId> {
+    let known: Vec<InstanceId> = match action {
+        DrainAction::Drain { .. } => {
+            let observer = waiting(waits_for(policy), factory.observe(policy)).await?;
+            observer.members().members().iter().map(|member| member.instance_id.clone()).collect()
+        }
+        DrainAction::Undrain => waiting(waits_for(policy), factory.drained(policy)).await?,
+    };
+    if known.contains(&given) {
+        return Ok(given);
+    }
+    match &meant_by(given.as_str(), &known)[..] {
+        [] => Ok(given),
+        [only] => Ok((*only).clone()),
+        several => {
+            let ids: Vec<_> = several.iter().map(|id| id.as_str()).collect();
+            Err(CliFailure::new(Code::Refused, format!("which member? {given} may be any of {}; write one in full", ids.join(", "))))
+        }
+    }
 }

@@ -8,15 +8,15 @@ use crate::commands::ring;
 use crate::exit::{Code, Result};
 use crate::output;
 
-/// Tell step by step why a key has its owner in the group as it is
+/// Explain step by step why a key has its owner in the live group
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same as `ring explain`, with the members and the placement of the live group. Exit code 1: nobody
-owns it.
+The same as `ring explain`, with the members and the placement of the live group.
+Exit code 1: the key has no owner.
 
-  shardwise explain tenant-7 --policy my_custom_workers")]
+  shardwise explain tenant-7")]
 pub(crate) struct Explain {
-    /// The key, as text
+    /// Explain the owner of this key
     key: String,
     #[command(flatten)]
     group: GroupArgs,

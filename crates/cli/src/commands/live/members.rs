@@ -15,9 +15,12 @@ use crate::output::{self, Format, count, table};
 /// List a group's members, without joining it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-States: active, draining (leaves), drained (stays and owns nothing, because an operator wants it so;
-drain requested before the member has heard of that, in JSON drain_requested), pausing and away (leaves or has left for a while and keeps its place). Exit code 1: there is nobody.
+States: active; draining (leaves); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in \
+JSON drain_requested); pausing and away (leaves or has left for a while and keeps its place).
+Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
+Exit code 1: there is no member.
 
+  shardwise members
   shardwise members --policy my_custom_workers")]
 pub(crate) struct Members {
     #[command(flatten)]

@@ -15,9 +15,10 @@ pub(crate) use rebalances::RebalancesArgs;
 use clap::Args;
 use shardwise::{Observer, ShardingFactory};
 
+use super::group::PolicyArg;
 use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::Result;
 
 /// Why a key has no owner.
 fn nobody_owns(observer: &Observer) -> String {
@@ -31,22 +32,16 @@ fn nobody_owns(observer: &Observer) -> String {
 /// Which group.
 #[derive(Debug, Args)]
 struct GroupArgs {
-    /// The policy of the group; not needed if the settings have only one
-    #[arg(long, value_name = "NAME")]
-    policy: Option<String>,
+    #[command(flatten)]
+    policy: PolicyArg,
 }
 
 impl GroupArgs {
     /// The factory, and the policy's name.
     fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
-        let factory = ShardingFactory::from_settings(load_settings(common)?)?;
-        let names: Vec<_> = factory.policy_names().collect();
-        let name = match (&self.policy, &names[..]) {
-            (Some(name), _) => name.clone(),
-            (None, [only]) => (*only).to_owned(),
-            (None, _) => return Err(CliFailure::new(Code::Usage, format!("--policy is needed: the settings have {}", names.join(", ")))),
-        };
-        Ok((factory, name))
+        let settings = load_settings(common)?;
+        let name = self.policy.of(&settings)?;
+        Ok((ShardingFactory::from_settings(settings)?, name))
     }
 
     async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {

@@ -10,15 +10,15 @@ use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
-/// Tell who owns a key, without joining
+/// Print who owns a key, without joining
 #[derive(Debug, Args)]
 #[command(after_help = "\
-By the newest view of the group. Under exclusive ownership a slot may be held by somebody else for a
-moment longer. Exit code 1: nobody owns it.
+By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer.
+Exit code 1: the key has no owner.
 
-  shardwise owner tenant-7 --policy my_custom_workers")]
+  shardwise owner tenant-7")]
 pub(crate) struct Owner {
-    /// The key, as text
+    /// Look up this key
     key: String,
     #[command(flatten)]
     group: GroupArgs,

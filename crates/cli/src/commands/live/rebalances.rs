@@ -18,14 +18,13 @@ use crate::signals;
 /// Print what moves between a group's members, as it happens
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first line is the group as it is. With --output json one object a line: at, revision, members,
-joined, left, state_changed, moved (slots), moved_share, moves. Without slots, or where their number
-changes, the last three are null. What has happened before is not kept in the backend: a sidecar
-(`shardwise serve`) keeps its own worker's. Ctrl-C and SIGTERM end it.
+The first line is the group as it is. With --json one object a line: at, revision, members, joined, left, state_changed, moved (slots), \
+moved_share, moves. Without slots, or where their number changes, the last three are null.
+The backend keeps no history; a sidecar (`shardwise serve`) keeps that of its own worker. Ctrl-C and SIGTERM end the command.
 
-  shardwise rebalances --follow --policy my_custom_workers")]
+  shardwise rebalances --follow")]
 pub(crate) struct RebalancesArgs {
-    /// Go on until it is stopped
+    /// Continue until the command is stopped
     #[arg(long)]
     follow: bool,
     #[command(flatten)]

@@ -14,16 +14,15 @@ use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) const REPLAY_HELP: &str = "\
-A parked event becomes the newest event of its aggregate: it is late, under a sequence of its own,
-and marked `replayed`. A blocked event is tried again in its place, in order.
-Exit code 1 if one of the events is no dead letter; the others are sent all the same.";
+A parked event becomes the newest event of its aggregate: it is late, has a new sequence and is marked `replayed`. A blocked event is \
+retried in its place, in order.
+Exit code 1: one of the events is no dead letter; the others are sent all the same.";
 
 pub(super) const REPLAY_AGGREGATE_HELP: &str = "\
-Everything from the parked event on comes once more, in order, under sequences above all former
-ones; what was delivered before is marked `replayed`. What retention has deleted in between stays
-gone, and is told. What is in flight of the aggregate's slot may come twice, as at a takeover.
-The slot's publisher waits meanwhile: seconds on PostgreSQL where it is about thousands of events.
-Exit code 1 if nothing of the aggregate is parked.";
+Everything from the parked event on is sent once more, in order, with sequences above all former ones; what was delivered before is marked \
+`replayed`. What retention has deleted in between stays deleted, and is counted. What is in flight of the aggregate's slot may come twice, as \
+at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
+Exit code 1: nothing of the aggregate is parked.";
 
 /// What is done once, in the words of people and programs.
 struct ActionReport {
@@ -36,10 +35,10 @@ struct ActionReport {
 /// Who acts, and why.
 #[derive(Debug, Args)]
 pub(crate) struct SignatureArgs {
-    /// Why; goes into the outbox's record
+    /// Record this reason in the outbox
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who does this [default: the user of this process]
+    /// Record this name [default: the user of this process]
     #[arg(long = "as", value_name = "NAME")]
     who: Option<String>,
 }
@@ -57,10 +56,10 @@ impl SignatureArgs {
 pub(crate) struct List {
     #[command(flatten)]
     which: OutboxArgs,
-    /// Only this aggregate: its type, a slash, its id
+    /// List only this aggregate, as TYPE/ID
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The most events listed
+    /// List at most this many events
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
 }
@@ -114,13 +113,13 @@ fn row(letter: &DeadLetter) -> Vec<String> {
 pub(crate) struct Replay {
     #[command(flatten)]
     which: OutboxArgs,
-    /// The events, as `list` names them
+    /// Send these events, by their ids in `list`
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
-    /// All parked events instead, those parked first at first
+    /// Send all parked events instead, the longest parked first
     #[arg(long)]
     all: bool,
-    /// The most events of --all
+    /// Send at most this many events of --all
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
     #[command(flatten)]
@@ -185,13 +184,13 @@ fn told(done: &[ActionReport], common: &Common) -> Result<Code> {
 pub(crate) struct ReplayAggregate {
     #[command(flatten)]
     which: OutboxArgs,
-    /// The aggregate: its type, a slash, its id
+    /// Send this aggregate, as TYPE/ID
     #[arg(value_name = "KEY")]
     key: String,
-    /// The parked event to begin with [default: the first one of the aggregate]
+    /// Begin with this parked event [default: the aggregate's first]
     #[arg(long, value_name = "ID")]
     from: Option<String>,
-    /// Refuse if there are more events than this from there on, up to 10000
+    /// Refuse if that is more events than this, up to 10000
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -228,7 +227,7 @@ impl ReplayAggregate {
 pub(crate) struct Discard {
     #[command(flatten)]
     which: OutboxArgs,
-    /// The events, as `list` names them
+    /// Delete these events, by their ids in `list`
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     #[command(flatten)]
@@ -254,7 +253,7 @@ impl Discard {
 pub(crate) struct Audit {
     #[command(flatten)]
     which: OutboxArgs,
-    /// The most lines, the newest first
+    /// Print at most this many lines, the newest first
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
 }

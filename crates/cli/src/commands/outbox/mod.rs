@@ -1,5 +1,6 @@
 //! `shardwise outbox`: make, fill, publish and inspect an outbox.
 
+mod counts;
 mod dead;
 mod listen;
 mod open_store;
@@ -14,49 +15,56 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use shardwise::{Sharding, ShardingFactory};
-use shardwise_outbox::settings::{LoadedSettings, OutboxSettings};
+use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
 use shardwise_outbox::{ErrorKind, OutboxPublisher};
 use shardwise_sidecar::goes_on;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::counts::CountsDisplay;
 use self::open_store::OpenedStore;
 pub(crate) use self::sidecar_outbox::SidecarOutbox;
+use super::group::IdArg;
 use super::{load_with_outboxes, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
-use crate::{events, signals, traces};
+use crate::{events, signals, status_line, traces};
 
 /// The most refused lines that the JSON answer lists; it counts all.
 const REFUSED_SHOWN_MAX: usize = 10_000;
 /// Lines of one transaction.
 const ENQUEUE_BATCH: usize = 500;
 
-/// Make, fill, publish and inspect an outbox
+/// Create, fill, publish and inspect an outbox
 #[derive(Debug, Subcommand)]
 pub(crate) enum OutboxCommand {
-    /// Make the tables, or bring them up to date
+    /// Create the tables, or bring them up to date
     Init(OutboxArgs),
     /// Write events from JSON lines into the outbox
     #[command(after_help = "\
-Each line: {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}
-and, if you like, \"id\" and \"headers\".
-A line that is refused is told by number and reason; the others are written. Exit code 1 if any was
-refused. Ctrl-C stops between lines and says how far it came.")]
+Each line is {\"aggregatetype\":…, \"aggregateid\":…, \"type\":…, \"payload\":…}, with \"id\" and \"headers\" if you like. A refused line is printed with \
+number and reason; the others are written. Ctrl-C stops between lines and prints how far it came.
+Exit code 1: a line was refused.
+
+  shardwise outbox enqueue --from events.jsonl")]
     Enqueue(Enqueue),
-    /// Publish: share the outbox with the others, until SIGTERM or Ctrl-C
+    /// Publish a share of the outbox until SIGTERM or Ctrl-C
     #[command(after_help = "\
-Start as many as you like: each does its own share. SIGTERM and Ctrl-C finish what is on its way
-and give the slots back; a second one ends at once, and the others take over after a TTL.
-Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
+Start as many as you like: each publishes its own share. SIGTERM and Ctrl-C finish what is in flight and give the slots back; a second one \
+ends at once, and the others take over after a TTL.
+On a terminal it draws its counts in place; elsewhere, and with --json, it prints them as JSON lines, at most every 10 s. They go to stderr \
+if the sink is stdout, and with --listen they are in /metrics only, unless --json is given.
+Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
+
+  shardwise outbox run --id publisher-1")]
     Run(RunPublisher),
-    /// Tell how the outbox stands
+    /// Print what is pending, blocked and parked, and who publishes
     Status(OutboxArgs),
     /// Let blocked aggregates try their first event again
-    #[command(after_help = "Exit code 1 if nothing was blocked, or not that aggregate.")]
+    #[command(after_help = "Exit code 1: nothing was blocked, or not that aggregate.")]
     Unblock(Unblock),
-    /// List dead letters: events that are parked, or at the head of a blocked aggregate
+    /// List dead letters: parked events and those that block an aggregate
     List(dead::List),
     /// Send dead letters again
     #[command(after_help = dead::REPLAY_HELP)]
@@ -64,10 +72,10 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
     /// Send an aggregate again from its parked event on
     #[command(after_help = dead::REPLAY_AGGREGATE_HELP)]
     ReplayAggregate(dead::ReplayAggregate),
-    /// Delete dead letters; a blocked aggregate goes on behind its one
-    #[command(after_help = "Exit code 1 if one of the events is no dead letter; the others are deleted all the same.")]
+    /// Delete dead letters; a blocked aggregate continues with the next
+    #[command(after_help = "Exit code 1: one of the events is no dead letter; the others are deleted all the same.")]
     Discard(dead::Discard),
-    /// Tell who replayed or discarded what and why
+    /// Print who replayed or discarded what, and why
     Audit(dead::Audit),
     /// Lift epochs and sequences after commits were lost
     #[command(after_help = restored::HELP)]
@@ -76,7 +84,7 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.")]
 
 #[derive(Debug, Args)]
 pub(crate) struct OutboxArgs {
-    /// The outbox of the settings [default: the only one]
+    /// Use this outbox of the settings [default: the only one]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -85,7 +93,7 @@ pub(crate) struct OutboxArgs {
 pub(crate) struct Enqueue {
     #[command(flatten)]
     which: OutboxArgs,
-    /// The file with the lines [default: stdin]
+    /// Read the lines from this file [default: stdin]
     #[arg(long, default_value = "-", hide_default_value = true, value_name = "FILE")]
     from: PathBuf,
 }
@@ -94,7 +102,7 @@ pub(crate) struct Enqueue {
 pub(crate) struct Unblock {
     #[command(flatten)]
     which: OutboxArgs,
-    /// Only this aggregate, as `status` names it: its type, a slash, its id
+    /// Unblock only this aggregate, as TYPE/ID
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
@@ -116,10 +124,12 @@ impl Unblock {
 pub(crate) struct RunPublisher {
     #[command(flatten)]
     which: OutboxArgs,
-    /// Serve /livez, /readyz and /metrics: a port for this machine alone, or ADDRESS:PORT
+    #[command(flatten)]
+    id: IdArg,
+    /// Serve /livez, /readyz and /metrics on a local port or ADDRESS:PORT
     #[arg(long, value_name = "ADDR")]
     listen: Option<listen::ListenAddress>,
-    /// A host by which that is asked, beside its own address and instance.address; may be given several times
+    /// Accept requests for this host name too; repeatable
     #[arg(long, value_name = "NAME", requires = "listen")]
     allow_host: Vec<String>,
     /// Stop when the process that started this one, which has this id, is gone
@@ -145,7 +155,7 @@ impl OutboxCommand {
         match self {
             Self::Init(which) => init(which.of(&settings)?, common).await,
             Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
-            Self::Run(run) => run.run(&settings).await,
+            Self::Run(run) => run.run(settings, common).await,
             Self::Status(which) => status::run(which.of(&settings)?, common).await,
             Self::Unblock(unblock) => unblock.run(unblock.which.of(&settings)?, common).await,
             Self::List(list) => list.run(&settings, common).await,
@@ -256,12 +266,13 @@ async fn write(
 }
 
 impl RunPublisher {
-    async fn run(&self, settings: &LoadedSettings) -> Result<Code> {
+    async fn run(&self, mut settings: LoadedSettings, common: &Common) -> Result<Code> {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
         }
         // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
-        let (name, outbox) = self.which.named(settings)?;
+        self.id.put(&mut settings.settings)?;
+        let (name, outbox) = self.which.named(&settings)?;
         let sink = sink::made(outbox)?;
         let factory = ShardingFactory::from_settings(settings.settings.clone())?;
         traces::runs_as(factory.instance_id().as_str());
@@ -304,6 +315,8 @@ impl RunPublisher {
             let hosts = self.allow_host.iter().cloned().chain(own).collect();
             listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone() }, render)
         });
+        let display = CountsDisplay::of(common.format(), matches!(outbox.sink, SinkSettings::Stdout), self.listen.is_some());
+        let counts = display.show(stats.clone(), sharding.clone());
         let supervisor = Supervisor::from_environment();
         supervisor.ready();
         let (turns, driver) = (stats.clone(), sharding.clone());
@@ -326,6 +339,8 @@ impl RunPublisher {
         };
         let (published, left) = tokio::join!(publishing, leaving);
         store.close().await;
+        drop(counts);
+        status_line::end();
         published?;
         left?;
         let now = stats.snapshot();

@@ -12,20 +12,22 @@ use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) const HELP: &str = "\
-For an older copy that was restored, and a standby that lagged and has taken over: numbers that
-consumers have seen would come again, and be refused or dropped. Stop all publishers first, and for
-a restored SQLite file the writers too. N: the highest shardepoch, and the highest sequence of any
-key, that any consumer has seen. If nobody knows the epoch, $(date +%s) will do; 0 lifts nothing.
-Events that wait keep their sequences. Doing it twice does no harm.";
+For an older copy that was restored, and a standby that lagged and has taken over: numbers that consumers have seen would come again, and be \
+refused or dropped.
+Stop all publishers first, and for a restored SQLite file the writers too. N is the highest shardepoch, and the highest sequence of any key, \
+that any consumer has seen. If the epoch is unknown, use $(date +%s); 0 lifts nothing. Waiting events keep their sequences. Running it twice \
+does no harm.
+
+  shardwise outbox restored --epoch-above 7 --sequence-above 1200";
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoredArgs {
     #[command(flatten)]
     pub(super) which: OutboxArgs,
-    /// Epochs go on above this one
+    /// Continue epochs above this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=ABOVE_MAX))]
     epoch_above: u64,
-    /// Sequences go on above this one, of every key
+    /// Continue the sequences of every key above this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=ABOVE_MAX))]
     sequence_above: u64,
 }

@@ -12,7 +12,7 @@ use crate::output::{self, Format, count, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct RingExplain {
-    /// The key, as text
+    /// Explain the owner of this key
     key: String,
     #[command(flatten)]
     members: RingMembers,

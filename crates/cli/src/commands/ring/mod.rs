@@ -24,21 +24,19 @@ const MEMBERS_BYTES_MAX: u64 = 1 << 24;
 pub(crate) enum Ring {
     /// Read keys from stdin, one a line, and print each with its owner
     #[command(after_help = "\
-A key is everything up to the line feed, bytes as they are; an empty line is the empty key.
-With --output json each line is {\"key\":…,\"owner\":…}; keys must then be UTF-8.
-Without any member nobody owns: nothing stands behind the tab, null in JSON.
+A key is every byte up to the line feed; an empty line is the empty key. With --json each line is {\"key\":…,\"owner\":…}, and keys must be UTF-8. \
+Without members no key has an owner: nothing follows the tab, and JSON has null.
 
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
     Owners(owners::Owners),
-    /// Tell what would move if members joined or left, or if the placement changed
+    /// Print what would move if members or the placement changed
     #[command(after_help = "\
-The moves are pairs of members, the largest first. Peak and least are the slots of the most and the
-least loaded member over the mean; with weights, over what its weight entitles it to. Exact shares
-are those that the weights say; real ones are near, so a plan may move a little less or more.
-With --to the plan is for a policy with that next, and shares are of all keys; the numbers of slots
-may differ. From or to another fleet's rule they are measured on a sample of keys, which is told.
+The moves are pairs of members, the largest first. Peak and least are the slots of the most and the least loaded member over the mean, or, \
+with weights, over the share of its weight. Exact shares follow the weights; real ones are close, so a plan may move a little less or more.
+With --to the plan is for a policy with that next, and shares are of all keys; the numbers of slots may differ. From or to another fleet's \
+rule they are measured on a sample of keys, which is named.
 
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
@@ -46,7 +44,7 @@ Settings are not read: use the values of your policy. That of an outbox has 1024
   shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1
   shardwise ring plan --members a,b,c --placement uhashring --to placement=ring")]
     Plan(plan::RingPlan),
-    /// Tell step by step why a key has its owner
+    /// Explain step by step why a key has its owner
     #[command(after_help = "\
 Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
 
@@ -57,25 +55,25 @@ Settings are not read: use the values of your policy. That of an outbox has 1024
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct RingMembers {
-    /// Ids separated by commas, each with =WEIGHT if it is not 1
+    /// Take these members: ids with commas, =WEIGHT if it is not 1
     #[arg(long, value_name = "a,b=2,c")]
     members: Option<String>,
-    /// A file of JSON lines {"id": …, "weight": …}, for ids with commas or equals signs
+    /// Take the members of this file: lines {"id": …, "weight": …}
     #[arg(long, value_name = "FILE")]
     members_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 struct Placement {
-    /// The algorithm: ring, quota for members of different weights, or another fleet's rule, which has no slots and no load margin
+    /// Place by this algorithm; the last three have no slots
     #[arg(long = "placement", value_parser = ["ring", "quota", "uhashring", "modulo", "hashring"], default_value = "ring")]
     kind: String,
-    #[arg(long, value_name = "N", help = format!("Slots of the circle [default: {}]", PlacementParams::default().slots))]
+    #[arg(long, value_name = "N", help = format!("Divide the circle into N slots [default: {}]", PlacementParams::default().slots))]
     slots: Option<u32>,
-    #[arg(long, value_name = "N", help = format!("Points per unit of weight, for ring and hashring [default: {}]", PlacementParams::default().virtual_nodes))]
+    #[arg(long, value_name = "N", help = format!("Use N points per weight, for ring and hashring [default: {}]", PlacementParams::default().virtual_nodes))]
     virtual_nodes: Option<u32>,
     #[arg(long, value_name = "X", help = format!(
-        "How far above its fair share a member may be loaded: 0 to 10, or none [default: {}]", PlacementParams::default().load_margin
+        "Allow this much above a fair share: 0 to 10, or none [default: {}]", PlacementParams::default().load_margin
     ))]
     load_margin: Option<String>,
 }

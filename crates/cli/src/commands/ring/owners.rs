@@ -20,7 +20,7 @@ pub(crate) struct Owners {
     members: RingMembers,
     #[command(flatten)]
     placement: Placement,
-    /// Keys end with NUL instead of a line feed
+    /// Read keys that end with NUL instead of a line feed
     #[arg(short = '0')]
     nul: bool,
 }

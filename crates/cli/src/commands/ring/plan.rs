@@ -16,18 +16,18 @@ use crate::output::{self, Format, count, table};
 pub(crate) struct RingPlan {
     #[command(flatten)]
     members: RingMembers,
-    /// Who joins: ids separated by commas, each with =WEIGHT if it is not 1
+    /// Add these members: ids with commas, =WEIGHT if it is not 1
     #[arg(long, value_name = "x,y=2")]
     join: Vec<String>,
-    /// Who joins, as JSON lines like those of --members-file, for ids with commas or equals signs
+    /// Add the members of this file, written like --members-file
     #[arg(long, value_name = "FILE")]
     join_file: Option<PathBuf>,
-    /// Who leaves: ids separated by commas; an id that has commas itself stands alone, in a --leave of its own
+    /// Remove these members; an id with commas needs a --leave of its own
     #[arg(long, value_name = "a,b")]
     leave: Vec<String>,
     #[command(flatten)]
     placement: Placement,
-    /// How the placement would change: what may stand in the table next of a policy, such as slots=65536
+    /// Change the placement to this, as the table next of a policy does
     #[arg(long, value_name = "KEY=VALUE,...")]
     to: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! `shardwise watch`: observe a group, or join it as a worker, and print every change.
 
 mod observing;
+mod printer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use serde::Serialize;
 use shardwise::{Absence, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
 use tokio_util::sync::CancellationToken;
 
+use self::printer::ChangePrinter;
+use super::group::{IdArg, PolicyArg};
 use super::{joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -20,36 +23,39 @@ use crate::{files, output, signals};
 /// The most bytes of a file of keys: far more than ten million.
 const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
-/// Observe a group and print one JSON object a line for every change
+/// Observe a group, or join it as a worker, and print every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It observes and joins nothing; --join joins as a worker. Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state,
-  revision, view_fingerprint, policy_fingerprint, members, slots, slots_owned, stands_still,
-  away (who has left for a while, and for how many milliseconds at most), gained, lost;
-  with --slots also gained_slots, lost_slots; with --items also items_owned.
-  Where slots, the number there are, changes, gained and lost are counted in parts that divide
-  both the former number and the new one, or, if those would be too many, as all and all.
-  policy_fingerprint tells the placement that the group goes by: it changes when the group does.
-  Under a key placement slots, slots_owned, gained, lost, gained_slots and lost_slots are null,
-  because there are no slots.
-  Without --join state is observing, and monotonic_ns, owned_until_ns, instance_id, slots_owned,
-  gained and lost are null.
-  Fields are only ever added.
-SIGTERM and Ctrl-C end it; a worker drains and deregisters, and a second one ends it at once.")]
+Without --join it is observing and joins nothing. On a terminal it draws one line in place; elsewhere, and with --json, it prints one JSON \
+object a line.
+SIGTERM and Ctrl-C end it. A worker drains and deregisters first; a second signal ends it at once.
+
+Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state, revision, view_fingerprint, \
+policy_fingerprint (changes with the group's placement), members, slots, slots_owned, stands_still, away (members that have left for a \
+while, with within_ms, the longest it may take), gained, lost. With --slots also gained_slots and lost_slots, with --items also items_owned.
+Fields are only ever added.
+
+Without --join state is observing, and monotonic_ns, owned_until_ns, instance_id, slots_owned, gained and lost are null. Under a key \
+placement all fields about slots are null. When the number of slots changes, gained and lost are counted in parts that divide both numbers, \
+or, if those would be too many, as all.
+
+  shardwise watch
+  shardwise watch --join --id worker-1")]
 pub(crate) struct WatchArgs {
-    /// The policy of the group
-    #[arg(long, value_name = "NAME")]
-    policy: String,
+    #[command(flatten)]
+    policy: PolicyArg,
     /// Join as a worker, which takes a share of the keys
     #[arg(long)]
     join: bool,
-    /// Also count how many of these keys are mine: a file with one key a line; needs --join
+    #[command(flatten)]
+    id: IdArg,
+    /// Count how many keys of this file, one a line, are mine; needs --join
     #[arg(long, value_name = "FILE", requires = "join")]
     items: Option<PathBuf>,
-    /// Also print when only the deadline has moved; needs --join
+    /// Print renewals of the lease too; needs --join
     #[arg(long, requires = "join")]
     renewals: bool,
-    /// Also print which slots were gained and lost, as inclusive ranges; needs --join
+    /// Print the gained and lost slots as inclusive ranges; needs --join
     #[arg(long, requires = "join")]
     slots: bool,
 }
@@ -105,40 +111,45 @@ struct SlotChanges {
 
 impl WatchArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let settings = load_settings(common)?;
+        let mut settings = load_settings(common)?;
+        let policy = self.policy.of(&settings)?;
+        let printer = ChangePrinter::of(common.format());
         if !self.join {
+            self.id.unused()?;
             if !settings.enabled {
                 return Err(CliFailure::new(Code::Usage, "enabled = false: there is no group to observe; set it to true"));
             }
-            settings.policy(&self.policy)?;
-            return self.observe(&ShardingFactory::from_settings(settings)?).await;
+            settings.policy(&policy)?;
+            return observing::observe(&ShardingFactory::from_settings(settings)?, &policy, printer).await;
         }
-        joins_no_outbox(&settings, &self.policy, "leave --join out to observe it")?;
-        let service = ShardingFactory::from_settings(settings)?.create(&self.policy)?;
+        joins_no_outbox(&settings, &policy, "leave --join out to observe it")?;
+        self.id.put(&mut settings)?;
+        let service = ShardingFactory::from_settings(settings)?.create(&policy)?;
         let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
-        let mut teller = WatchPrinter { watch: self, service: &service, items, before: None };
+        let mut watched = WatchedWorker { watch: self, service: &service, items, before: None, printer };
 
-        let told = teller.follow(&mut snapshots, &shutdown).await;
-        teller.leave(&mut snapshots, told).await?;
+        let followed = watched.follow(&mut snapshots, &shutdown).await;
+        watched.leave(&mut snapshots, followed).await?;
         Ok(Code::Ok)
     }
 }
 
-struct WatchPrinter<'a> {
+struct WatchedWorker<'a> {
     watch: &'a WatchArgs,
     service: &'a ShardingService,
     items: Option<Vec<Vec<u8>>>,
-    /// What was told last.
+    /// What was printed last.
     before: Option<Arc<Ownership>>,
+    printer: ChangePrinter,
 }
 
-impl WatchPrinter<'_> {
+impl WatchedWorker<'_> {
     /// Joins, and tells every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
-        let join = waiting(waits_for(&self.watch.policy), service.register_self());
+        let join = waiting(waits_for(service.policy().name.as_str()), service.register_self());
         tokio::pin!(join);
         let mut joined = false;
         while !shutdown.is_cancelled() {
@@ -204,7 +215,7 @@ impl WatchPrinter<'_> {
         let ranges =
             |set: &SlotSet| now.slots_owned().map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect());
         let moment = self.service.now();
-        output::json_line(&WatchLine {
+        self.printer.print(&WatchLine {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             monotonic_ns: Some(moment.as_nanos()),
             owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),

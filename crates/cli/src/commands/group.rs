@@ -1,0 +1,102 @@
+//! Which group a command is about, and under which id it joins.
+
+use clap::Args;
+use shardwise::settings::Settings;
+use shardwise::{InstanceId, PolicyName};
+
+use super::outbox_of;
+use crate::exit::{CliFailure, Code, Result};
+
+/// Names a policy where the command line does not.
+const POLICY_VARIABLE: &str = "SHARDWISE_POLICY";
+
+/// The policy of a group.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArg {
+    // Without the backticks that a doc comment would need.
+    #[arg(long, value_name = "NAME", help = "Use this policy [default: $SHARDWISE_POLICY, or the only one]")]
+    policy: Option<String>,
+}
+
+impl PolicyArg {
+    /// The policy that is meant; whether the settings have it is for whoever uses it to say.
+    pub(crate) fn of(&self, settings: &Settings) -> Result<String> {
+        self.policy.clone().map_or_else(|| implied_policy(settings), Ok)
+    }
+}
+
+/// The policy where none is named: that of the environment, else the only one of workers, else the only one.
+pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
+    if let Some(name) = std::env::var_os(POLICY_VARIABLE).filter(|name| !name.is_empty()) {
+        let name = name.to_string_lossy().into_owned();
+        settings.policy(&name).map_err(|error| CliFailure::from(error).and(format_args!("{POLICY_VARIABLE} names it")))?;
+        return Ok(name);
+    }
+    let all: Vec<_> = settings.policies.keys().map(PolicyName::as_str).collect();
+    let mut of_workers = Vec::with_capacity(all.len());
+    for name in &all {
+        if outbox_of(settings, name)?.is_none() {
+            of_workers.push(*name);
+        }
+    }
+    match (&of_workers[..], &all[..]) {
+        ([only], _) | ([], [only]) => Ok((*only).to_owned()),
+        (_, []) => Err(usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name".into())),
+        _ => Err(usage(format!("which policy? Write --policy NAME or set {POLICY_VARIABLE}; the settings have: {}", all.join(", ")))),
+    }
+}
+
+/// The id under which a command joins.
+#[derive(Debug, Args)]
+pub(crate) struct IdArg {
+    /// Join under this id, unique in the group [default: instance.id]
+    #[arg(long, value_name = "NAME")]
+    id: Option<String>,
+}
+
+impl IdArg {
+    /// Puts the id into the settings, if one is given.
+    pub(crate) fn put(&self, settings: &mut Settings) -> Result<()> {
+        if let Some(id) = &self.id {
+            settings.instance.id = Some(InstanceId::new(id.as_str()).map_err(|error| usage(format!("--id {id:?}: {error}")))?);
+        }
+        Ok(())
+    }
+
+    /// A failure if an id is given for a command that joins nothing: it would be ignored in silence.
+    pub(crate) fn unused(&self) -> Result<()> {
+        self.id.as_ref().map_or(Ok(()), |_| Err(usage("--id has no use here: this command observes and joins nothing".into())))
+    }
+}
+
+/// The members that a shortened id may mean: their ids continue it after a `-`, `.`, `/` or `:`, or have it behind their last `/`.
+pub(crate) fn meant_by<'a>(short: &str, known: impl IntoIterator<Item = &'a InstanceId>) -> Vec<&'a InstanceId> {
+    let is_meant = |id: &&InstanceId| {
+        let id = id.as_str();
+        let goes_on = id.strip_prefix(short).is_some_and(|rest| rest.starts_with(['-', '.', '/', ':']));
+        goes_on || id.rsplit_once('/').is_some_and(|(_, last)| last == short)
+    };
+    known.into_iter().filter(is_meant).collect()
+}
+
+fn usage(line: String) -> CliFailure {
+    CliFailure::new(Code::Usage, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_id_means_whole_parts_of_an_id() {
+        let known =
+            ["worker-1", "worker-10", "web-5f3c2a10", "group/worker-2", "web.example-00c0ffee"].map(|id| InstanceId::new(id).unwrap());
+        let meant = |short| meant_by(short, &known).into_iter().map(InstanceId::as_str).collect::<Vec<_>>();
+        assert_eq!(meant("worker-2"), ["group/worker-2"]);
+        assert_eq!(meant("web"), ["web-5f3c2a10", "web.example-00c0ffee"]);
+        assert_eq!(meant("web.example"), ["web.example-00c0ffee"]);
+        assert_eq!(meant("worker"), ["worker-1", "worker-10"]);
+        assert_eq!(meant("work"), [""; 0]);
+        assert_eq!(meant("worker-3"), [""; 0]);
+    }
+}

@@ -1,0 +1,141 @@
+//! What a publisher has done so far: a line in place on a terminal, JSON lines elsewhere.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use shardwise::ShardingService;
+use shardwise_outbox::{PublisherSnapshot, PublisherStats, Trouble};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::exit::Result;
+use crate::output::{self, Format, count};
+use crate::status_line;
+
+/// How often the line of a terminal is drawn.
+const DRAWN_EVERY: Duration = Duration::from_secs(1);
+/// The least time between two JSON lines.
+const LINES_APART: Duration = Duration::from_secs(10);
+
+/// How the counts are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CountsDisplay {
+    StatusLine,
+    /// Events go to stdout where the sink is `stdout`, so these lines go to stderr.
+    JsonOnStderr,
+    JsonOnStdout,
+    Nowhere,
+}
+
+impl CountsDisplay {
+    /// Where `--listen` serves them as metrics, they are no lines in a log too, unless they are asked for.
+    pub(super) fn of(format: Format, sink_is_stdout: bool, listens: bool) -> Self {
+        let events_on_terminal = sink_is_stdout && io::stdout().is_terminal();
+        let is_drawn = format == Format::Human && status_line::is_possible();
+        if is_drawn && !events_on_terminal {
+            Self::StatusLine
+        } else if is_drawn || (format == Format::Human && listens) {
+            Self::Nowhere
+        } else if sink_is_stdout {
+            Self::JsonOnStderr
+        } else {
+            Self::JsonOnStdout
+        }
+    }
+
+    /// Shows the counts until the handle is dropped.
+    pub(super) fn show(self, stats: PublisherStats, sharding: ShardingService) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            match self {
+                Self::Nowhere => {}
+                Self::StatusLine => draw(&stats, &sharding).await,
+                Self::JsonOnStdout => print(&stats, &sharding, output::json_line).await,
+                Self::JsonOnStderr => print(&stats, &sharding, output::json_note).await,
+            }
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct CountsLine {
+    at: String,
+    instance_id: String,
+    state: &'static str,
+    held_slots: u32,
+    wanted_slots: u32,
+    delivered: u64,
+    repeated: u64,
+    retried: u64,
+    blocked: u64,
+    parked: u64,
+    discarded: u64,
+    fenced: u64,
+    destination_down: bool,
+    trouble: Option<&'static str>,
+}
+
+async fn draw(stats: &PublisherStats, sharding: &ShardingService) {
+    let mut ticks = interval(DRAWN_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut before, mut at) = (stats.snapshot().delivered, Instant::now());
+    loop {
+        ticks.tick().await;
+        let now = stats.snapshot();
+        let rate = (now.delivered - before) as f64 / at.elapsed().as_secs_f64().max(f64::EPSILON);
+        (before, at) = (now.delivered, Instant::now());
+        status_line::draw(&in_words(&now, rate, sharding));
+    }
+}
+
+fn in_words(now: &PublisherSnapshot, rate: f64, sharding: &ShardingService) -> String {
+    let mut parts = vec![
+        format!("{}: {}", sharding.instance_id(), sharding.state().as_str()),
+        format!("{} of {} slots", now.held_slots, sharding.policy().placement.slots),
+        format!("{} delivered ({rate:.0}/s)", count(now.delivered, "event")),
+    ];
+    let rare = [("retried", now.retried), ("blocked", now.blocked), ("parked", now.parked), ("discarded", now.discarded)];
+    parts.extend(rare.iter().filter(|(_, number)| *number > 0).map(|(what, number)| format!("{number} {what}")));
+    parts.extend(now.last_error.as_ref().map(|error| format!("failing: {error}")));
+    parts.join(", ")
+}
+
+/// Prints the counts whenever they have changed, until that fails. A pipe that is full holds up no publishing.
+async fn print(stats: &PublisherStats, sharding: &ShardingService, write: fn(&CountsLine) -> Result<()>) {
+    let mut ticks = interval(LINES_APART);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = None;
+    loop {
+        ticks.tick().await;
+        let now = (stats.snapshot(), sharding.state());
+        if before.as_ref() == Some(&now) {
+            continue;
+        }
+        let line = line(&now.0, sharding);
+        before = Some(now);
+        match tokio::task::spawn_blocking(move || write(&line)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return tracing::warn!(error = %failure, "the counts of this publisher are no longer printed"),
+            Err(_) => return,
+        }
+    }
+}
+
+fn line(now: &PublisherSnapshot, sharding: &ShardingService) -> CountsLine {
+    CountsLine {
+        at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        instance_id: sharding.instance_id().to_string(),
+        state: sharding.state().as_str(),
+        held_slots: now.held_slots,
+        wanted_slots: now.wanted_slots,
+        delivered: now.delivered,
+        repeated: now.repeated,
+        retried: now.retried,
+        blocked: now.blocked,
+        parked: now.parked,
+        discarded: now.discarded,
+        fenced: now.fenced,
+        destination_down: now.destination_down,
+        trouble: now.trouble.map(Trouble::as_str),
+    }
+}

@@ -1,0 +1,54 @@
+//! How changes of a group are printed: in place on a terminal, as JSON lines elsewhere.
+
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal};
+
+use super::WatchLine;
+use crate::exit::Result;
+use crate::output::{self, Format, count};
+use crate::status_line;
+
+/// Prints the lines of `watch`.
+pub(super) enum ChangePrinter {
+    Json,
+    /// A status line, and above it a line for everybody who came and went.
+    Terminal {
+        members: Option<BTreeSet<String>>,
+    },
+}
+
+impl ChangePrinter {
+    pub(super) fn of(format: Format) -> Self {
+        let is_terminal = format == Format::Human && io::stdout().is_terminal() && status_line::is_possible();
+        if is_terminal { Self::Terminal { members: None } } else { Self::Json }
+    }
+
+    pub(super) fn print(&mut self, line: &WatchLine<'_>) -> Result<()> {
+        let Self::Terminal { members: before } = self else { return output::json_line(line) };
+        let members: BTreeSet<String> = line.members.iter().map(|id| (*id).to_owned()).collect();
+        let came_and_went = before.replace(members.clone()).map(|before| differences(&before, &members)).filter(|ids| !ids.is_empty());
+        if let Some(ids) = came_and_went {
+            let at = line.at.get(..19).unwrap_or(&line.at);
+            output::text(&format!("{at}Z  {}\n", ids.join("  ")))?;
+        }
+        status_line::draw(&in_words(line));
+        Ok(())
+    }
+}
+
+fn differences(before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<String> {
+    let came = now.difference(before).map(|id| format!("+{id}"));
+    came.chain(before.difference(now).map(|id| format!("-{id}"))).collect()
+}
+
+fn in_words(line: &WatchLine<'_>) -> String {
+    let who = line.instance_id.map_or_else(|| line.policy.to_owned(), |id| format!("{id} in {}", line.policy));
+    let share = match (line.slots_owned, line.slots, line.items_owned) {
+        (_, _, Some(items)) => format!(", {} mine", count(items as u64, "key")),
+        (Some(owned), Some(slots), _) => format!(", {owned} of {slots} slots"),
+        _ => String::new(),
+    };
+    let frozen = if line.stands_still { ", waiting for missing members (confirm-loss)" } else { "" };
+    let members = count(line.members.len() as u64, "member");
+    format!("{who}: {}{share}{frozen}, {members}: {}", line.state, line.members.join(", "))
+}

@@ -1,0 +1,211 @@
+//! What somebody meets who tries the command for the first time: the first settings, short names, a terminal.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+
+use common::process::Process;
+use common::{PATIENCE, Place, ended, eventually, workers};
+use nix::pty::openpty;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Settings of a group and of an outbox.
+fn with_outbox() -> Place {
+    Place::with_settings(
+        &(workers("2s", "slots = 64")
+            + "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\n\
+               [default.outbox.orders]\npolicy = \"publishers\"\nstore = \"sqlite:orders.db\"\nsink = \"file:delivered.jsonl\"\n"),
+    )
+}
+
+fn joins(place: &Place, id: &str) -> Process {
+    let mut worker = Process::start(place.command(&["watch", "--join", "--id", id]));
+    let line = worker.tells("is active", |line| line["state"] == "active");
+    assert_eq!((&line["instance_id"], &line["policy"]), (&id.into(), &"workers".into()));
+    worker
+}
+
+#[test]
+fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
+    let place = Place::empty();
+    place.run(&["members"]).fails(2, &["settings.toml", "`shardwise init` writes one"]);
+    let told = place.run(&["init"]).well();
+    assert!(told.starts_with("wrote settings.toml: ") && told.contains("shardwise members"), "{told}");
+    let written = std::fs::read_to_string(place.path("settings.toml")).unwrap();
+    assert_eq!(written.lines().count(), 10, "{written}");
+    assert!(place.run(&["settings"]).well().contains("settings.toml line 4"), "each value says where it is from");
+    place.run(&["init"]).fails(4, &["settings.toml is there already and was not changed", "--settings FILE"]);
+    assert_eq!(std::fs::read_to_string(place.path("settings.toml")).unwrap(), written);
+    place.run(&["init", "--settings", "no/such/folder.toml"]).fails(3, &["no/such/folder.toml"]);
+}
+
+#[test]
+fn init_with_an_outbox_is_enough_for_the_outbox() {
+    let place = Place::empty();
+    let told = place.run(&["init", "--outbox", "--json"]).json();
+    assert_eq!(told, serde_json::json!({"settings": "settings.toml", "policy": "my_custom_workers", "outbox": "orders"}));
+    assert_eq!(place.run(&["outbox", "init"]).well(), "the outbox is ready: orders.db\n");
+}
+
+#[test]
+fn the_only_policy_of_workers_need_not_be_named() {
+    let place = with_outbox();
+    let _worker = joins(&place, "worker-1");
+    assert!(place.run(&["members"]).well().contains("worker-1"));
+    assert_eq!(place.run(&["owner", "tenant-7"]).well(), "worker-1\n");
+    place.run(&["watch", "--id", "worker-2"]).fails(2, &["--id has no use here"]);
+
+    let of = |policy: &str| {
+        let mut command = place.command(&["members"]);
+        command.env("SHARDWISE_POLICY", policy);
+        common::run(command, b"")
+    };
+    assert_eq!(of("publishers").code, Some(1), "nobody publishes");
+    assert_eq!(of("").code, Some(0), "an empty variable is none");
+    of("publisher").fails(2, &["\"publisher\"", "known: publishers, workers", "SHARDWISE_POLICY names it"]);
+
+    let several = workers("2s", "") + "[default.resilience.sharding.policies.others]\ngroup_name = \"others\"\n";
+    let several = Place::with_settings(&several);
+    several.run(&["members"]).fails(2, &["which policy?", "--policy NAME", "SHARDWISE_POLICY", "others, workers"]);
+}
+
+#[test]
+fn drain_finds_a_member_by_a_short_id() {
+    let place = Place::of_workers("2s", "slots = 64");
+    let _workers = ["eu/worker-1", "web-a", "web-b"].map(|id| joins(&place, id));
+    assert_eq!(place.run(&["drain", "worker-1"]).well(), "eu/worker-1 is drained: it owns nothing within a TTL\n");
+    assert_eq!(place.run(&["undrain", "worker-1", "--json"]).json()["instance_id"], "eu/worker-1");
+    place.run(&["drain", "web"]).fails(4, &["which member? web may be any of web-a, web-b"]);
+    place.run(&["drain", "worker"]).fails(4, &["worker", "web-a"]);
+}
+
+/// A command on a terminal of its own, and what it has written there.
+struct OnTerminal {
+    child: Child,
+    screen: File,
+    written: String,
+}
+
+impl OnTerminal {
+    fn start(mut command: Command) -> Self {
+        let terminal = openpty(None, None).unwrap();
+        let output = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+        command.env("TERM", "xterm").env_remove("NO_COLOR").stdin(Stdio::null());
+        Self::spawn(command.stdout(output(&terminal.slave)).stderr(output(&terminal.slave)), terminal.master.into())
+    }
+
+    fn spawn(command: &mut Command, screen: File) -> Self {
+        let child = command.spawn().unwrap();
+        // Its own handles of the terminal go, so that the end of the output is seen.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self { child, screen, written: String::new() }
+    }
+
+    /// Reads until the text is there; at the end of the output it must be.
+    fn until(&mut self, text: &str) {
+        let mut bytes = [0; 4096];
+        while !self.written.contains(text) {
+            let read = self.screen.read(&mut bytes).unwrap_or(0);
+            assert!(read > 0, "ended without {text:?}: {:?}", self.written);
+            self.written += &String::from_utf8_lossy(&bytes[..read]);
+        }
+    }
+
+    /// All that it has written, once it has ended well.
+    fn ends(mut self) -> String {
+        let mut bytes = [0; 4096];
+        // On Linux the end of a terminal's output is an error.
+        while let Ok(read @ 1..) = self.screen.read(&mut bytes) {
+            self.written += &String::from_utf8_lossy(&bytes[..read]);
+        }
+        assert!(ended(&mut self.child, PATIENCE, "on a terminal").success(), "{:?}", self.written);
+        std::mem::take(&mut self.written)
+    }
+
+    fn interrupt(&self) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGINT).unwrap();
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        // One that has ended needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_terminal_shows_colours_unless_it_is_told_not_to() {
+    let place = Place::of_workers("2s", "slots = 64");
+    let _worker = joins(&place, "worker-1");
+    let shown = OnTerminal::start(place.command(&["members"])).ends();
+    assert!(shown.contains("\u{1b}[1mmember\u{1b}[0m") && shown.contains("\u{1b}[32mactive\u{1b}[0m"), "{shown:?}");
+    for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let mut command = place.command(&["members"]);
+        // Through `env`, because the terminal's own variables are set last.
+        command = through_env(&command, name, value);
+        let shown = OnTerminal::start(command).ends();
+        assert!(shown.contains("active") && !shown.contains('\u{1b}'), "{name}: {shown:?}");
+    }
+    assert!(!place.run(&["members"]).well().contains('\u{1b}'), "a pipe is no terminal");
+}
+
+/// The same command, with that variable set by `env`.
+fn through_env(command: &Command, name: &str, value: &str) -> Command {
+    let mut through = Command::new("env");
+    through.arg(format!("{name}={value}")).arg(command.get_program()).args(command.get_args());
+    through.current_dir(command.get_current_dir().unwrap());
+    through
+}
+
+#[test]
+fn watch_draws_one_line_on_a_terminal_and_json_where_that_is_asked_for() {
+    let place = Place::of_workers("2s", "slots = 64");
+    let mut watch = OnTerminal::start(place.command(&["watch", "--join", "--id", "worker-1"]));
+    watch.until("worker-1 in workers: active, 64 of 64 slots, 1 member: worker-1");
+    let second = joins(&place, "worker-2");
+    watch.until("+worker-2");
+    watch.until("2 members: worker-1, worker-2");
+    drop(second);
+    watch.interrupt();
+    let drawn = watch.ends();
+    assert!(drawn.contains("\r\u{1b}[2K") && !drawn.contains('{'), "{drawn:?}");
+
+    let mut json = OnTerminal::start(place.command(&["watch", "--json"]));
+    json.until("\"state\":\"observing\"");
+    json.interrupt();
+    assert!(!json.ends().contains("\u{1b}[2K"));
+}
+
+#[test]
+fn a_publisher_draws_its_counts_on_a_terminal_and_prints_them_elsewhere() {
+    let place = with_outbox();
+    place.run(&["outbox", "init"]).well();
+    let event = br#"{"aggregatetype":"order","aggregateid":"1","type":"Placed","payload":{}}"#;
+    place.run_with(&["outbox", "enqueue"], event).well();
+    let mut drawn = OnTerminal::start(place.command(&["outbox", "run", "--id", "publisher-1"]));
+    drawn.until("1 event delivered");
+    drawn.interrupt();
+    let drawn = drawn.ends();
+    assert!(drawn.contains("publisher-1: active") && drawn.contains("stopped: 1 delivered"), "{drawn:?}");
+
+    let mut printed = Process::start(place.command(&["outbox", "run"]));
+    let line = printed.tells("its counts", |line| line["held_slots"].is_u64());
+    assert_eq!(line["delivered"], 0);
+    printed.signal(Signal::SIGTERM);
+    printed.ends("after SIGTERM");
+
+    // With /metrics there are no lines of counts in the log.
+    let mut listens = Process::start(place.command(&["outbox", "run", "--listen", "0"]));
+    eventually("it has slots", PATIENCE, || (place.run(&["outbox", "status", "--json"]).json()["free_slots"] == 0).then_some(()));
+    listens.signal(Signal::SIGTERM);
+    listens.ends("after SIGTERM");
+    assert!(listens.told.is_empty(), "{:?}", listens.told);
+}

@@ -1,0 +1,260 @@
+//! The commands of the README and of the book's *Start* pages, run as a reader types them.
+//!
+//! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one before ended, as in one terminal. A comment right
+//! before a block changes that: `<!-- not run: WHY -->`; `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`,
+//! whose block goes on beside the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::report::say;
+use crate::run::{StepLog, TaskFailure};
+use crate::servers;
+use crate::steps::StepPass;
+
+/// For a block that builds everything on two busy cores.
+const BLOCK_LIMIT: Duration = Duration::from_mins(20);
+/// For a program to end after Ctrl-C.
+const END_LIMIT: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Where the pages say that the project is; the clone comes from this checkout.
+const REPOSITORY: &str = "https://github.com/shardwise/shardwise";
+
+pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    let (mut ran, mut left_out) = (0, Vec::new());
+    for page in pages(log.context.root())? {
+        let text = std::fs::read_to_string(&page).map_err(servers::failed)?;
+        let name = page.strip_prefix(log.context.root()).unwrap_or(&page).display().to_string();
+        let blocks = blocks(&text).map_err(|why| TaskFailure::new(format!("{name}: {why}")))?;
+        ran += PageRun::begin(log, &name)?.run(&blocks, &mut left_out)?;
+    }
+    let note = (!left_out.is_empty()).then(|| format!("not run: {}", left_out.join("; ")));
+    Ok(StepPass::noting(ran, note))
+}
+
+fn pages(root: &Path) -> Result<Vec<PathBuf>, TaskFailure> {
+    let mut pages: Vec<PathBuf> = match std::fs::read_dir(root.join("docs/start")) {
+        Ok(entries) => {
+            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
+        }
+        Err(error) => return Err(TaskFailure::new(format!("docs/start: {error}"))),
+    };
+    pages.sort();
+    pages.insert(0, root.join("README.md"));
+    Ok(pages)
+}
+
+/// What the comment before a block asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BlockUse {
+    Run,
+    NotRun(String),
+    WriteFile(String),
+    /// Beside the page, which goes on when this text is in the output.
+    Beside(String),
+}
+
+/// A fenced block that is used, and the line where it begins.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    line: usize,
+    used: BlockUse,
+    text: String,
+}
+
+/// The blocks of a page that are used: those of `sh`, and those that are files.
+fn blocks(page: &str) -> Result<Vec<Block>, String> {
+    let (mut blocks, mut comment) = (Vec::new(), None);
+    let mut lines = page.lines().enumerate();
+    while let Some((at, line)) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let text: String =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").flat_map(|line| [line, "\n"]).collect();
+            let used = comment.take().unwrap_or(BlockUse::Run);
+            if language == "sh" || matches!(used, BlockUse::WriteFile(_)) {
+                blocks.push(Block { line: at + 1, used, text });
+            }
+        } else if let Some(said) = line.strip_prefix("<!-- ").and_then(|said| said.strip_suffix(" -->")) {
+            comment = Some(match said.split_once(": ") {
+                Some(("not run", why)) => BlockUse::NotRun(why.to_owned()),
+                Some(("file", path)) => BlockUse::WriteFile(path.to_owned()),
+                Some(("another terminal, until", text)) => BlockUse::Beside(text.to_owned()),
+                _ => return Err(format!("line {}: this comment has no meaning for the step readme: {said}", at + 1)),
+            });
+        } else if comment.is_some() {
+            return Err(format!("line {}: a comment for the step readme stands right before its block", at + 1));
+        }
+    }
+    Ok(blocks)
+}
+
+/// A program in another terminal.
+struct Terminal {
+    line: usize,
+    child: Child,
+    output: PathBuf,
+}
+
+struct PageRun<'a> {
+    log: &'a StepLog<'a>,
+    name: String,
+    folder: PathBuf,
+    terminals: Vec<Terminal>,
+}
+
+impl<'a> PageRun<'a> {
+    fn begin(log: &'a StepLog<'a>, name: &str) -> Result<Self, TaskFailure> {
+        // Outside the workspace: Cargo would take a new package below its target folder for a forgotten member.
+        let folder = std::env::temp_dir().join(format!("shardwise-readme-{}", std::process::id())).join(name.replace('/', "-"));
+        std::fs::create_dir_all(&folder).map_err(servers::failed)?;
+        say(&format!("    {name}"));
+        Ok(Self { log, name: name.to_owned(), folder, terminals: Vec::new() })
+    }
+
+    /// Runs the blocks and answers how many; what is left out goes to `left_out`.
+    fn run(mut self, blocks: &[Block], left_out: &mut Vec<String>) -> Result<u64, TaskFailure> {
+        let mut ran = 0;
+        for block in blocks {
+            match &block.used {
+                BlockUse::NotRun(why) => left_out.push(format!("{} line {} ({why})", self.name, block.line)),
+                BlockUse::WriteFile(path) => {
+                    std::fs::write(self.place()?.join(path), &block.text).map_err(|error| self.failed(block.line, &error))?;
+                }
+                BlockUse::Run => self.type_in(block)?,
+                BlockUse::Beside(until) => self.open_terminal(block, until)?,
+            }
+            ran += u64::from(!matches!(block.used, BlockUse::NotRun(_) | BlockUse::WriteFile(_)));
+        }
+        while let Some(terminal) = self.terminals.pop() {
+            self.interrupt(terminal)?;
+        }
+        std::fs::remove_dir_all(&self.folder).map_err(servers::failed)?;
+        Ok(ran)
+    }
+
+    fn failed(&self, line: usize, why: &dyn std::fmt::Display) -> TaskFailure {
+        TaskFailure::new(format!("{} line {line}: {why}; its folder is {}", self.name, self.folder.display()))
+    }
+
+    /// Where the terminal of the page stands.
+    fn place(&self) -> Result<PathBuf, TaskFailure> {
+        match std::fs::read_to_string(self.folder.join("pwd")) {
+            Ok(place) => Ok(PathBuf::from(place.trim_end())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(self.folder.clone()),
+            Err(error) => Err(servers::failed(error)),
+        }
+    }
+
+    fn type_in(&self, block: &Block) -> Result<(), TaskFailure> {
+        let pwd = self.folder.join("pwd");
+        let command = self.shell(&format!("{}pwd > '{}'\n", block.text, pwd.display()))?;
+        self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, &failure))
+    }
+
+    /// A shell that stops at the first failure, in the page's place, with what a reader has: no settings of others, the command where Cargo installs it, and what
+    /// this checkout has built already.
+    fn shell(&self, script: &str) -> Result<Command, TaskFailure> {
+        let mut command = servers::user(self.log.context, "bash");
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.place()?);
+        let installed = self.folder.join("installed");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", installed.join("bin").display()));
+        command.env("CARGO_INSTALL_ROOT", installed).env("CARGO_TARGET_DIR", self.log.context.target());
+        // That the commands work is asked here, not how fast they are.
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        // The clone comes from this checkout, by the address on the page.
+        command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", REPOSITORY);
+        command.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", self.log.context.root().display()));
+        Ok(command)
+    }
+
+    fn open_terminal(&mut self, block: &Block, until: &str) -> Result<(), TaskFailure> {
+        let output = self.folder.join(format!("terminal-{}.log", block.line));
+        let file = File::create(&output).map_err(servers::failed)?;
+        let mut command = self.shell(&block.text)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone().map_err(servers::failed)?).stderr(file);
+        // Ctrl-C reaches the programs of one terminal.
+        command.process_group(0);
+        let child = command.spawn().map_err(|error| self.failed(block.line, &error))?;
+        self.terminals.push(Terminal { line: block.line, child, output: output.clone() });
+        let begun = Instant::now();
+        let ended = |terminal: &mut Terminal| terminal.child.try_wait().map_err(servers::failed);
+        while !read(&output).contains(until) {
+            let has_ended = self.terminals.last_mut().map_or(Ok(None), ended)?.is_some();
+            if has_ended || begun.elapsed() > BLOCK_LIMIT {
+                return Err(self.failed(block.line, &format_args!("{until:?} is not in its output: {}", read(&output))));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Ctrl-C, and it ends well.
+    fn interrupt(&self, mut terminal: Terminal) -> Result<(), TaskFailure> {
+        signal(&terminal.child, Signal::SIGINT).map_err(|error| self.failed(terminal.line, &error))?;
+        let begun = Instant::now();
+        loop {
+            match terminal.child.try_wait().map_err(servers::failed)? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.failed(terminal.line, &format_args!("after Ctrl-C: {status}: {}", read(&terminal.output)))),
+                None if begun.elapsed() > END_LIMIT => {
+                    kill_all(&mut [terminal]);
+                    return Err(self.failed(0, &"a program has not ended 30 s after Ctrl-C"));
+                }
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+fn kill_all(terminals: &mut [Terminal]) {
+    for terminal in terminals {
+        // One that has ended by itself is as good.
+        let _ = signal(&terminal.child, Signal::SIGKILL);
+        let _ = terminal.child.wait();
+    }
+}
+
+impl Drop for PageRun<'_> {
+    fn drop(&mut self) {
+        let mut terminals = std::mem::take(&mut self.terminals);
+        kill_all(&mut terminals);
+    }
+}
+
+fn signal(child: &Child, signal: Signal) -> nix::Result<()> {
+    let group = i32::try_from(child.id()).map_err(|_| nix::Error::ESRCH)?;
+    killpg(Pid::from_raw(group), signal)
+}
+
+/// What a program has written; nothing if that cannot be read.
+fn read(output: &Path) -> String {
+    std::fs::read(output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_say_what_becomes_of_a_block() {
+        let page = "text\n```sh\na\nb\n```\n```toml\nc\n```\n<!-- not run: it takes long -->\n```sh\nd\n```\n<!-- file: src/main.rs -->\n```rust\ne\n```\n\
+                    <!-- another terminal, until: ready: -->\n```sh\nf\n```\n";
+        let block = |line, used, text: &str| Block { line, used, text: text.into() };
+        let expected = [
+            block(2, BlockUse::Run, "a\nb\n"),
+            block(10, BlockUse::NotRun("it takes long".into()), "d\n"),
+            block(14, BlockUse::WriteFile("src/main.rs".into()), "e\n"),
+            block(18, BlockUse::Beside("ready:".into()), "f\n"),
+        ];
+        assert_eq!(blocks(page).unwrap(), expected);
+        assert!(blocks("<!-- not runn: a -->\n").unwrap_err().contains("no meaning"));
+        assert!(blocks("<!-- not run: a -->\ntext\n").unwrap_err().contains("right before"));
+    }
+}
