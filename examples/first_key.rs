@@ -2,8 +2,6 @@
 //!
 //! `cargo run -p shardwise-examples --example first_key`
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
-
 use shardwise::ShardingFactory;
 
 #[tokio::main]
