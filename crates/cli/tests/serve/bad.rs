@@ -258,7 +258,7 @@ fn it_does_not_start_where_others_could_listen_in_or_guess() {
     }
     serve(&["--token-file", "short"]).fails(2, &["short", "16 bytes"]);
     serve(&["--token-file", "missing"]).fails(3, &["missing"]);
-    serve(&["--tls-cert", "token", "--tls-key", "token"]).fails(2, &["token", "no certificates"]);
+    serve(&["--tls-cert", "token", "--tls-key", "token"]).fails(2, &["token", "certificates in PEM"]);
     serve(&["--tls-cert", "token"]).fails(2, &["--tls-key"]);
     place.run(&["serve", "--policy", "strangers"]).fails(2, &["strangers", "workers"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

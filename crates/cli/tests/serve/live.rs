@@ -53,7 +53,7 @@ fn with_several_policies_one_has_to_be_named() {
     let place = place();
     let settings = std::fs::read_to_string(place.path("settings.toml")).unwrap();
     place.write("settings.toml", settings + "[default.resilience.sharding.policies.others]\ngroup_name = \"others\"\n");
-    place.run(&["owner", "x"]).fails(2, &["--policy is needed", "others, workers"]);
+    place.run(&["owner", "x"]).fails(2, &["--policy NAME", "others, workers"]);
     assert_eq!(place.run(&["owner", "x", "--policy", "others"]).code, Some(1), "nobody owns anything there");
 }
 

@@ -138,5 +138,5 @@ fn members_that_speak_tls_are_believed_by_their_certificate() {
         let refusal = refusal.refuses(502, why);
         assert!(refusal["detail"].as_str().unwrap().contains(why), "{refusal}");
     }
-    place.run(&["serve", "--policy", "workers", "--peer-ca-file", "token"]).fails(2, &["token", "no certificates"]);
+    place.run(&["serve", "--policy", "workers", "--peer-ca-file", "token"]).fails(2, &["token", "certificates in PEM"]);
 }
