@@ -52,9 +52,9 @@ fn units_fit_the_program() {
         assert_eq!([value(unit, "UMask"), value(unit, "StateDirectoryMode")], ["0077", "0700"], "{unit}: its files are nobody else's");
         assert_eq!(value(unit, "Environment"), "SHARDWISE_SETTINGS=/etc/shardwise/settings.toml");
         let codes = if name == "outbox" {
-            vec![("2", "the arguments"), ("5", "the outbox's database has lost commits")]
+            vec![("2", "wrong arguments or settings"), ("5", "the outbox's database lost commits")]
         } else {
-            vec![("2", "the arguments")]
+            vec![("2", "wrong arguments or settings")]
         };
         let prevent = value(unit, "RestartPreventExitStatus");
         assert_eq!(prevent.split(' ').collect::<Vec<_>>(), codes.iter().map(|(code, _)| *code).collect::<Vec<_>>(), "{unit}");
