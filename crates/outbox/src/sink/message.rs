@@ -87,6 +87,7 @@ impl BrokerMessage {
 
 /// A value as a header can carry it, in the way of `CloudEvents`' HTTP binding: spaces, quotes, percent signs and what is not printable
 /// ASCII as `%XX`.
+#[cfg(any(feature = "http", feature = "nats"))]
 pub(super) fn header_value(value: &str) -> String {
     percent(value, |byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'%'))
 }

@@ -3,6 +3,8 @@
 #![doc = include_str!("../../sinks.md")]
 
 pub(crate) mod cloud_event;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod connection;
 mod file;
 #[cfg(feature = "http")]
 mod http;
@@ -18,7 +20,7 @@ mod rabbitmq;
 mod read;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq"))]
 mod side_by_side;
 mod stdout;
 mod template;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::{Acceptance, Refusal};
-use crate::{Delivery, Result};
+use crate::Delivery;
 
 /// No event of a batch is begun later than this after the batch; what is left comes in a later one. A batch of many events of one aggregate
 /// would otherwise be given up as a whole where a single answer takes long.
@@ -71,30 +70,6 @@ async fn one_after_the_other(events: &[&Delivery], to: &dyn SendOne, until: Inst
         }
     }
     None
-}
-
-/// The one connection of a sink: made when it is needed, and anew when it is broken. One call makes it, others wait.
-#[derive(Debug)]
-pub(super) struct Connection<L>(tokio::sync::Mutex<Option<Arc<L>>>);
-
-impl<L> Default for Connection<L> {
-    fn default() -> Self {
-        Self(tokio::sync::Mutex::default())
-    }
-}
-
-impl<L> Connection<L> {
-    pub(super) async fn get(&self, is_broken: impl Fn(&L) -> bool + Send, open: impl Future<Output = Result<L>> + Send) -> Result<Arc<L>> {
-        let mut live = self.0.lock().await;
-        if let Some(live) = live.as_ref().filter(|live| !is_broken(live)) {
-            return Ok(Arc::clone(live));
-        }
-        // The old one goes before the new one comes, and with it what waited to be sent.
-        *live = None;
-        let opened = Arc::new(open.await?);
-        *live = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use async_trait::async_trait;
 pub use self::config::NatsConfig;
 use self::connection::NatsConnection;
 use self::fence::LastPositions;
+use super::connection::Connection;
 use super::message::{BrokerMessage, header_value};
-use super::side_by_side::{self, Connection, SendOne};
+use super::side_by_side::{self, SendOne};
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Result, one_line};
 

@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 pub use self::config::RabbitMqConfig;
 use self::connection::RabbitMqConnection;
+use super::connection::Connection;
 use super::message::BrokerMessage;
-use super::side_by_side::{self, Connection, SendOne};
+use super::side_by_side::{self, SendOne};
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 

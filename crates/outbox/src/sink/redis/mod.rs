@@ -21,8 +21,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 pub use self::config::RedisConfig;
+use super::connection::Connection;
 use super::message::BrokerMessage;
-use super::side_by_side::Connection;
 use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
