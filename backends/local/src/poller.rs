@@ -1,6 +1,6 @@
 //! Following groups by polling the file.
 //!
-//! SQLite announces no changes to other processes, so somebody has to look. One look is one `PRAGMA data_version`, which touches shared memory
+//! SQLite announces no changes to other processes, so this module looks. One look is one `PRAGMA data_version`, which touches shared memory
 //! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and what
 //! one of them has found out serves the others. How claims are followed is in `claims`.
 
@@ -201,7 +201,7 @@ impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
     }
 }
 
-/// Shows what is new. That nothing is new is only told to those who wait for it.
+/// Shows what is new. That nothing is new is shown only to watches that wait for it.
 fn show<P: PolledGroup>(feed: &Feed<P::Shown>, read: Option<Arc<P::Shown>>, now: Moment) {
     match read {
         Some(read) if feed.latest().is_none_or(|shown| !P::is_same(&shown, &read)) => feed.show(read, Some(now)),

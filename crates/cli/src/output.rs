@@ -122,7 +122,7 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// One JSON value as one flushed line on stdout. Its strings are as they are for whoever parses it; what a terminal would obey is written as `\uXXXX`.
+/// One JSON value as one flushed line on stdout. Strings stay as they are for the parser; characters that a terminal would obey are written as JSON escapes.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     write_stdout(&one_json_line(value)?)
 }

@@ -1,4 +1,4 @@
-//! What somebody meets who tries the command for the first time: the first settings, short names, a terminal.
+//! What a newcomer meets who tries the command for the first time: the first settings, short names, a terminal.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 

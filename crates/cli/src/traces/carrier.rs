@@ -61,7 +61,7 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
     Ok(told.body(Bytes::new())?)
 }
 
-/// Without TLS it trusts nobody, since reqwest wants a configuration in any case.
+/// Without TLS it trusts no CA, since reqwest wants a configuration in any case.
 fn tls(asked: &TraceExportConfig) -> Result<ClientConfig, String> {
     let trust = if asked.endpoint.scheme() == "https" { SystemTrust::Required } else { SystemTrust::Unused };
     TlsFiles { ca: asked.ca.clone(), identity: None }.client_config(trust).map_err(|error| format!("TLS to the collector: {error}"))

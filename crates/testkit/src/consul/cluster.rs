@@ -29,7 +29,7 @@ impl Startable for ConsulCluster {
 }
 
 impl ConsulCluster {
-    /// Servers with these options, ready for reads and writes; again on other ports where somebody else was quicker.
+    /// Servers with these options, ready for reads and writes; again on other ports where another process was quicker.
     pub async fn start(count: usize, options: ConsulOptions) -> Result<Self> {
         started(async || Ok(Self { servers: launch(count, &options).await? })).await
     }

@@ -102,7 +102,7 @@ async fn change(id: &str, group: &GroupArgs, common: &Common, action: DrainActio
     Ok(if is_done { Code::Ok } else { Code::No })
 }
 
-/// The id of the one member that is meant. An id that nobody has is left to the library, which says so.
+/// The id of the one member that is meant. An id that no member has is left to the library, which reports it.
 async fn full_id(given: InstanceId, factory: &ShardingFactory, policy: &str, action: &DrainAction) -> Result<InstanceId> {
     let known: Vec<InstanceId> = match action {
         DrainAction::Drain { .. } => {
