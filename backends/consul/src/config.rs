@@ -22,43 +22,31 @@ const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
 pub const BACKEND: BackendKind = BackendKind {
     name: "consul",
     keys: &[
-        key(
-            "address",
-            BackendShape::Text,
-            Some(DEFAULT_ADDRESS),
-            Some("CONSUL_HTTP_ADDR"),
-            "the agent on this machine; http://, https:// or unix:///path",
-        ),
-        BackendKey {
-            file_twin: Some(FileTwin { name: "token_file", variable: Some("CONSUL_HTTP_TOKEN_FILE"), why: "a file with the ACL token" }),
-            ..key("token", BackendShape::Secret, None, Some("CONSUL_HTTP_TOKEN"), "the ACL token")
-        },
-        key("datacenter", BackendShape::Text, None, None, "the agent's datacenter, to be sure that it is the right one"),
-        key(
+        BackendKey::new("address", BackendShape::Text, "the agent on this machine; http://, https:// or unix:///path")
+            .or(DEFAULT_ADDRESS)
+            .or_variable("CONSUL_HTTP_ADDR"),
+        BackendKey::new("token", BackendShape::Secret, "the ACL token").or_variable("CONSUL_HTTP_TOKEN").or_file(FileTwin {
+            name: "token_file",
+            variable: Some("CONSUL_HTTP_TOKEN_FILE"),
+            why: "a file with the ACL token",
+        }),
+        BackendKey::new("datacenter", BackendShape::Text, "the agent's datacenter, to be sure that it is the right one"),
+        BackendKey::new(
             "ca_file",
             BackendShape::Path,
-            None,
-            Some("CONSUL_CACERT"),
             "the CA, in PEM, that must have signed the agent's certificate; without it the system's",
-        ),
-        key("cert_file", BackendShape::Path, None, Some("CONSUL_CLIENT_CERT"), "this client's certificate chain, in PEM"),
-        key("key_file", BackendShape::Path, None, Some("CONSUL_CLIENT_KEY"), "the key of cert_file, in PEM"),
-        key("tls", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL"), "HTTPS where the address does not begin with http:// or https://"),
-        key("verify", BackendShape::Flag, None, Some("CONSUL_HTTP_SSL_VERIFY"), "certificates are always checked; false is refused"),
+        )
+        .or_variable("CONSUL_CACERT"),
+        BackendKey::new("cert_file", BackendShape::Path, "this client's certificate chain, in PEM").or_variable("CONSUL_CLIENT_CERT"),
+        BackendKey::new("key_file", BackendShape::Path, "the key of cert_file, in PEM").or_variable("CONSUL_CLIENT_KEY"),
+        BackendKey::new("tls", BackendShape::Flag, "HTTPS where the address does not begin with http:// or https://")
+            .or_variable("CONSUL_HTTP_SSL"),
+        BackendKey::new("verify", BackendShape::Flag, "certificates are always checked; false is refused")
+            .or_variable("CONSUL_HTTP_SSL_VERIFY"),
     ],
     claims_share: SHARE,
     open,
 };
-
-const fn key(
-    name: &'static str,
-    shape: BackendShape,
-    default: Option<&'static str>,
-    variable: Option<&'static str>,
-    why: &'static str,
-) -> BackendKey {
-    BackendKey { name, shape, default, variable, why, file_twin: None }
-}
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
     let path = |key| settings.path(key).map(PathBuf::from);

@@ -43,16 +43,16 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) 
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Socket, Failure> {
+pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn Socket>, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     if !endpoint.tls {
-        return Ok(Socket::Plain(tcp));
+        return Ok(Box::new(tcp));
     }
     let files = files.clone();
     let config = tokio::task::spawn_blocking(move || load(&files)).await.map_err(|error| unreachable(io::Error::other(error)))??;
-    Ok(Socket::Tls(Box::new(handshake(endpoint, config, tcp).await?)))
+    Ok(Box::new(handshake(endpoint, config, tcp).await?))
 }
 
 async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
@@ -90,14 +90,14 @@ async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<
     grpc.connect_with_connector(connector).await.map_err(|error| broken(one_line(&error.to_string())))
 }
 
-pub(crate) enum Socket {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+/// A connection, with or without TLS.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// A connection that remembers what ended it.
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+/// A connection that records its first error.
 struct ErrorRecordingStream {
-    socket: Socket,
+    socket: Box<dyn Socket>,
     wire: TransportError,
     endpoint: String,
 }
@@ -118,35 +118,23 @@ impl ErrorRecordingStream {
 
 impl AsyncRead for ErrorRecordingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let result = match &mut self.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
-            Socket::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
-        };
+        let result = Pin::new(&mut self.socket).poll_read(cx, buffer);
         self.note(result)
     }
 }
 
 impl AsyncWrite for ErrorRecordingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = match &mut self.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            Socket::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
-        };
+        let result = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.note(result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = match &mut self.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Socket::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        };
+        let result = Pin::new(&mut self.socket).poll_flush(cx);
         self.note(result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

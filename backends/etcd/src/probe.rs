@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::config::Endpoint;
-use crate::dial::{Socket, connect, inner};
+use crate::dial::{connect, inner};
 use crate::error::Failure;
 use crate::tls::failure_of;
 
@@ -50,12 +50,8 @@ pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Fa
 
 async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     let name = || endpoint.to_string();
-    let greeting = match connect(endpoint, files).await.ok()? {
-        Socket::Plain(tcp) => greeting(tcp).await,
-        // Only now, after the handshake, does a server say what it thinks of the client's certificate.
-        Socket::Tls(tls) => greeting(tls).await,
-    };
-    match greeting {
+    // Only after the handshake does a server reject the client's certificate.
+    match greeting(connect(endpoint, files).await.ok()?).await {
         Ok(ProbeReply::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
         Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(endpoint).await => Some(Failure::OnlyTls { endpoint: name() }),
         Ok(_) => None,

@@ -1,51 +1,26 @@
 //! The conformance cases of notes over two members of a real cluster, with a password and no more rights than it takes; and a note that
 //! somebody has changed by hand.
 
-#![expect(clippy::expect_used, reason = "tests")]
-
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::{backend, group, open, with_user};
+use common::{backend, group, members_with_passwords, scope_of, waited_for};
 use serde_json::json;
-use shardwise_core::{ClaimName, GroupName};
+use shardwise_core::ClaimName;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_discovery::{Clock, ErrorKind, Notes, WriteOutcome};
-use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess, SharedServer};
-use tokio::runtime::Handle;
-use tokio::task::block_in_place;
-
-static SHARED: SharedServer<EtcdCluster> = SharedServer::new();
-static GROUPS: AtomicU64 = AtomicU64::new(0);
-
-async fn shared() -> Arc<EtcdCluster> {
-    let start = async || {
-        let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await?;
-        cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await?;
-        Ok(Arc::new(cluster))
-    };
-    SHARED.get(start).await.expect("three etcd servers")
-}
+use shardwise_discovery::{ErrorKind, Notes, WriteOutcome};
+use shardwise_testkit::Etcd;
 
 struct OneCluster;
 
 #[async_trait]
 impl Fixture for OneCluster {
     async fn scope(&self) -> Scope {
-        // Waits for servers: that is no future that may change threads.
-        let cluster = block_in_place(|| Handle::current().block_on(shared()));
-        let mut addresses = cluster.addresses();
-        let here = open(&with_user(&addresses, "worker", "right"));
-        addresses.rotate_left(1);
-        let peer = open(&with_user(&addresses, "worker", "right"));
-        let group = GroupName::new(format!("notes {}", GROUPS.fetch_add(1, Ordering::Relaxed))).expect("a valid name");
-        Scope { backend: here, peer, group, ttl: Duration::from_secs(3), clock: Clock::system(), guard: Box::new(cluster) }
+        scope_of(waited_for(members_with_passwords()), Duration::from_secs(3))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Resources and claims as the JSON that goes into statements and comes out of them: one value for thousands of rows.
 
-use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use shardwise_core::{Claim, ClaimName, Epoch, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::one_line;
 
@@ -42,12 +42,12 @@ pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> serde_json::Result<Stri
 
 /// The inverse of [`encode_held`]. Whatever somebody wrote into the table by hand is an error that names the resource.
 pub(crate) fn decode_held(json: &str) -> Result<Vec<(Resource, Epoch)>, String> {
-    parsed::<Vec<(ParsedResource, i64)>>(json)?.into_iter().map(read_claim).collect()
+    parsed::<Vec<(Value, i64)>>(json)?.into_iter().map(read_claim).collect()
 }
 
 pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String> {
     let mut claims = Vec::new();
-    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(ParsedResource, i64)>)>>(held)? {
+    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(Value, i64)>)>>(held)? {
         let incarnation = Incarnation::from_hex(&incarnation).ok_or_else(|| format!("{id:?} has the incarnation {incarnation:?}"))?;
         let instance_id = InstanceId::new(&id).map_err(|error| error.to_string())?;
         let holder = Holder { instance_id, incarnation };
@@ -57,7 +57,7 @@ pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String>
         }
     }
     // What cannot be read was never told as held.
-    let ended = parsed::<Vec<ParsedResource>>(ended)?.into_iter().filter_map(|read| read.0.ok()).collect();
+    let ended = parsed::<Vec<Value>>(ended)?.iter().filter_map(|value| read_resource(value).ok()).collect();
     Ok(Changes { held: claims, ended })
 }
 
@@ -65,49 +65,22 @@ fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
     serde_json::from_str(json).map_err(|error| one_line(&error.to_string()))
 }
 
-fn read_claim((read, epoch): (ParsedResource, i64)) -> Result<(Resource, Epoch), String> {
-    let resource = read.0?;
+fn read_claim((value, epoch): (Value, i64)) -> Result<(Resource, Epoch), String> {
+    let resource = read_resource(&value)?;
     let epoch =
         u64::try_from(epoch).map_err(|_| format!("{epoch} is no epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
     epoch.map(|epoch| (resource.clone(), epoch)).map_err(|why| format!("on {resource}: {why}"))
 }
 
-/// A resource, or why it is none.
-struct ParsedResource(Result<Resource, String>);
-
-impl<'de> Deserialize<'de> for ParsedResource {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyResource).map(Self)
-    }
-}
-
-struct AnyResource;
-
-impl Visitor<'_> for AnyResource {
-    type Value = Result<Resource, String>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a slot or a name")
-    }
-
-    fn visit_u64<E>(self, slot: u64) -> Result<Self::Value, E> {
-        let valid = u32::try_from(slot).ok().filter(|slot| *slot < SLOTS_MAX);
-        Ok(valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is no slot")))
-    }
-
-    fn visit_i64<E>(self, slot: i64) -> Result<Self::Value, E> {
-        Ok(Err(format!("{slot} is no slot")))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Ok(Err(format!("{number} is neither a slot nor a name")))
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Err("there are bytes where a slot or a name should be".to_owned()))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()))
+/// The resource that a value of the table stands for, or why it is none.
+fn read_resource(value: &Value) -> Result<Resource, String> {
+    match value {
+        Value::String(name) => ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()),
+        Value::Number(slot) if !slot.is_f64() => {
+            let valid = slot.as_u64().and_then(|slot| u32::try_from(slot).ok()).filter(|slot| *slot < SLOTS_MAX);
+            valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is no slot"))
+        }
+        Value::Null => Err("there are bytes where a slot or a name should be".to_owned()),
+        other => Err(format!("{other} is neither a slot nor a name")),
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -14,12 +15,14 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
+use shardwise_discovery::conformance::Scope;
 use shardwise_discovery::{
     AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration, Result, WatchEvent,
     WatchStream, conformance,
 };
-use shardwise_testkit::Etcd;
-use tokio::task::JoinHandle;
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess, SharedServer};
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, block_in_place};
 
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,6 +47,32 @@ pub(crate) fn open(config: &EtcdConfig) -> Arc<EtcdBackend> {
 
 pub(crate) fn backend(addresses: &[String]) -> Arc<EtcdBackend> {
     open(&config(addresses))
+}
+
+/// Waits in place: starting a server is no future that may change threads.
+pub(crate) fn waited_for<T>(starting: impl Future<Output = T>) -> T {
+    block_in_place(|| Handle::current().block_on(starting))
+}
+
+/// Two backends of different members of a cluster, which all tests of a program share, with a password and no more rights than needed.
+pub(crate) async fn members_with_passwords() -> (Arc<EtcdBackend>, Arc<EtcdBackend>) {
+    static SHARED: SharedServer<EtcdCluster> = SharedServer::new();
+    let start = async || {
+        let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await?;
+        cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await?;
+        Ok(Arc::new(cluster))
+    };
+    let mut addresses = SHARED.get(start).await.unwrap().addresses();
+    let here = open(&with_user(&addresses, "worker", "right"));
+    addresses.rotate_left(1);
+    (here, open(&with_user(&addresses, "worker", "right")))
+}
+
+/// A scope whose group no other case uses.
+pub(crate) fn scope_of((backend, peer): (Arc<EtcdBackend>, Arc<EtcdBackend>), ttl: Duration) -> Scope {
+    static GROUPS: AtomicU64 = AtomicU64::new(0);
+    let group = GroupName::new(format!("conformance {}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap();
+    Scope { backend, peer, group, ttl, clock: Clock::system(), guard: Box::new(()) }
 }
 
 pub(crate) fn url(address: SocketAddr) -> String {

@@ -1,10 +1,8 @@
 //! Clause 12: members that leave for a while.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::join_all;
 use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
 
 use super::{SOON, Scope, view_where};
@@ -22,7 +20,7 @@ impl Scope {
 
     /// Ids, incarnations and states, as the peer reads them.
     async fn states(&self) -> Vec<(String, u64, MemberState)> {
-        states(&self.peer.members(&self.group).await.expect("members").view)
+        states(&*self.view().await)
     }
 }
 
@@ -94,7 +92,7 @@ pub async fn clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_las
     let (mut a, b) = (scope.joined("a", 1).await, scope.joined("b", 2).await);
     let in_place = a.member.instance_id.clone();
     let is_last = async |what: &str| {
-        let view = scope.peer.members(&scope.group).await.expect("members").view;
+        let view = scope.view().await;
         let numbers: Vec<_> = [&in_place, &b.member.instance_id].map(|id| view.member(id).expect("it is there").joined).into();
         assert!(numbers[0] > numbers[1], "{what}: {numbers:?}");
     };
@@ -135,23 +133,8 @@ pub async fn clause_12_an_away_record_is_not_kept_alive(scope: &Scope) {
 pub async fn clause_12_of_many_that_come_back_one_wins(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.stepped_away(&a, LONG).await;
-    let race = (2..8).map(|incarnation| {
-        let (backend, registration) = (Arc::clone(&scope.backend), scope.registration("a", incarnation));
-        async move {
-            loop {
-                match backend.register(&registration).await {
-                    // Who waited for its turn for too long asks again.
-                    Err(error) if error.is_retryable() && !matches!(error.kind(), ErrorKind::InUse { .. }) => {}
-                    answer => return answer.map(|_| incarnation),
-                }
-            }
-        }
-    });
-    let (won, lost): (Vec<_>, Vec<_>) = join_all(race).await.into_iter().partition(Result::is_ok);
-    assert_eq!((won.len(), lost.len()), (1, 5), "winners {won:?}");
-    assert!(lost.iter().filter_map(|lost| lost.as_ref().err()).all(|error| matches!(error.kind(), ErrorKind::InUse { .. })), "{lost:?}");
-    let seen = scope.states().await;
-    assert_eq!(seen, won.into_iter().flatten().map(|won| ("a".to_owned(), won, MemberState::Active)).collect::<Vec<_>>());
+    let won = scope.race_for("a", 2..8).await;
+    assert_eq!(scope.states().await, [("a".to_owned(), won, MemberState::Active)]);
 }
 
 /// Nothing of its absence is left once it is back, under whatever incarnation: the next death is a death.
@@ -187,7 +170,7 @@ pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
     // By somebody else too, who knows of it what the group shows.
     let b = scope.joined("b", 3).await;
     scope.stepped_away(&b, LONG).await;
-    let view = scope.peer.members(&scope.group).await.expect("members").view;
+    let view = scope.view().await;
     let [seen] = view.members() else { panic!("b alone is away: {view:?}") };
     let (group, instance_id, incarnation) = (scope.group.clone(), seen.instance_id.clone(), seen.incarnation);
     scope.peer.deregister(&RecordId { group, instance_id, incarnation }).await.expect("deregister");

@@ -24,8 +24,8 @@ async fn given_up<T>(call: impl Future<Output = T>, patience_ms: u64) {
 
 /// The ids, incarnations and versions that the peer reads.
 async fn seen(scope: &Scope) -> Vec<(String, u64, Option<String>)> {
-    let snapshot = scope.peer.members(&scope.group).await.expect("members");
-    let members = snapshot.view.members().iter();
+    let view = scope.view().await;
+    let members = view.members().iter();
     members.map(|member| (member.instance_id.as_str().to_owned(), member.incarnation.get(), member.version.clone())).collect()
 }
 

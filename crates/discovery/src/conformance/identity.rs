@@ -1,8 +1,5 @@
 //! Clauses 7 and 8: whose record it is, and how it leaves.
 
-use std::sync::Arc;
-
-use futures::future::join_all;
 use shardwise_core::{Address, MemberState};
 
 use super::{SOON, Scope, view_where, while_renewing};
@@ -34,8 +31,8 @@ pub async fn clause_07_a_draining_member_renews(scope: &Scope) {
         scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew while draining");
     };
     while_renewing(a.ttl / 6, renew, tokio::time::sleep(a.ttl * 3 / 2)).await;
-    let snapshot = scope.peer.members(&scope.group).await.expect("members");
-    assert_eq!(snapshot.view.members().iter().map(|m| m.state).collect::<Vec<_>>(), [MemberState::Draining]);
+    let view = scope.view().await;
+    assert_eq!(view.members().iter().map(|m| m.state).collect::<Vec<_>>(), [MemberState::Draining]);
 }
 
 /// Renewing, updating and deregistering under another incarnation change nothing.
@@ -46,8 +43,8 @@ pub async fn clause_08_another_incarnation_touches_nothing(scope: &Scope) {
     assert_eq!(*scope.peer.renew(&other.record_id(), other.ttl).await.expect_err("not its record").kind(), ErrorKind::Lost);
     assert_eq!(*scope.peer.update(&other).await.expect_err("not its record").kind(), ErrorKind::Lost);
     scope.peer.deregister(&other.record_id()).await.expect("deleting what is not there is no error");
-    let snapshot = scope.peer.members(&scope.group).await.expect("members");
-    let member = snapshot.view.member(&own.member.instance_id).expect("the record is still there");
+    let view = scope.view().await;
+    let member = view.member(&own.member.instance_id).expect("the record is still there");
     assert_eq!((member.incarnation, member.zone.as_deref()), (own.member.incarnation, None));
 }
 
@@ -88,27 +85,8 @@ pub async fn clause_08_a_silent_holder_is_waited_out(scope: &Scope) {
 
 /// Ten incarnations race for one id over two connections: exactly one gets it.
 pub async fn clause_08_of_many_racing_for_one_id_one_wins(scope: &Scope) {
-    let race = (0..10u64).map(|n| {
-        let backend = Arc::clone(if n % 2 == 0 { &scope.backend } else { &scope.peer });
-        let registration = scope.registration("a", 100 + n);
-        async move {
-            loop {
-                match backend.register(&registration).await {
-                    // Who waited for its turn for too long asks again.
-                    Err(error) if error.is_retryable() && !matches!(error.kind(), ErrorKind::InUse { .. }) => {}
-                    answer => return answer.map(|_| 100 + n),
-                }
-            }
-        }
-    });
-    let (won, lost): (Vec<_>, Vec<_>) = join_all(race).await.into_iter().partition(Result::is_ok);
-    assert_eq!((won.len(), lost.len()), (1, 9), "winners {won:?}");
-    for error in lost.into_iter().filter_map(Result::err) {
-        assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
-    }
-    let snapshot = scope.peer.members(&scope.group).await.expect("members");
-    let holders: Vec<_> = snapshot.view.members().iter().map(|m| m.incarnation.get()).collect();
-    assert_eq!(holders, won.into_iter().flatten().collect::<Vec<_>>());
+    let won = scope.race_for("a", 100..110).await;
+    assert_eq!(scope.view().await.members().iter().map(|m| m.incarnation.get()).collect::<Vec<_>>(), [won]);
 }
 
 /// The incarnation that made a record may register again while it is alive.
@@ -118,8 +96,8 @@ pub async fn clause_08_the_same_incarnation_registers_again(scope: &Scope) {
     tokio::time::sleep(a.ttl / 2).await;
     scope.backend.register(&a).await.expect("its own record");
     tokio::time::sleep(a.ttl * 5 / 8).await;
-    let snapshot = scope.peer.members(&scope.group).await.expect("members");
-    assert_eq!(snapshot.view.members().iter().map(|m| m.version.as_deref()).collect::<Vec<_>>(), [Some("2")], "registering renews");
+    let view = scope.view().await;
+    assert_eq!(view.members().iter().map(|m| m.version.as_deref()).collect::<Vec<_>>(), [Some("2")], "registering renews");
 }
 
 /// Deregistering is done once and may be asked for again.
@@ -136,8 +114,8 @@ pub async fn later_joins_have_higher_numbers(scope: &Scope) {
     let mut last = 0;
     for (id, incarnation) in [("b", 1), ("a", 2), ("c", 3), ("a", 4)] {
         let registration = scope.joined(id, incarnation).await;
-        let snapshot = scope.peer.members(&scope.group).await.expect("members");
-        let joined = snapshot.view.member(&registration.member.instance_id).expect("just registered").joined;
+        let view = scope.view().await;
+        let joined = view.member(&registration.member.instance_id).expect("just registered").joined;
         assert!(joined > last, "{id} joined as {joined} after {last}");
         last = joined;
         if id == "a" {

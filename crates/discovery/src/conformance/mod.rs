@@ -23,14 +23,16 @@ mod views;
 
 use std::any::Any;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use futures::future::join_all;
 use shardwise_core::{Fingerprint, GroupName, Incarnation, InstanceId, Member, Serves, View};
 
-use crate::{Clock, Discovery, Error, Registration, WatchEvent, WatchStream};
+use crate::{Clock, Discovery, Error, ErrorKind, Registration, WatchEvent, WatchStream};
 
 pub use away::*;
 pub use calls::*;
@@ -103,8 +105,7 @@ impl Scope {
 
     /// The ids in the group as the peer reads them.
     pub async fn ids(&self) -> Vec<String> {
-        let snapshot = self.peer.members(&self.group).await.unwrap_or_else(|e| panic!("reading the group: {e}"));
-        ids(&snapshot.view)
+        ids(&*self.view().await)
     }
 
     /// Waits until the peer reads exactly these ids. A read that begins later than `within` has to find them.
@@ -119,6 +120,33 @@ impl Scope {
             assert!(asked < within, "expected members {expected:?} within {within:?}, still see {seen:?}");
             tokio::time::sleep(within / 100).await;
         }
+    }
+
+    /// The group as the peer reads it.
+    pub(crate) async fn view(&self) -> Arc<View> {
+        self.peer.members(&self.group).await.unwrap_or_else(|e| panic!("reading the group: {e}")).view
+    }
+
+    /// Registers `id` under each of these incarnations at once, over both connections by turns. Asserts that one is registered and the others
+    /// are refused as [`ErrorKind::InUse`]; returns the one.
+    pub(crate) async fn race_for(&self, id: &str, incarnations: Range<u64>) -> u64 {
+        let count = incarnations.end - incarnations.start;
+        let race = incarnations.zip([&self.backend, &self.peer].into_iter().cycle()).map(|(incarnation, backend)| async move {
+            let registration = self.registration(id, incarnation);
+            loop {
+                match backend.register(&registration).await {
+                    // A call that waited too long for its turn asks again.
+                    Err(error) if error.is_retryable() => {}
+                    answer => return answer.map(|_| incarnation),
+                }
+            }
+        });
+        let (won, lost): (Vec<_>, Vec<_>) = join_all(race).await.into_iter().partition(Result::is_ok);
+        assert_eq!((won.len(), lost.len() as u64), (1, count - 1), "winners {won:?}");
+        for error in lost.into_iter().filter_map(Result::err) {
+            assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
+        }
+        won.into_iter().flatten().sum()
     }
 
     /// The TTL of a member that is left to expire once something has been seen of it, which may take a busy machine its time.

@@ -59,8 +59,8 @@ pub async fn what_is_registered_is_what_is_seen(scope: &Scope) {
     registration.member.metadata = BTreeMap::from([("k é".into(), "v\n🦀".into()), (String::new(), String::new())]);
     scope.backend.register(&registration).await.expect("register");
     let read = || async {
-        let snapshot = scope.peer.members(&scope.group).await.expect("members");
-        let mut member = snapshot.view.members().first().expect("one member").clone();
+        let view = scope.view().await;
+        let mut member = view.members().first().expect("one member").clone();
         member.joined = 0;
         member
     };

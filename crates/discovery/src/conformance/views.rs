@@ -107,11 +107,11 @@ pub async fn clause_05_silence_is_proven(scope: &Scope) {
 /// Renewals of others cause no new revision.
 pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
     let a = scope.joined("a", 1).await;
-    let before = scope.peer.members(&scope.group).await.expect("members").view.revision();
+    let before = scope.view().await.revision();
     for _ in 0..5 {
         scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew");
     }
-    assert_eq!(scope.peer.members(&scope.group).await.expect("members").view.revision(), before);
+    assert_eq!(scope.view().await.revision(), before);
 }
 
 /// A group that nobody has joined, or that all have left, is an empty view and no error.

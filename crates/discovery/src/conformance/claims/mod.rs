@@ -5,10 +5,12 @@ mod holding;
 mod watching;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, Resource};
+use tokio::task::JoinHandle;
 
 use super::{LASTING, SOON, Scope};
 use crate::{AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Discovery, RecordId, Registration};
@@ -49,18 +51,21 @@ impl Scope {
         self.unhurried() * 2
     }
 
-    /// Keeps these members alive while `body` runs. Members that claim are renewed more often than others.
-    async fn alive<T>(&self, members: &[&Registration], body: impl Future<Output = T>) -> T {
-        let renew = || async {
-            for member in members {
-                // As a worker does: who gets no answer in time asks again.
-                while let Err(error) = self.backend.renew(&member.record_id(), member.ttl).await {
-                    assert!(error.is_retryable(), "renewing {:?}: {error}", member.record_id());
-                }
-            }
-        };
+    /// Keeps these members alive until the guard is dropped. Members that claim are renewed more often than others.
+    fn keep_alive(&self, members: &[&Registration]) -> KeptAlive {
+        let (backend, members) = (Arc::clone(&self.backend), members.iter().map(|&member| member.clone()).collect::<Vec<_>>());
         let least = members.iter().map(|member| member.ttl).min().unwrap_or(self.ttl);
-        super::while_renewing(least / 8, renew, body).await
+        KeptAlive(tokio::spawn(async move {
+            loop {
+                for member in &members {
+                    // As a worker does: a renewal without an answer is repeated.
+                    while let Err(error) = backend.renew(&member.record_id(), member.ttl).await {
+                        assert!(error.is_retryable(), "renewing {:?}: {error}", member.record_id());
+                    }
+                }
+                tokio::time::sleep(least / 8).await;
+            }
+        }))
     }
 
     async fn store(&self) -> ClaimStore {
@@ -102,6 +107,18 @@ impl Scope {
         let mut table = ReaderTable::default();
         table.until(&mut stream, SOON, "any news", |_| true).await;
         table.claims
+    }
+}
+
+/// Stops the renewals when it is dropped, and fails the case if one was refused.
+struct KeptAlive(JoinHandle<()>);
+
+impl Drop for KeptAlive {
+    fn drop(&mut self) {
+        // Before the abort, which ends the task as well.
+        let refused = self.0.is_finished();
+        self.0.abort();
+        assert!(std::thread::panicking() || !refused, "a member could not be kept alive");
     }
 }
 

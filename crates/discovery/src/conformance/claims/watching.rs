@@ -9,15 +9,12 @@ use crate::conformance::{SOON, Scope};
 /// Whoever begins to follow learns of everything that is held, and of nothing else.
 pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
-    scope
-        .alive(&[&a, &b], async {
-            assert!(scope.read().await.is_empty(), "nothing is held yet, and the watch says so");
-            scope.granted(&a.record_id(), &slots(0..150)).await;
-            let gone = scope.granted(&b.record_id(), &slots(150..300)).await;
-            scope.release(&b.record_id(), &gone).await;
-            assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), slots(0..150));
-        })
-        .await;
+    let _alive = scope.keep_alive(&[&a, &b]);
+    assert!(scope.read().await.is_empty(), "nothing is held yet, and the watch says so");
+    scope.granted(&a.record_id(), &slots(0..150)).await;
+    let gone = scope.granted(&b.record_id(), &slots(150..300)).await;
+    scope.release(&b.record_id(), &gone).await;
+    assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), slots(0..150));
 }
 
 /// Slots that go to and fro while somebody follows: in the end the follower knows what is so.
@@ -25,22 +22,19 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
     let mut table = ReaderTable::default();
-    scope
-        .alive(&[&a, &b], async {
-            for round in 0..10u32 {
-                let (giver, taker) = if round % 2 == 0 { (a.record_id(), b.record_id()) } else { (b.record_id(), a.record_id()) };
-                let held = scope.all_granted(&giver, &slots(round..round + 20), SOON).await;
-                scope.release(&giver, &held).await;
-                let last = scope.all_granted(&taker, &slots(round..round + 10), SOON).await;
-                if round < 9 {
-                    scope.release(&taker, &last).await;
-                }
-            }
-            let wanted = slots(9..19);
-            table.until(&mut stream, SOON, "the last ten slots", |held| held.keys().eq(&wanted)).await;
-            assert!(table.holders().iter().all(|(_, holder)| holder == "a"), "{:?}", table.holders());
-        })
-        .await;
+    let _alive = scope.keep_alive(&[&a, &b]);
+    for round in 0..10u32 {
+        let (giver, taker) = if round % 2 == 0 { (a.record_id(), b.record_id()) } else { (b.record_id(), a.record_id()) };
+        let held = scope.all_granted(&giver, &slots(round..round + 20), SOON).await;
+        scope.release(&giver, &held).await;
+        let last = scope.all_granted(&taker, &slots(round..round + 10), SOON).await;
+        if round < 9 {
+            scope.release(&taker, &last).await;
+        }
+    }
+    let wanted = slots(9..19);
+    table.until(&mut stream, SOON, "the last ten slots", |held| held.keys().eq(&wanted)).await;
+    assert!(table.holders().iter().all(|(_, holder)| holder == "a"), "{:?}", table.holders());
 }
 
 /// The claims of a member that dies are told as free.
@@ -49,37 +43,31 @@ pub async fn claims_06_a_death_is_news(scope: &Scope) {
     let b = scope.claimant("b", 2).await;
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
     let mut table = ReaderTable::default();
-    scope
-        .alive(&[&b], async {
-            scope.granted(&b.record_id(), &slots(10..12)).await;
-            let a = scope.claimant_for("a", 1, ttl).await;
-            scope.granted(&a.record_id(), &slots(0..10)).await;
-            table.until(&mut stream, ttl, "all twelve", |held| held.len() == 12).await;
-            let wanted = slots(10..12);
-            table.until(&mut stream, scope.gone_within(ttl), "the living member's only", |held| held.keys().eq(&wanted)).await;
-        })
-        .await;
+    let _alive = scope.keep_alive(&[&b]);
+    scope.granted(&b.record_id(), &slots(10..12)).await;
+    let a = scope.claimant_for("a", 1, ttl).await;
+    scope.granted(&a.record_id(), &slots(0..10)).await;
+    table.until(&mut stream, ttl, "all twelve", |held| held.len() == 12).await;
+    let wanted = slots(10..12);
+    table.until(&mut stream, scope.gone_within(ttl), "the living member's only", |held| held.keys().eq(&wanted)).await;
 }
 
 /// Where nothing changes, the watch says that this is so.
 pub async fn claims_06_silence_is_proven(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
-    scope
-        .alive(&[&a], async {
-            scope.granted(&a.record_id(), &slots(0..3)).await;
-            let ttl = scope.unhurried();
-            let mut stream = claims(&*scope.peer).watch_claims(&scope.group, ttl / 2);
-            let mut proofs = Vec::new();
-            let read = async {
-                while proofs.len() < 3 {
-                    let event = stream.next().await.expect("the watch goes on").expect("nothing is wrong");
-                    proofs.push(match event {
-                        ClaimsEvent::All { proven, .. } | ClaimsEvent::Changed { proven, .. } | ClaimsEvent::Proven(proven) => proven,
-                    });
-                }
-            };
-            tokio::time::timeout(ttl * 3, read).await.expect("a proof every half TTL");
-            assert!(proofs.is_sorted_by(|a, b| a <= b) && proofs[2] <= scope.clock.now(), "{proofs:?}");
-        })
-        .await;
+    let _alive = scope.keep_alive(&[&a]);
+    scope.granted(&a.record_id(), &slots(0..3)).await;
+    let ttl = scope.unhurried();
+    let mut stream = claims(&*scope.peer).watch_claims(&scope.group, ttl / 2);
+    let mut proofs = Vec::new();
+    let read = async {
+        while proofs.len() < 3 {
+            let event = stream.next().await.expect("the watch goes on").expect("nothing is wrong");
+            proofs.push(match event {
+                ClaimsEvent::All { proven, .. } | ClaimsEvent::Changed { proven, .. } | ClaimsEvent::Proven(proven) => proven,
+            });
+        }
+    };
+    tokio::time::timeout(ttl * 3, read).await.expect("a proof every half TTL");
+    assert!(proofs.is_sorted_by(|a, b| a <= b) && proofs[2] <= scope.clock.now(), "{proofs:?}");
 }
