@@ -7,7 +7,7 @@ use cargo_metadata::TargetKind;
 use serde_json::Value;
 
 use crate::context::TaskContext;
-use crate::measured::{self, BenchmarkFigure, HostInfo};
+use crate::measured::{self, BenchmarkFigure};
 use crate::outbox;
 use crate::peers;
 use crate::report::say;
@@ -31,12 +31,12 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
     let bench = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
 
     // What is measured is the tree as it is now, before any page of it is written.
-    let head = measured::head(context, &HostInfo::this());
+    let head = measured::head(context);
     if name == outbox::NAME {
-        return write(context, name, &outbox::run(context, &head)?);
+        return measured::write(context, name, &outbox::run(context, &head)?);
     }
     if name == sidecar::NAME {
-        return write(context, name, &sidecar::run(context, &head)?);
+        return measured::write(context, name, &sidecar::run(context, &head)?);
     }
     // A folder of its own, emptied first: what lies in it afterwards is from this run.
     let results = context.scratch("criterion").join(name);
@@ -65,16 +65,7 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
             say(&line);
         }
     }
-    write(context, name, &measured::section(name, &head, &figures))
-}
-
-/// Puts the section into `docs/internals/measured.md`.
-fn write(context: &TaskContext, name: &str, section: &str) -> Result<(), TaskFailure> {
-    let path = context.root().join("docs/internals/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    std::fs::write(&path, measured::replace(&before, name, section)).map_err(|e| failed(&path, &e))?;
-    say(&format!("docs/internals/measured.md: section {name} is written"));
-    Ok(())
+    measured::write(context, name, &measured::section(name, &head, &figures))
 }
 
 /// How many times as fast as one thread more of them are, in a sentence each.

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::context::TaskContext;
+use crate::report::say;
+use crate::run::TaskFailure;
 
 const HEAD: &str = "# Measured
 
@@ -23,26 +25,21 @@ pub(crate) struct BenchmarkFigure {
     pub(crate) elements: Option<f64>,
 }
 
-/// What was measured on.
-pub(crate) struct HostInfo {
-    cpu: String,
-    cores: usize,
-}
-
-impl HostInfo {
-    /// The machine that this runs on.
-    pub(crate) fn this() -> Self {
-        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model =
-            info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, model)| model.trim().to_owned()));
-        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        Self { cpu: model.unwrap_or_else(|| std::env::consts::ARCH.into()), cores }
-    }
-}
-
 /// What was measured on which machine.
-pub(crate) fn head(context: &TaskContext, machine: &HostInfo) -> String {
-    format!("Commit {}; {}, {} cores.", revision(context), machine.cpu, machine.cores)
+pub(crate) fn head(context: &TaskContext) -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!("Commit {}; {}, {cores} cores.", revision(context), model.unwrap_or(std::env::consts::ARCH))
+}
+
+/// Puts the section into the page.
+pub(crate) fn write(context: &TaskContext, name: &str, section: &str) -> Result<(), TaskFailure> {
+    let path = context.root().join("docs/internals/measured.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    std::fs::write(&path, replace(&before, name, section)).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
+    say(&format!("docs/internals/measured.md: section {name} is written"));
+    Ok(())
 }
 
 /// The commit that was measured, and whether the tree had changes beside it; pages like the one that is written do not count.
@@ -71,7 +68,7 @@ pub(crate) fn section(name: &str, head: &str, figures: &[BenchmarkFigure]) -> St
 }
 
 /// `document` with the section of that name replaced, or added in the order of the names.
-pub(crate) fn replace(document: &str, name: &str, section: &str) -> String {
+fn replace(document: &str, name: &str, section: &str) -> String {
     let mut sections: Vec<(&str, &str)> = document
         .split("\n## ")
         .skip(1)

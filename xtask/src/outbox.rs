@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
 
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "outbox";
@@ -136,14 +136,9 @@ fn below(told: &OutboxFigures, name: &str, field: &str, limit: f64) -> Option<(f
 
 /// Runs it and gives back the section's text.
 pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailure> {
-    let figures = context.scratch("bench-outbox.jsonl");
     let log = StepLog::begin(context, "bench")?;
-    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    let mut command = context.cargo(&["bench", "--package", "shardwise-outbox", "--all-features", "--bench", NAME]);
-    command.env("SHARDWISE_OUTBOX_FIGURES", &figures);
-    log.run(command)?;
-    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    let told = OutboxFigures(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    let command = context.cargo(&["bench", "--package", "shardwise-outbox", "--all-features", "--bench", NAME]);
+    let told = OutboxFigures(log.figures("SHARDWISE_OUTBOX_FIGURES", HUNG_AFTER, [command])?);
     if told.0.is_empty() {
         return Err(TaskFailure::new("the benchmark told no figures"));
     }

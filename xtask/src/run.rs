@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::context::TaskContext;
 use crate::report::say;
 
 /// How often a silent command's last line is shown.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 /// No command of ours takes longer; one that does hangs.
-const HUNG_AFTER: Duration = Duration::from_mins(20);
+pub(crate) const HUNG_AFTER: Duration = Duration::from_mins(20);
 /// Lines of a failed command's output that are shown; the log has the rest.
 const TAIL_LINES: usize = 150;
 
@@ -78,6 +80,24 @@ impl<'a> StepLog<'a> {
     /// [`StepLog::run`], with its own limit.
     pub(crate) fn run_for(&self, command: Command, limit: Duration) -> Result<String, TaskFailure> {
         self.quietly(command, limit).map_err(|(failure, output)| self.refused(&output, failure))
+    }
+
+    /// Runs commands that write figures, each a line of JSON, into the file that this variable names, and reads what they wrote.
+    pub(crate) fn figures(
+        &self,
+        variable: &str,
+        limit: Duration,
+        commands: impl IntoIterator<Item = Command>,
+    ) -> Result<Vec<Value>, TaskFailure> {
+        let file = self.path.with_extension("jsonl");
+        let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", file.display()));
+        std::fs::write(&file, "").map_err(failed)?;
+        for mut command in commands {
+            command.env(variable, &file);
+            self.run_for(command, limit)?;
+        }
+        let text = std::fs::read_to_string(&file).map_err(failed)?;
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.
@@ -201,6 +221,18 @@ mod tests {
         let output = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\nnoise\n\
                       test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
         assert_eq!(count_tests(output), (15, 2, 1));
+    }
+
+    #[test]
+    fn figures_of_all_commands_are_read_and_a_failure_is_one() {
+        let context = TaskContext::load(false).unwrap();
+        let log = StepLog::begin(&context, "unit-test-figures").unwrap();
+        let shell = |script: &str| context.command("sh", &["-c", script]);
+        let writes = ["echo '{\"a\":1}' >> $FIGURES", "echo '{\"a\":2}' >> $FIGURES; echo no figure >> $FIGURES"].map(shell);
+        let figures = log.figures("FIGURES", HUNG_AFTER, writes).unwrap();
+        assert_eq!(figures, [serde_json::json!({"a": 1}), serde_json::json!({"a": 2})]);
+        assert_eq!(log.figures("FIGURES", HUNG_AFTER, [shell("true")]).unwrap(), [Value::Null; 0]);
+        assert!(log.figures("FIGURES", HUNG_AFTER, [shell("exit 3")]).is_err());
     }
 
     #[test]

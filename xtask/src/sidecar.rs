@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
 
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "sidecar";
@@ -75,19 +75,11 @@ impl SidecarFigures {
 
 /// Runs it and gives back the section's text.
 pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailure> {
-    let figures = context.scratch("bench-sidecar.jsonl");
     let log = StepLog::begin(context, "bench")?;
-    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    let mut command = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
-    command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
-    log.run(command)?;
-    for _ in 0..OPENED {
-        let mut command = context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]);
-        command.env("SHARDWISE_SIDECAR_FIGURES", &figures);
-        log.run(command)?;
-    }
-    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    let told = SidecarFigures(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect());
+    let bench = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
+    let open = || context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]);
+    let commands = std::iter::once(bench).chain((0..OPENED).map(|_| open()));
+    let told = SidecarFigures(log.figures("SHARDWISE_SIDECAR_FIGURES", HUNG_AFTER, commands)?);
     if told.0.is_empty() {
         return Err(TaskFailure::new("the benchmark told no figures"));
     }

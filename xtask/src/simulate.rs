@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::context::TaskContext;
-use crate::measured::{self, HostInfo};
+use crate::measured;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 
@@ -46,13 +46,7 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     if seeds < WRITTEN_FROM {
         return Ok(());
     }
-    let path = context.root().join("docs/internals/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let section = format!("## simulate\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
-    std::fs::write(&path, measured::replace(&before, "simulate", &section))
-        .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say("docs/internals/measured.md: section simulate is written");
-    Ok(())
+    measured::write(context, "simulate", &format!("## simulate\n\n{}\n\n{text}", measured::head(context)))
 }
 
 /// What went wrong in which life, and how to live it again.

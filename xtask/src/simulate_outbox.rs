@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::context::TaskContext;
-use crate::measured::{self, HostInfo};
+use crate::measured;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 
@@ -21,7 +21,7 @@ const SECTION: &str = "simulate outbox";
 pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), TaskFailure> {
     let log = StepLog::begin(context, "simulate-outbox")?;
     // Before it, because it takes long enough for changes.
-    let head = measured::head(context, &HostInfo::this());
+    let head = measured::head(context);
     // As the tests are built, with every check of arithmetic, but for the optimiser: one life in five milliseconds instead of two hundred.
     let arguments = [
         "test",
@@ -45,13 +45,7 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     if seeds < WRITTEN_FROM {
         return Ok(());
     }
-    let path = context.root().join("docs/internals/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let section = format!("## {SECTION}\n\n{head}\n\n{text}");
-    std::fs::write(&path, measured::replace(&before, SECTION, &section))
-        .map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say(&format!("docs/internals/measured.md: section {SECTION} is written"));
-    Ok(())
+    measured::write(context, SECTION, &format!("## {SECTION}\n\n{head}\n\n{text}"))
 }
 
 /// What went wrong in which life, and how to live it again.

@@ -28,17 +28,12 @@ pub(super) fn run(context: &TaskContext, rows: u64) -> Result<String, TaskFailur
         return Err(TaskFailure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));
     }
     let log = StepLog::begin(context, "soak")?;
-    let collected = context.scratch("soak-outbox-backlog.jsonl");
-    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
-    std::fs::write(&collected, "").map_err(unreadable)?;
     let arguments =
         ["test", "--release", "--package", "shardwise-outbox", "--all-features", "--test", "postgres", "--", "backlog::", "--nocapture"];
     let mut command = context.cargo(&arguments);
-    command.env("SHARDWISE_SOAK_ROWS", rows.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+    command.env("SHARDWISE_SOAK_ROWS", rows.to_string());
     let repeat = format!("cargo xtask soak outbox-backlog --rows {rows}");
-    log.run_for(command, ALLOWANCE).map_err(|failure| failure.repeated_by(repeat))?;
-    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
-    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE, [command]).map_err(|failure| failure.repeated_by(repeat))?;
     let text = table(rows, &told);
     say(&text);
     match shortfall(&told) {

@@ -61,19 +61,16 @@ const ROLLING: [(bool, &str, &str); 6] = [
 /// What must come of it is in the tests, but for the times.
 pub(super) fn run(context: &TaskContext, faults: u32) -> Result<(String, Vec<String>), TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
-    let collected = context.scratch("soak-exclusive.jsonl");
-    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
-    std::fs::write(&collected, "").map_err(unreadable)?;
-    for scenes in SCENES {
+    let commands = SCENES.map(|scenes| {
         let test =
             ["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers", "--", "--nocapture"];
         let mut command = context.cargo(&[test.as_slice(), scenes].concat());
-        command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
-        let repeat = format!("cargo xtask soak exclusive --runs {faults}");
-        log.run_for(command, ALLOWANCE + FAULT_MAX * faults).map_err(|failure| failure.repeated_by(repeat))?;
-    }
-    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
-    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        command.env("SHARDWISE_SOAK_RUNS", faults.to_string());
+        command
+    });
+    let repeat = format!("cargo xtask soak exclusive --runs {faults}");
+    let told =
+        log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + FAULT_MAX * faults, commands).map_err(|failure| failure.repeated_by(repeat))?;
     let found = shortfalls(&told);
     let text = tables(&told)? + &verdict(&found);
     say(&text);

@@ -40,18 +40,9 @@ const FIGURES: [(&str, &str); 18] = [
 /// Runs it that often, and tells what came of it. What must come of it is in the test.
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
-    let collected = context.scratch("soak-members.jsonl");
-    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
-    std::fs::write(&collected, "").map_err(unreadable)?;
-    for _ in 0..runs {
-        let arguments =
-            ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];
-        let mut command = context.cargo(&arguments);
-        command.env("SHARDWISE_SOAK_FIGURES", &collected);
-        log.run_for(command, ALLOWANCE + RUN_MAX).map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
-    }
-    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
-    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let arguments = ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];
+    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, (0..runs).map(|_| context.cargo(&arguments)));
+    let told = told.map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
     let text = table(runs, &told)?;
     say(&text);
     Ok(text)

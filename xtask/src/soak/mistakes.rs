@@ -23,20 +23,16 @@ pub(crate) fn names() -> [&'static str; 3] {
 /// Does that many things to a fleet that makes the mistake, on each backend on which it shows, and tells what was found.
 pub(super) fn run(context: &TaskContext, mistake: &str, faults: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
-    let collected = context.scratch("soak-mistake.jsonl");
-    let unreadable = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", collected.display()));
-    std::fs::write(&collected, "").map_err(unreadable)?;
     let test = [
         &["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers"][..],
         &["--", "--nocapture", "--exact", TEST],
     ];
     let mut command = context.cargo(&test.concat());
-    command.env("SHARDWISE_SOAK_RUNS", faults.to_string()).env("SHARDWISE_SOAK_FIGURES", &collected);
+    command.env("SHARDWISE_SOAK_RUNS", faults.to_string());
     command.env("SHARDWISE_SOAK_MISTAKE", mistake);
     let repeat = format!("cargo xtask soak exclusive --mistake {mistake} --runs {faults}");
-    log.run_for(command, ALLOWANCE + FAULT_MAX * faults).map_err(|failure| failure.repeated_by(repeat))?;
-    let told = std::fs::read_to_string(&collected).map_err(unreadable)?;
-    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let told =
+        log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + FAULT_MAX * faults, [command]).map_err(|failure| failure.repeated_by(repeat))?;
     let text = table(mistake, &told)?;
     say(&text);
     Ok(text)

@@ -12,7 +12,7 @@ mod retention;
 mod scenes;
 
 use crate::context::TaskContext;
-use crate::measured::{self, HostInfo};
+use crate::measured;
 use crate::report::say;
 use crate::run::TaskFailure;
 use crate::servers;
@@ -76,11 +76,7 @@ pub(crate) fn run(
         None => return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
     };
     let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
-    let path = context.root().join("docs/internals/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let text = format!("## {section}\n\n{}\n\n{text}", measured::head(context, &HostInfo::this()));
-    std::fs::write(&path, measured::replace(&before, &section, &text)).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
-    say(&format!("docs/internals/measured.md: section {section} is written"));
+    measured::write(context, &section, &format!("## {section}\n\n{}\n\n{text}", measured::head(context)))?;
     if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short.join("; "))) }
 }
 

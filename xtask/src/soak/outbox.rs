@@ -24,17 +24,14 @@ const TAKEOVER_MS_MAX: u64 = 4_000;
 /// Runs it that often, and tells what came of it.
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
-    let figures = context.scratch("soak-outbox.jsonl");
-    std::fs::write(&figures, "").map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    for _ in 0..runs {
+    let commands = (0..runs).map(|_| {
         let arguments =
             ["test", "--release", "--package", "shardwise-cli", "--test", "outbox_soak", "--", "--nocapture", "--test-threads=1"];
         let mut command = context.cargo(&arguments);
-        command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS).env("SHARDWISE_SOAK_FIGURES", &figures);
-        log.run_for(command, ALLOWANCE + RUN_MAX)?;
-    }
-    let text = std::fs::read_to_string(&figures).map_err(|e| TaskFailure::new(format!("{}: {e}", figures.display())))?;
-    let told: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS);
+        command
+    });
+    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, commands)?;
     let text = table(&told);
     say(&text);
     match shortfall(&told) {

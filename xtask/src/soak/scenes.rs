@@ -73,17 +73,15 @@ pub(super) const SCENES: &[Scene] = &[
 /// Runs the scene that often on each backend, one after the other, and tells what came of it.
 pub(super) fn run(context: &TaskContext, scene: &Scene, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
-    let collected = context.scratch(&format!("soak-{}.jsonl", scene.name));
-    std::fs::write(&collected, "").map_err(|e| TaskFailure::new(format!("{}: {e}", collected.display())))?;
     let (filter, often) = (format!("{}::", scene.name), runs.to_string());
     let arguments =
         ["test", "--release", "--package", "shardwise-cli", "--test", "servers", "--", &filter, "--test-threads=1", "--nocapture"];
     let mut command = context.cargo(&arguments);
-    command.env("SHARDWISE_SOAK_RUNS", &often).env("SHARDWISE_SOAK_FIGURES", &collected);
+    command.env("SHARDWISE_SOAK_RUNS", &often);
     let repeat = format!("cargo xtask soak {} --runs {runs}", scene.name);
-    log.run_for(command, ALLOWANCE + scene.run_max * runs * 2).map_err(|failure| failure.repeated_by(repeat))?;
-    let told = std::fs::read_to_string(&collected).map_err(|e| TaskFailure::new(format!("{}: {e}", collected.display())))?;
-    let told: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let told = log
+        .figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + scene.run_max * runs * 2, [command])
+        .map_err(|failure| failure.repeated_by(repeat))?;
     let text = table(scene, runs, &told);
     say(&text);
     match shortfalls(scene, &told) {
