@@ -7,7 +7,7 @@ use cargo_metadata::TargetKind;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
-use crate::{binaries, fleets, orders, paused};
+use crate::{binaries, fleets, paused};
 
 /// An example shows something and ends; one that takes longer than this hangs or does too much.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
@@ -64,10 +64,6 @@ pub(crate) fn examples(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
         let binary = log.context.target().join("debug/examples").join(example.name);
         if fleets::is_fleet(example.name) {
             fleets::run(log.context, example.name, &binary)?;
-            continue;
-        }
-        if orders::is_orders(example.name) {
-            orders::run(log.context, &binary)?;
             continue;
         }
         if paused::is_paused(example.name) {

@@ -15,7 +15,6 @@ mod fuzz;
 mod instructions;
 mod lean;
 mod measured;
-mod orders;
 mod outbox;
 mod outside;
 mod package;
