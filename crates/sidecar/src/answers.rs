@@ -54,7 +54,7 @@ pub(crate) async fn owner(PolicyPath(joined): PolicyPath, KeyPath(key): KeyPath)
 }
 
 /// What this worker has.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct WorkerShare {
     policy: String,
     group: String,
@@ -115,20 +115,14 @@ impl ServedGroup {
             group: service.group_name().as_str().to_owned(),
             instance_id: service.instance_id().as_str().to_owned(),
             state: "observing",
-            hint: None,
-            drained: false,
-            owned_for_ms: None,
-            renewed_ms_ago: None,
-            viewed_ms_ago: None,
             view_age_ms: observer.map(|observer| millis(observer.view_age())),
             revision: view.revision(),
             view_fingerprint: view.fingerprint().to_string(),
             policy_fingerprint: view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
             members: view.members().len(),
             slots: placed.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners.params().slots) } else { None }),
-            slots_owned: None,
-            ranges: None,
             stands_still: !view.missing().is_empty(),
+            ..WorkerShare::default()
         }
     }
 

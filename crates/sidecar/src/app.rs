@@ -18,6 +18,7 @@ use tracing::Instrument;
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
+use crate::key_list::KEY_BYTES_MAX;
 use crate::liveness::Liveness;
 use crate::options::{Limits, Token};
 use crate::outbox::Outbox;
@@ -25,7 +26,6 @@ use crate::page::Page;
 use crate::peer_config::Peers;
 use crate::problem::{Problem, Result};
 use crate::rate::RateLimiter;
-use crate::sieve::KEY_BYTES_MAX;
 
 /// How many requests a second may ask for what takes a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -83,17 +83,14 @@ pub(crate) struct App {
     placing: Arc<Semaphore>,
 }
 
-/// What an [`App`] is made of.
-pub(crate) struct AppParts {
-    pub(crate) factory: ShardingFactory,
-    pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
-    pub(crate) renewals: Handle,
-    pub(crate) document: Bytes,
-}
-
 impl App {
-    pub(crate) fn new(parts: AppParts, options: crate::options::Options) -> Self {
-        let AppParts { factory, policies, renewals, document } = parts;
+    pub(crate) fn new(
+        factory: ShardingFactory,
+        policies: BTreeMap<String, Arc<ServedGroup>>,
+        renewals: Handle,
+        document: Bytes,
+        options: crate::options::Options,
+    ) -> Self {
         let rate = options.limits.rate.map(RateLimiter::new);
         Self {
             factory,
@@ -172,7 +169,7 @@ impl App {
 
 /// Computes when it is its turn, which is given back when it has been computed: also if nobody waits for it any more.
 async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let late = || Problem::unavailable(format!("others have much computed; it was not this one's turn within {CALL_WITHIN:?}; try again"));
+    let late = || Problem::unavailable(format!("the server is busy with other requests: no turn came within {CALL_WITHIN:?}; try again"));
     let turn = tokio::time::timeout(CALL_WITHIN, Arc::clone(turns).acquire_owned()).await.map_err(|_| late())?;
     let computed = tokio::task::spawn_blocking(move || {
         let computed = work();

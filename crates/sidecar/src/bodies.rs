@@ -55,7 +55,7 @@ impl Bodies {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a body of which nothing is kept yet.
+    /// The room of a new body.
     pub(crate) fn room(self: &Arc<Self>) -> Room {
         let mut unfinished = self.unfinished();
         unfinished.next += 1;

@@ -1,4 +1,4 @@
-//! Who is connected. When all connections are taken, whoever has been idle for longest has to go, so that idle clients keep nobody out.
+//! The open connections. When all are taken, the one that has been idle for longest is closed, so that idle clients do not block others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl ConnectionTable {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A entry, if need be that of the one that has been idle for longest, or one that may only probe where everybody is busy; `None` if those are busy too.
+    /// Admits a connection, closing the longest idle one if necessary. Where all are busy it admits for probes alone; `None` if those are busy too.
     pub(crate) fn take(self: &Arc<Self>) -> Option<ConnectionTicket> {
         let mut taken = self.taken();
         let probes_only = !taken.has_room(false, self.most);
@@ -79,7 +79,7 @@ impl ConnectionTable {
 }
 
 impl OpenConnections {
-    /// Whether there is room for one more of that kind, which is made if somebody is idle.
+    /// Whether there is room for one more of that kind; closes an idle one to make room.
     fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
         let there = if probes_only { self.probes } else { self.connections.len() - self.probes };
         if there < most {
@@ -111,12 +111,12 @@ fn lock(idle: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
 }
 
 impl ConnectionTicket {
-    /// Cancelled when the entry is needed for somebody else.
+    /// Cancelled when another connection needs the room.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.entry.closed
     }
 
-    /// Whether everybody else was busy, so that only probes are answered here.
+    /// Whether all others were busy, so that only probes are answered here.
     pub(crate) fn probes_only(&self) -> bool {
         self.entry.probes_only
     }

@@ -1,4 +1,4 @@
-//! Connections of one listener: who is let sit down, for how long, and who answers.
+//! Connections of one listener: admission, idle limits and serving.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long new connections are not looked for, after one could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What is said to whom there is no room for; a member that asks hears that nothing was handled.
+/// Sent where there is no room; the header `shardwise-peer` shows a member that its request was not handled.
 const FULL: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nshardwise-peer: refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
@@ -56,7 +56,7 @@ pub(crate) struct ListenerContext {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VerifiedClient;
 
-/// Takes connections until it is told to stop, and then lets them finish what they are at. Dropping it ends them all.
+/// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping it ends all connections.
 pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop: CancellationToken) {
     let ListenerContext { routes, connections: table, limits, tls } = context;
     let (mut connections, failures) = (JoinSet::new(), LogThrottle::default());
@@ -71,7 +71,7 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
                     let serving = ConnectionTask { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
                     connections.spawn(serving.connection(stream, tls.clone()));
                 }
-                // Nobody can be taken in just now, such as without file descriptors.
+                // Such as without file descriptors.
                 Err(error) => {
                     if let Some(count) = failures.another(error.kind()) {
                         tracing::warn!(%error, count, "connections cannot be taken in; one line a minute at most");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::InstanceId;
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
@@ -34,7 +33,7 @@ pub(crate) struct ExplainResponse {
 }
 
 /// A member that the walk came to.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Step {
     instance_id: String,
     /// Which of its points, from 0.
@@ -106,15 +105,6 @@ fn by_key(
     placement: &'static str,
     KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation,
 ) -> ExplainResponse {
-    let step = |id: InstanceId| Step {
-        instance_id: id.into(),
-        point: None,
-        place: point,
-        slots: None,
-        capacity: None,
-        weight_slots: None,
-        weight_capacity: None,
-    };
-    let owner = owner.map(step);
+    let owner = owner.map(|id| Step { instance_id: id.into(), place: point, ..Step::default() });
     ExplainResponse { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(String::from), ..ExplainResponse::default() }
 }

@@ -1,4 +1,4 @@
-//! The rebalances of one worker: the latest ones are kept, numbered, and told to whoever follows.
+//! The latest rebalances of one worker, numbered, for clients that follow them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const KEPT: usize = 256;
 const NAMED: usize = 100;
 
 /// A rebalance of this worker.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Event {
     /// Names it; to be sent as Last-Event-ID.
     id: String,
@@ -72,18 +72,18 @@ pub(crate) struct RebalanceList {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Tells this process's numbers from those of the one before.
+    /// Distinguishes this process's numbers from its predecessor's.
     life: u64,
     events: Mutex<VecDeque<Event>>,
     /// How many there have been.
     total: watch::Sender<u64>,
 }
 
-/// How far somebody has read.
+/// How far a client has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor(u64);
 
-/// What is new to somebody.
+/// What a client has not read yet.
 #[derive(Debug)]
 pub(crate) struct NewEvents {
     pub(crate) events: Vec<Event>,
@@ -213,8 +213,6 @@ impl Event {
             id,
             at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
             cause: cause.as_str(),
-            revision: 0,
-            members: 0,
             joined: joined.len(),
             members_joined: names(joined),
             left: left.len(),
@@ -222,11 +220,7 @@ impl Event {
             vanished: vanished.len(),
             members_vanished: names(vanished),
             members_changed: changed.iter().take(NAMED).map(change).collect(),
-            slots_owned: None,
-            gained: None,
-            lost: None,
-            moved_share: None,
-            took_ms: 0,
+            ..Self::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a sidecar is told at its start.
+//! The options of a sidecar.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -75,9 +75,7 @@ impl Options {
             self.listen
         )))
     }
-}
 
-impl Options {
     /// # Errors
     ///
     /// If members know, by these options or a policy's settings, what operators show: then every member could do what an operator may.

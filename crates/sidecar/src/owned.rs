@@ -13,8 +13,8 @@ use futures::stream;
 use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::body::{IncomingBody, media_type};
+use crate::key_list::{JsonArray, KeyList, TextLines};
 use crate::problem::{Problem, Result};
-use crate::sieve::{JsonArray, Sieve, TextLines};
 
 /// What is judged before the status is sent: a mistake in it gets a proper answer. One that comes later ends the connection without the answer's end.
 const JUDGED_FIRST: usize = 256 << 10;
@@ -47,25 +47,25 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
             joined.service.policy().name
         )));
     }
-    let (sieve, kind) = match media_type(request.headers()).as_deref() {
-        Some("application/json") => (Sieve::Json(JsonArray::default()), "application/json"),
-        Some("text/plain") => (Sieve::Text(TextLines::default()), "text/plain; charset=utf-8"),
+    let (list, kind) = match media_type(request.headers()).as_deref() {
+        Some("application/json") => (KeyList::Json(JsonArray::default()), "application/json"),
+        Some("text/plain") => (KeyList::Text(TextLines::default()), "text/plain; charset=utf-8"),
         _ => return Err(Problem::media_type("application/json or text/plain, in UTF-8")),
     };
     let state = joined.state().as_str();
     let incoming = IncomingBody::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
-    let mut sift = KeyFilter { incoming, room: app.bodies.room(), sieve, joined, is_done: false };
+    let mut filter = KeyFilter { incoming, room: app.bodies.room(), list, joined, is_done: false };
     let mut first = Vec::new();
-    while first.len() < JUDGED_FIRST && sift.sift(&mut first, JUDGED_FIRST).await? {}
+    while first.len() < JUDGED_FIRST && filter.fill(&mut first, JUDGED_FIRST).await? {}
     let headers = [(CONTENT_TYPE, kind), (STATE, state)];
-    if sift.is_done {
+    if filter.is_done {
         return Ok((headers, first).into_response());
     }
-    let rest = stream::unfold(Some(sift), |sift| async move {
-        let mut sift = sift?;
+    let rest = stream::unfold(Some(filter), |filter| async move {
+        let mut filter = filter?;
         let mut piece = Vec::with_capacity(PIECE_BYTES + 1_024);
-        match sift.sift(&mut piece, PIECE_BYTES).await {
-            Ok(true) => Some((Ok(Bytes::from(piece)), Some(sift))),
+        match filter.fill(&mut piece, PIECE_BYTES).await {
+            Ok(true) => Some((Ok(Bytes::from(piece)), Some(filter))),
             Ok(false) if piece.is_empty() => None,
             Ok(false) => Some((Ok(Bytes::from(piece)), None)),
             // Too late for a status: the answer must not look whole.
@@ -80,26 +80,26 @@ struct KeyFilter {
     incoming: IncomingBody,
     /// For what has come in and is not answered yet.
     room: Room,
-    sieve: Sieve,
+    list: KeyList,
     joined: Arc<ServedGroup>,
     is_done: bool,
 }
 
 impl KeyFilter {
     /// Goes on until so much has come out or nothing more comes in; then `false`.
-    async fn sift(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
+    async fn fill(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
         while !self.is_done && out.len() < most {
             // What comes out is no longer than what has come in, but for a bracket or a line feed.
-            let most = self.sieve.begun() + self.incoming.ahead() + 2;
+            let most = self.list.begun() + self.incoming.ahead() + 2;
             self.room.keeps(out.len() + 2 * most).await?;
             let piece = self.room.unless_given_up(self.incoming.next()).await??;
-            out.reserve_exact(self.sieve.begun() + piece.as_ref().map_or(0, Bytes::len) + 2);
+            out.reserve_exact(self.list.begun() + piece.as_ref().map_or(0, Bytes::len) + 2);
             // The clock is read once for each piece.
             let (ownership, now) = (self.joined.service.ownership(), self.joined.service.now());
             let mine = |key: &[u8]| ownership.owns_at(key, now);
             match &piece {
-                Some(bytes) => self.sieve.feed(bytes, &mine, out),
-                None => self.sieve.finish(&mine, out),
+                Some(bytes) => self.list.feed(bytes, &mine, out),
+                None => self.list.finish(&mine, out),
             }
             .map_err(Problem::bad_key)?;
             self.is_done = piece.is_none();

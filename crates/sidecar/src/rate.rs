@@ -1,4 +1,4 @@
-//! So many a second and no more.
+//! A token bucket.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

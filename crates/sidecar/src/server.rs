@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, AppParts, ServedGroup};
+use crate::app::{App, ServedGroup};
 use crate::connections::{ListenerContext, serve};
 use crate::gate::gate;
 use crate::history::History;
@@ -33,7 +33,7 @@ use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, pa
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is told something that is not allowed.
+    /// An option that is not allowed.
     #[error("{0}")]
     Options(String),
     /// A file that it needs.
@@ -62,7 +62,7 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Listens, and makes the services of these policies, without contacting anybody.
+    /// Listens, and makes the services of these policies. Contacts no backend.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl Sidecar {
         let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
         let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
-        let made = AppParts { factory, policies, renewals: renewals.handle().clone(), document };
-        Ok(Self { app: Arc::new(App::new(made, options)), listener, tls, renewals, clients, address })
+        let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));
+        Ok(Self { app, listener, tls, renewals, clients, address })
     }
 
     /// Where it listens.
@@ -110,7 +110,7 @@ impl Sidecar {
         self.address
     }
 
-    /// Serves, joins, tells `ready`, and when `shutdown` ends leaves the groups in good order. Clients are answered from the first moment to the last.
+    /// Serves, joins, calls `ready`, and leaves the groups when `shutdown` ends. Clients are answered from the first moment to the last.
     ///
     /// # Errors
     ///
@@ -159,13 +159,13 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
             continue;
         }
         let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
-        let told = Arc::clone(&joined);
+        let seen = Arc::clone(&joined);
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     biased;
-                    Some(snapshot) = snapshots.recv() => told.liveness.saw(&snapshot, told.service.now()),
-                    Some(rebalance) = rebalances.recv() => told.history.push(&rebalance, told.liveness.took(&rebalance)),
+                    Some(snapshot) = snapshots.recv() => seen.liveness.saw(&snapshot, seen.service.now()),
+                    Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.liveness.took(&rebalance)),
                     else => break,
                 }
             }

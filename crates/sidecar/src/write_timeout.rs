@@ -1,4 +1,4 @@
-//! A connection that does not wait for ever for somebody who takes nothing, and that lets what was said last be read before it is closed.
+//! A stream with a limit on stalled writes, which lets the client read the last answer before it is closed.
 
 use std::future::Future;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long the other side may go on sending what nobody wants, after the last word was said to it.
+/// How long the client may go on sending after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
 /// What is thrown away at a time.
 const SCRAP_BYTES: usize = 16 << 10;

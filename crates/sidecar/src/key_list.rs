@@ -1,4 +1,4 @@
-//! Lists of keys as they come in, piece by piece: what is mine goes out in the form in which it came. Nothing is kept but the key that is not whole yet.
+//! Filters a list of keys piece by piece, in the form in which it comes. Buffers only the key that is still incomplete.
 
 use memchr::{memchr, memchr2};
 
@@ -10,20 +10,16 @@ const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
 /// Why a list is refused; for people.
 pub(crate) type ListError = String;
 
-/// Says which keys stay.
-pub(crate) trait KeyPredicate: Fn(&[u8]) -> bool {}
-impl<F: Fn(&[u8]) -> bool> KeyPredicate for F {}
-
 /// A list in one of its forms.
 #[derive(Debug)]
-pub(crate) enum Sieve {
+pub(crate) enum KeyList {
     /// One key a line; an empty line is the key of 0 bytes.
     Text(TextLines),
     /// A JSON array of strings.
     Json(JsonArray),
 }
 
-impl Sieve {
+impl KeyList {
     /// How many bytes it keeps: those of the key that is not whole yet.
     pub(crate) const fn begun(&self) -> usize {
         match self {
@@ -32,7 +28,7 @@ impl Sieve {
         }
     }
 
-    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         match self {
             Self::Text(lines) => lines.feed(chunk, mine, out),
             Self::Json(array) => array.feed(chunk, mine, out),
@@ -40,7 +36,7 @@ impl Sieve {
     }
 
     /// Nothing more comes.
-    pub(crate) fn finish(&mut self, mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    pub(crate) fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         match self {
             Self::Text(lines) => lines.finish(mine, out),
             Self::Json(array) => array.finish(out),
@@ -48,7 +44,7 @@ impl Sieve {
     }
 }
 
-/// See [`Sieve::Text`].
+/// See [`KeyList::Text`].
 #[derive(Debug, Default)]
 pub(crate) struct TextLines {
     begun: Vec<u8>,
@@ -56,7 +52,7 @@ pub(crate) struct TextLines {
 }
 
 impl TextLines {
-    fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         let mut rest = chunk;
         while let Some(end) = memchr(b'\n', rest) {
             if self.begun.is_empty() {
@@ -77,12 +73,12 @@ impl TextLines {
         Ok(())
     }
 
-    fn finish(&mut self, mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         let begun = std::mem::take(&mut self.begun);
         if begun.is_empty() { Ok(()) } else { self.key(&begun, mine, out) }
     }
 
-    fn key(&mut self, key: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    fn key(&mut self, key: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         self.number += 1;
         if key.len() > KEY_BYTES_MAX {
             return Err(too_long(self.number, "line"));
@@ -103,8 +99,9 @@ fn too_long(number: u64, what: &str) -> ListError {
 }
 
 /// What may come next outside a string.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ExpectedToken {
+    #[default]
     Begin,
     FirstOrEnd,
     Key,
@@ -113,8 +110,9 @@ enum ExpectedToken {
 }
 
 /// Where the next byte stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum StringState {
+    #[default]
     Outside,
     /// Between the quotes of a key.
     Inside,
@@ -122,8 +120,8 @@ enum StringState {
     Escaped,
 }
 
-/// See [`Sieve::Json`].
-#[derive(Debug)]
+/// See [`KeyList::Json`].
+#[derive(Debug, Default)]
 pub(crate) struct JsonArray {
     next: ExpectedToken,
     place: StringState,
@@ -134,21 +132,8 @@ pub(crate) struct JsonArray {
     has_written: bool,
 }
 
-impl Default for JsonArray {
-    fn default() -> Self {
-        Self {
-            next: ExpectedToken::Begin,
-            place: StringState::Outside,
-            has_escapes: false,
-            begun: Vec::new(),
-            number: 0,
-            has_written: false,
-        }
-    }
-}
-
 impl JsonArray {
-    fn feed(&mut self, chunk: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         let mut rest = chunk;
         while let Some((first, behind)) = rest.split_first() {
             rest = if self.place == StringState::Outside {
@@ -177,7 +162,7 @@ impl JsonArray {
     }
 
     /// Takes in what belongs to the key and answers what is behind it.
-    fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
+    fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
         let (taken, behind, is_end) = if self.place == StringState::Escaped {
             self.place = StringState::Inside;
             (&rest[..1], &rest[1..], false)
@@ -213,7 +198,7 @@ impl JsonArray {
     }
 
     /// A whole key as it stands between its quotes.
-    fn key(&mut self, token: &[u8], mine: &impl KeyPredicate, out: &mut Vec<u8>) -> Result<(), ListError> {
+    fn key(&mut self, token: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         self.number += 1;
         let bad = || format!("key {}: not a JSON string in UTF-8", self.number);
         let unescaped;
@@ -250,21 +235,21 @@ impl JsonArray {
 mod tests {
     use super::*;
 
-    fn sift(mut sieve: Sieve, bytes: &[u8], piece: usize, mine: impl KeyPredicate) -> Result<Vec<u8>, ListError> {
+    fn filter(mut list: KeyList, bytes: &[u8], piece: usize, mine: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, ListError> {
         let mut out = Vec::new();
         for chunk in bytes.chunks(piece) {
-            sieve.feed(chunk, &mine, &mut out)?;
+            list.feed(chunk, &mine, &mut out)?;
         }
-        sieve.finish(&mine, &mut out)?;
+        list.finish(&mine, &mut out)?;
         Ok(out)
     }
 
     fn json(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
-        sift(Sieve::Json(JsonArray::default()), bytes, piece, |_: &[u8]| true)
+        filter(KeyList::Json(JsonArray::default()), bytes, piece, |_: &[u8]| true)
     }
 
     fn text(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
-        sift(Sieve::Text(TextLines::default()), bytes, piece, |_: &[u8]| true)
+        filter(KeyList::Text(TextLines::default()), bytes, piece, |_: &[u8]| true)
     }
 
     #[test]
@@ -277,7 +262,7 @@ mod tests {
                 seen.borrow_mut().push(String::from_utf8(key.to_vec()).unwrap());
                 key.len().is_multiple_of(2)
             };
-            let out = sift(Sieve::Json(JsonArray::default()), &list, piece, mine).unwrap();
+            let out = filter(KeyList::Json(JsonArray::default()), &list, piece, mine).unwrap();
             assert_eq!(seen.borrow().as_slice(), keys, "in pieces of {piece}");
             let kept: Vec<_> = keys.into_iter().filter(|key| key.len() % 2 == 0).collect();
             assert_eq!(serde_json::from_slice::<Vec<String>>(&out).unwrap(), kept);
