@@ -117,7 +117,7 @@ pub struct Claim {
 
 /// The random id of one store of claims. A store that was wiped or replaced has another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StoreId(u64);
+pub struct StoreId(pub(crate) u64);
 
 impl StoreId {
     /// An id from its number; draw it at random where a store is made.
@@ -128,24 +128,6 @@ impl StoreId {
     /// The number.
     pub const fn get(self) -> u64 {
         self.0
-    }
-
-    /// Reads the sixteen hexadecimal digits that `Display` writes.
-    pub fn from_hex(hex: &str) -> Option<Self> {
-        let digits = hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit());
-        digits.then(|| u64::from_str_radix(hex, 16).ok()).flatten().map(Self)
-    }
-}
-
-impl fmt::Display for StoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for StoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

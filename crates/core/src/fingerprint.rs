@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hash_bytes;
+use crate::{Incarnation, StoreId, hash_bytes};
 
 /// XXH3-64 of a canonical text, shown as sixteen hexadecimal digits. Two members with equal fingerprints compute equal placements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,43 +15,52 @@ impl Fingerprint {
     pub fn of(canonical: &str) -> Self {
         Self(hash_bytes(canonical.as_bytes()))
     }
-
-    /// Reads the sixteen hexadecimal digits that `Display` writes.
-    pub fn from_hex(hex: &str) -> Option<Self> {
-        sixteen_digits(hex).map(Self)
-    }
 }
 
 /// The number that sixteen hexadecimal digits stand for. A sign, which the standard library would take for a digit's place, is none.
-pub(crate) fn sixteen_digits(hex: &str) -> Option<u64> {
+fn sixteen_digits(hex: &str) -> Option<u64> {
     let digits = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     digits.then(|| u64::from_str_radix(hex, 16).ok()).flatten()
 }
 
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
+/// A number that is shown, read, and kept in records as sixteen hexadecimal digits.
+macro_rules! hex_number {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// Reads the sixteen hexadecimal digits that `Display` writes.
+            pub fn from_hex(hex: &str) -> Option<Self> {
+                sixteen_digits(hex).map(Self)
+            }
+        }
 
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:016x}", self.0)
+            }
+        }
 
-impl Serialize for Fingerprint {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
 
-impl<'de> Deserialize<'de> for Fingerprint {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let hex = String::deserialize(deserializer)?;
-        Self::from_hex(&hex).ok_or_else(|| serde::de::Error::custom("a fingerprint has sixteen hexadecimal digits"))
-    }
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let hex = String::deserialize(deserializer)?;
+                let wrong = || serde::de::Error::custom(concat!(stringify!($name), ": sixteen hexadecimal digits are needed"));
+                Self::from_hex(&hex).ok_or_else(wrong)
+            }
+        }
+    )*};
 }
+hex_number!(Fingerprint, Incarnation, StoreId);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fingerprint::sixteen_digits;
 use crate::{Escaped, Fingerprint, InstanceId, Serves};
 
 /// The largest weight; the smallest is 1.
@@ -52,7 +51,7 @@ impl From<Weight> for u8 {
 
 /// A random number made at each start; it tells a restarted member from its former self.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Incarnation(u64);
+pub struct Incarnation(pub(crate) u64);
 
 impl Incarnation {
     /// Keeps a number that the caller drew at random.
@@ -69,36 +68,6 @@ impl Incarnation {
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
-    }
-
-    /// Reads the sixteen hexadecimal digits that `Display` writes.
-    pub fn from_hex(hex: &str) -> Option<Self> {
-        sixteen_digits(hex).map(Self)
-    }
-}
-
-impl fmt::Display for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Incarnation {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Incarnation {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let hex = String::deserialize(deserializer)?;
-        Self::from_hex(&hex).ok_or_else(|| serde::de::Error::custom("an incarnation has sixteen hexadecimal digits"))
     }
 }
 
