@@ -21,24 +21,9 @@ impl ShardingService {
         self.membership().read(|ownership, now| ownership.filter_indices_at(items, now))
     }
 
-    /// Keeps the items that are mine right now and drops the others: all of them unless this worker is active.
-    pub fn retain_owned_items<K: ShardKey>(&self, items: &mut Vec<K>) {
-        self.membership().read(|ownership, now| ownership.retain_at(items, now));
-    }
-
     /// How many of the items are mine right now.
     pub fn count_owned_items<K: ShardKey>(&self, items: &[K]) -> usize {
         self.membership().read(|ownership, now| ownership.count_at(items, now))
-    }
-
-    /// Those of the items that are mine, each asked at the moment when it is taken, so that a loop may take its time over one and is not
-    /// handed the next if that was lost meanwhile. Nothing is allocated.
-    pub fn owned_items<I>(&self, items: I) -> impl Iterator<Item = I::Item> + use<'_, I>
-    where
-        I: IntoIterator,
-        I::Item: ShardKey,
-    {
-        items.into_iter().filter(|item| self.owns(item))
     }
 
     /// Like [`ShardingService::filter_owned_items`], on all threads of the rayon pool that it is called in; a short list is filtered by the

@@ -60,31 +60,12 @@ pub trait Sharding: Send + Sync {
         self.ownership().filter_indices_at(items, self.now())
     }
 
-    /// Keeps the items that are mine right now and drops the others: all of them unless this worker is active.
-    fn retain_owned_items<K: ShardKey>(&self, items: &mut Vec<K>)
-    where
-        Self: Sized,
-    {
-        self.ownership().retain_at(items, self.now());
-    }
-
     /// How many of the items are mine right now.
     fn count_owned_items<K: ShardKey>(&self, items: &[K]) -> usize
     where
         Self: Sized,
     {
         self.ownership().count_at(items, self.now())
-    }
-
-    /// Those of the items that are mine, each asked at the moment when it is taken, so that a loop may take its time over one and is not
-    /// handed the next if that was lost meanwhile. Nothing is allocated.
-    fn owned_items<I>(&self, items: I) -> impl Iterator<Item = I::Item> + use<'_, Self, I>
-    where
-        Self: Sized,
-        I: IntoIterator,
-        I::Item: ShardKey,
-    {
-        items.into_iter().filter(|item| self.owns(item))
     }
 
     /// Like [`Sharding::filter_owned_items`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller

@@ -57,9 +57,6 @@ fn filter(c: &mut Criterion) {
             b.iter(|| ownership.filter_indices_at(black_box(&keys), Moment::ZERO));
         });
         group.bench_function(BenchmarkId::new("ours, count", members), |b| b.iter(|| ownership.count_at(black_box(&keys), Moment::ZERO)));
-        group.bench_function(BenchmarkId::new("ours, iterator", members), |b| {
-            b.iter(|| ownership.iter_at(black_box(&keys), Moment::ZERO).collect::<Vec<_>>());
-        });
 
         let mut ring: HashRing<(String, u32)> = HashRing::new();
         ring.batch_add((0..members).flat_map(|m| (0..PEERS_POINTS).map(move |point| (format!("worker-{m}"), point))).collect());

@@ -24,15 +24,6 @@ impl Ownership {
         self.select(items, now, |position, _| position)
     }
 
-    /// Keeps the items held at `now` and drops the others, which is all of them where nothing is owned.
-    pub fn retain_at<K: ShardKey>(&self, items: &mut Vec<K>, now: Moment) {
-        match &self.held.keys {
-            _ if !self.is_live_at(now) => items.clear(),
-            None => items.retain(|item| self.held.slots.holds(item)),
-            Some(keys) => items.retain(|item| keys.holds(item)),
-        }
-    }
-
     /// How many of the items are held at `now`.
     pub fn count_at<K: ShardKey>(&self, items: &[K], now: Moment) -> usize {
         match &self.held.keys {
@@ -40,24 +31,6 @@ impl Ownership {
             None => items.iter().map(|item| usize::from(self.held.slots.holds(item))).sum(),
             Some(keys) => items.iter().filter(|item| keys.holds(*item)).count(),
         }
-    }
-
-    /// Those of the items that are held at `now`, one after the other; nothing is allocated.
-    ///
-    /// What it yields was held at `now` and may be held no more when it is taken. A loop that works on each item asks anew with
-    /// [`Ownership::owns_at`] and the present moment.
-    pub fn iter_at<I>(&self, items: I, now: Moment) -> impl Iterator<Item = I::Item> + use<'_, I>
-    where
-        I: IntoIterator,
-        I::Item: ShardKey,
-    {
-        let (by_slot, by_key) = match &self.held.keys {
-            _ if !self.is_live_at(now) => (None, None),
-            None => (Some(items.into_iter()), None),
-            Some(keys) => (None, Some(items.into_iter().filter(|item| keys.holds(item)))),
-        };
-        let by_slot = by_slot.into_iter().flatten().filter(|item| self.held.slots.holds(item));
-        by_slot.chain(by_key.into_iter().flatten())
     }
 
     /// Like [`Ownership::filter_at`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller alone.
@@ -165,20 +138,8 @@ mod tests {
         assert!(ownership.filter_at(&items, ends).is_empty());
         assert!(ownership.filter_indices_at(&items, ends).is_empty());
         assert_eq!(ownership.count_at(&items, ends), 0);
-        assert_eq!(ownership.iter_at(items, ends).count(), 0);
-        let mut kept = items.to_vec();
-        ownership.retain_at(&mut kept, ends);
-        assert!(kept.is_empty());
         #[cfg(feature = "parallel")]
         assert!(ownership.par_filter_at(&items, ends).is_empty());
-    }
-
-    #[test]
-    fn an_iterator_past_the_deadline_takes_nothing_from_what_it_is_given() {
-        let ownership = holding(SlotSet::full(64), 100);
-        let mut given = 0;
-        assert_eq!(ownership.iter_at(std::iter::repeat_with(|| given += 1).map(|()| "a"), Moment::from_nanos(100)).next(), None);
-        assert_eq!(given, 0);
     }
 
     #[test]
@@ -215,13 +176,9 @@ mod tests {
             let now = Moment::from_nanos(1);
             let simple: Vec<_> = keys.iter().enumerate().filter(|(_, key)| ownership.owns_at(*key, now)).collect();
             let (positions, items): (Vec<_>, Vec<_>) = simple.into_iter().unzip();
-            prop_assert_eq!(ownership.filter_at(&keys, now), items.clone());
+            prop_assert_eq!(&ownership.filter_at(&keys, now), &items);
             prop_assert_eq!(ownership.filter_indices_at(&keys, now), positions);
             prop_assert_eq!(ownership.count_at(&keys, now), items.len());
-            prop_assert_eq!(ownership.iter_at(&keys, now).collect::<Vec<_>>(), items.clone());
-            let mut kept = keys.clone();
-            ownership.retain_at(&mut kept, now);
-            prop_assert!(kept.iter().eq(items));
         }
     }
 

@@ -373,13 +373,9 @@ mod tests {
         assert!(expected.len() > 400 && expected.len() < 600);
         assert_eq!(ownership.filter_at(&keys, now), expected);
         assert_eq!(ownership.filter_indices_at(&keys, now).len(), expected.len());
-        assert_eq!(ownership.iter_at(&keys, now).collect::<Vec<_>>(), expected);
         assert_eq!((ownership.count_at(&keys, now), ownership.count_at(&keys, late)), (expected.len(), 0));
         assert!(ownership.owns_at(expected[0], now) && !ownership.owns_at(expected[0], late));
-        assert_eq!((ownership.filter_at(&keys, late).len(), ownership.iter_at(&keys, late).count()), (0, 0));
-        let mut kept = keys.clone();
-        ownership.retain_at(&mut kept, now);
-        assert!(kept.iter().eq(expected));
+        assert!(ownership.filter_at(&keys, late).is_empty());
         assert_eq!(ownership.slots_owned(), None);
     }
 

@@ -168,8 +168,7 @@ impl Policy {
         if policy.next.is_some_and(|next| policy.fingerprint_with(&next) == policy.fingerprint()) {
             return Err(refuse("next", "what the policy has already", "say in it what is to change, or remove it"));
         }
-        let by_key = std::iter::once(policy.placement).chain(policy.next).find_map(|params| params.kind.by_key());
-        if let (Some(max_loss), Some(placement)) = (policy.max_loss, by_key) {
+        if let (Some(max_loss), Some(placement)) = (policy.max_loss, policy.by_key()) {
             let allowed = format!("remove it: with placement {placement} the other fleet takes over whatever vanishes");
             return Err(refuse("max_loss", max_loss, allowed));
         }
@@ -200,7 +199,7 @@ impl Policy {
             let (least, max) = (format_duration(REJOIN_GRACE_LEAST), format_duration(REJOIN_GRACE_MAX));
             return refuse(format!("0s or from {least} to {max} is allowed"));
         }
-        match std::iter::once(self.placement).chain(self.next).find_map(|params| params.kind.by_key()) {
+        match self.by_key() {
             Some(placement) => refuse(format!("remove it: with placement {placement} the other fleet takes over whatever leaves")),
             None => Ok(()),
         }
@@ -214,8 +213,7 @@ impl Policy {
         if self.ownership != OwnershipMode::Exclusive {
             return self.version_rule.allowed_without_claims();
         }
-        let by_key = std::iter::once(self.placement).chain(self.next).find_map(|params| params.kind.by_key());
-        if let Some(placement) = by_key {
+        if let Some(placement) = self.by_key() {
             let allowed =
                 format!("placement {placement} has no slots that could be claimed; write placement = \"ring\" or ownership = \"eventual\"");
             return Err(refuse("ownership", "exclusive", allowed));
@@ -241,14 +239,23 @@ impl Policy {
 
     /// What a member's record lists: the fingerprint with `placement`, and with a `next` that one's behind it.
     pub fn fingerprints(&self) -> Vec<Fingerprint> {
-        std::iter::once(&self.placement).chain(&self.next).map(|placement| self.fingerprint_with(placement)).collect()
+        self.placements().map(|placement| self.fingerprint_with(&placement)).collect()
     }
 
     /// How keys are placed in a view whose members agree on `group` ([`View::group_fingerprint`](crate::View)); `None` if this policy cannot
     /// serve that. Where nobody lists anything it is `placement`.
     pub fn serving(&self, group: Option<Fingerprint>) -> Option<PlacementParams> {
         let Some(group) = group else { return Some(self.placement) };
-        std::iter::once(self.placement).chain(self.next).find(|placement| self.fingerprint_with(placement) == group)
+        self.placements().find(|placement| self.fingerprint_with(placement) == group)
+    }
+
+    fn placements(&self) -> impl Iterator<Item = PlacementParams> {
+        std::iter::once(self.placement).chain(self.next)
+    }
+
+    /// The key placement that `placement` or `next` names, if one does.
+    pub fn by_key(&self) -> Option<KeyPlacement> {
+        self.placements().find_map(|params| params.kind.by_key())
     }
 
     fn fingerprint_with(&self, placement: &PlacementParams) -> Fingerprint {
