@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shardwise_core::{InstanceId, PlacementParams};
+use shardwise_core::InstanceId;
 use shardwise_discovery::Discovery;
 
 use super::ShardingFactory;
@@ -19,9 +19,7 @@ impl ShardingFactory {
     /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable,
     /// [`ErrorKind::Unavailable`] if the backend shows no view within the policy's TTL.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let (settings, backend) = self.group(policy_name)?;
         Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
     }
 
@@ -33,9 +31,7 @@ impl ShardingFactory {
     /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
     /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still waits after one TTL.
     pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let (settings, backend) = self.group(policy_name)?;
         operate::confirm_loss(&settings.policy, settings.timing, backend).await
     }
 
@@ -66,7 +62,6 @@ impl ShardingFactory {
     ///
     /// As [`ShardingFactory::undrain`].
     pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
-        inside_runtime()?;
         self.drains(policy_name)?.0.drained().await
     }
 
@@ -77,15 +72,12 @@ impl ShardingFactory {
     ///
     /// As [`ShardingFactory::undrain`].
     pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let (settings, backend) = self.group(policy_name)?;
         let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
         operate::drained_within(&settings.policy, settings.timing, &backend, instance_id, within).await
     }
 
     async fn wish(&self, policy_name: &str, id: &InstanceId, wish: DrainIntent) -> Result<bool> {
-        inside_runtime()?;
         let (drains, settings, backend) = self.drains(policy_name)?;
         let view = operate::view_of(&settings.policy, settings.timing, &*backend).await?;
         if wish == DrainIntent::Drain && view.member(id).is_none() {
@@ -98,15 +90,22 @@ impl ShardingFactory {
         Ok(changed)
     }
 
+    /// A policy's settings and the backend of its group.
+    fn group(&self, policy_name: &str) -> Result<(&PolicySettings, Arc<dyn Discovery>)> {
+        inside_runtime()?;
+        let settings = self.policy(policy_name)?;
+        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        Ok((settings, backend))
+    }
+
     fn drains(&self, policy_name: &str) -> Result<(DrainStore, &PolicySettings, Arc<dyn Discovery>)> {
+        inside_runtime()?;
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy;
-        let by_key = |params: &&PlacementParams| params.kind.by_key().is_some();
-        if let Some(params) = [Some(&policy.placement), policy.next.as_ref()].into_iter().flatten().find(by_key) {
+        if let Some(placement) = policy.by_key() {
             let message = format!(
-                "policy {}: placement {} counts every member until it has left, so nobody can be drained; stop the worker instead",
-                policy.name,
-                params.kind.as_str()
+                "policy {}: placement {placement} counts every member until it has left, so nobody can be drained; stop the worker instead",
+                policy.name
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
@@ -129,9 +128,7 @@ impl ShardingFactory {
     /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
     /// the backend does not answer, or goes on showing it: on Consul that takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
+        let (settings, backend) = self.group(policy_name)?;
         operate::end_absence(&settings.policy, settings.timing, backend, instance_id).await
     }
 }

@@ -42,27 +42,22 @@ pub(crate) async fn limited<T>(
 
 /// What goes on all the time is for those who ask for everything.
 fn span_of(backend: &dyn Discovery, operation: &'static str) -> Span {
-    let name = || backend.capabilities().name;
-    if matches!(operation, "renew" | "members" | "note") {
-        return tracing::debug_span!(
-            "backend",
-            otel.name = format!("{} {operation}", name()),
-            otel.kind = "client",
-            otel.status_code = field::Empty,
-            "error.type" = field::Empty,
-            "shardwise.backend" = name(),
-            "shardwise.operation" = operation
-        );
+    let name = backend.capabilities().name;
+    macro_rules! span {
+        ($level:ident) => {
+            tracing::span!(
+                tracing::Level::$level,
+                "backend",
+                otel.name = format!("{name} {operation}"),
+                otel.kind = "client",
+                otel.status_code = field::Empty,
+                "error.type" = field::Empty,
+                "shardwise.backend" = name,
+                "shardwise.operation" = operation
+            )
+        };
     }
-    tracing::info_span!(
-        "backend",
-        otel.name = format!("{} {operation}", name()),
-        otel.kind = "client",
-        otel.status_code = field::Empty,
-        "error.type" = field::Empty,
-        "shardwise.backend" = name(),
-        "shardwise.operation" = operation
-    )
+    if matches!(operation, "renew" | "members" | "note") { span!(DEBUG) } else { span!(INFO) }
 }
 
 async fn answered<T>(

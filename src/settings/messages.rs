@@ -1,6 +1,5 @@
 //! Where messages to singletons arrive, and what protects that place.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use secrecy::{ExposeSecret, SecretString};
@@ -11,7 +10,7 @@ use super::peers::{self, Network};
 use super::{keys, token};
 
 /// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MessagesSettings {
     /// Where to listen, once a singleton takes messages. Port 0 is any free one.
@@ -35,12 +34,6 @@ impl PartialEq for MessagesSettings {
 }
 
 impl Eq for MessagesSettings {}
-
-impl fmt::Debug for MessagesSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MessagesSettings({}, token: {})", self.listen, if self.token.is_some() { "***" } else { "none" })
-    }
-}
 
 impl MessagesSettings {
     /// What is wrong with where it listens, if messages go to these networks alone; `None` if nothing is.

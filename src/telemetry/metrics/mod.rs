@@ -47,10 +47,6 @@ pub struct Metric {
     pub labels: &'static [&'static str],
 }
 
-const fn metric(name: &'static str, kind: MetricKind, unit: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind, unit, help, labels }
-}
-
 use MetricKind::{Counter, Gauge, Histogram};
 
 const POLICY: &[&str] = &["policy"];
@@ -58,112 +54,55 @@ const CAUSE: &[&str] = &["policy", "cause"];
 const STATE: &[&str] = &["policy", "state"];
 const KIND: &[&str] = &["policy", "kind"];
 
-const SERVICE_STATE: Metric =
-    metric("shardwise_state", Gauge, "none", STATE, "1 for the state in which this worker is, 0 for those in which it was");
-const MEMBERS: Metric = metric("shardwise_members", Gauge, "members", STATE, "Members of the group by state, as this worker sees them");
-const SLOTS_OWNED: Metric =
-    metric("shardwise_slots_owned", Gauge, "slots", POLICY, "Slots that this worker owns; none under a key placement");
-const SLOTS_WANTED: Metric = metric(
-    "shardwise_slots_wanted",
-    Gauge,
-    "slots",
-    POLICY,
-    "Slots that the placement gives to this worker; with exclusive ownership it owns them once it holds their claims",
-);
-const VIEW_REVISION: Metric =
-    metric("shardwise_view_revision", Gauge, "none", POLICY, "The backend's number of the view of the group that this worker goes by");
-const VIEW_AGE: Metric = metric(
-    "shardwise_view_age_seconds",
-    Gauge,
-    "seconds",
-    POLICY,
-    "Time since that view was last proven current, looked at with each renewal and each failure; after two TTLs ownership ends",
-);
-const VIEW_FINGERPRINT: Metric = metric(
-    "shardwise_view_fingerprint",
-    Gauge,
-    "none",
-    POLICY,
-    "The first 48 bits of that view's fingerprint: workers that agree show the same number",
-);
-const STANDS_STILL: Metric = metric(
-    "shardwise_stands_still",
-    Gauge,
-    "none",
-    POLICY,
-    "1 while more members have vanished than `max_loss` allows, so that nobody takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
-     while this worker is fenced or no member",
-);
-const REBALANCES: Metric = metric("shardwise_rebalances_total", Counter, "rebalances", CAUSE, "Changes of what this worker owns, by cause");
-const SLOTS_GAINED: Metric = metric("shardwise_slots_gained_total", Counter, "slots", CAUSE, "Slots that came to this worker, by cause");
-const SLOTS_LOST: Metric = metric("shardwise_slots_lost_total", Counter, "slots", CAUSE, "Slots that went from this worker, by cause");
-const HANDOVER: Metric = metric(
-    "shardwise_handover_seconds",
-    Histogram,
-    "seconds",
-    KIND,
-    "With exclusive ownership, from the view that gives this worker slots until it holds all of them, others' drains included: kind is emergency if a \
-     member had vanished without leaving, else graceful",
-);
-const RENEWAL: Metric = metric(
-    "shardwise_renewal_seconds",
-    Histogram,
-    "seconds",
-    POLICY,
-    "From the start of a renewal that counted until its answer was there",
-);
-const DEADLINE_MARGIN: Metric = metric(
-    "shardwise_deadline_margin_seconds",
-    Gauge,
-    "seconds",
-    POLICY,
-    "How much was left until the deadline when the last renewal was answered; at 0 this worker stops owning",
-);
-const FENCES_REFUSED: Metric = metric(
-    "shardwise_fences_refused_total",
-    Counter,
-    "questions",
-    POLICY,
-    "Questions for a fence or a guard (`fence`, `enter`, `run_exclusive`) that were refused because the key is not this worker's",
-);
-const DISCOVERY_ERRORS: Metric =
-    metric("shardwise_discovery_errors_total", Counter, "errors", KIND, "Failures of the discovery backend, calls and watches, by kind");
-const OVERLAPS: Metric = metric(
-    "shardwise_overlaps_total",
-    Counter,
-    "guards",
-    POLICY,
-    "Slots and names that were given away while work in them still ran (`on_drain_timeout = \"release\"`)",
-);
-const DRAIN_GUARD_AGE: Metric = metric(
-    "shardwise_drain_guard_age_seconds",
-    Gauge,
-    "seconds",
-    POLICY,
-    "Age of the oldest work in a slot or name that is to go to another member, looked at with each renewal; 0 without any",
-);
+macro_rules! metrics {
+    ($($metric:ident: $name:literal, $kind:ident, $unit:literal, $labels:ident, $help:literal;)*) => {
+        $(const $metric: Metric = Metric { name: $name, kind: $kind, unit: $unit, help: $help, labels: $labels };)*
 
-/// Every metric of a service.
-pub const METRICS: &[Metric] = &[
-    SERVICE_STATE,
-    MEMBERS,
-    SLOTS_OWNED,
-    SLOTS_WANTED,
-    VIEW_REVISION,
-    VIEW_AGE,
-    VIEW_FINGERPRINT,
-    STANDS_STILL,
-    REBALANCES,
-    SLOTS_GAINED,
-    SLOTS_LOST,
-    HANDOVER,
-    RENEWAL,
-    DEADLINE_MARGIN,
-    FENCES_REFUSED,
-    DISCOVERY_ERRORS,
-    OVERLAPS,
-    DRAIN_GUARD_AGE,
-];
+        /// Every metric of a service.
+        pub const METRICS: &[Metric] = &[$($metric),*];
+    };
+}
+
+metrics! {
+    SERVICE_STATE: "shardwise_state", Gauge, "none", STATE,
+        "1 for the state in which this worker is, 0 for those in which it was";
+    MEMBERS: "shardwise_members", Gauge, "members", STATE,
+        "Members of the group by state, as this worker sees them";
+    SLOTS_OWNED: "shardwise_slots_owned", Gauge, "slots", POLICY,
+        "Slots that this worker owns; none under a key placement";
+    SLOTS_WANTED: "shardwise_slots_wanted", Gauge, "slots", POLICY,
+        "Slots that the placement gives to this worker; with exclusive ownership it owns them once it holds their claims";
+    VIEW_REVISION: "shardwise_view_revision", Gauge, "none", POLICY,
+        "The backend's number of the view of the group that this worker goes by";
+    VIEW_AGE: "shardwise_view_age_seconds", Gauge, "seconds", POLICY,
+        "Time since that view was last proven current, looked at with each renewal and each failure; after two TTLs ownership ends";
+    VIEW_FINGERPRINT: "shardwise_view_fingerprint", Gauge, "none", POLICY,
+        "The first 48 bits of that view's fingerprint: workers that agree show the same number";
+    STANDS_STILL: "shardwise_stands_still", Gauge, "none", POLICY,
+        "1 while more members have vanished than `max_loss` allows, so that nobody takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
+     while this worker is fenced or no member";
+    REBALANCES: "shardwise_rebalances_total", Counter, "rebalances", CAUSE,
+        "Changes of what this worker owns, by cause";
+    SLOTS_GAINED: "shardwise_slots_gained_total", Counter, "slots", CAUSE,
+        "Slots that came to this worker, by cause";
+    SLOTS_LOST: "shardwise_slots_lost_total", Counter, "slots", CAUSE,
+        "Slots that went from this worker, by cause";
+    HANDOVER: "shardwise_handover_seconds", Histogram, "seconds", KIND,
+        "With exclusive ownership, from the view that gives this worker slots until it holds all of them, others' drains included: kind is emergency if a \
+     member had vanished without leaving, else graceful";
+    RENEWAL: "shardwise_renewal_seconds", Histogram, "seconds", POLICY,
+        "From the start of a renewal that counted until its answer was there";
+    DEADLINE_MARGIN: "shardwise_deadline_margin_seconds", Gauge, "seconds", POLICY,
+        "How much was left until the deadline when the last renewal was answered; at 0 this worker stops owning";
+    FENCES_REFUSED: "shardwise_fences_refused_total", Counter, "questions", POLICY,
+        "Questions for a fence or a guard (`fence`, `enter`, `run_exclusive`) that were refused because the key is not this worker's";
+    DISCOVERY_ERRORS: "shardwise_discovery_errors_total", Counter, "errors", KIND,
+        "Failures of the discovery backend, calls and watches, by kind";
+    OVERLAPS: "shardwise_overlaps_total", Counter, "guards", POLICY,
+        "Slots and names that were given away while work in them still ran (`on_drain_timeout = \"release\"`)";
+    DRAIN_GUARD_AGE: "shardwise_drain_guard_age_seconds", Gauge, "seconds", POLICY,
+        "Age of the oldest work in a slot or name that is to go to another member, looked at with each renewal; 0 without any";
+}
 
 /// Describes each metric to the installed exporter. Call it once after installing one, if it shows such texts.
 pub fn describe() {
