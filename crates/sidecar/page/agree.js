@@ -29,7 +29,7 @@ let drawn = "";
 /** How often the workers are asked. */
 export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_LEAST), ASK_MOST);
 
-/** When a worker is known to have renewed last; `undefined` if it has never said so. Of a large group only as long as the answers are new: nobody asks
+/** When a worker is known to have renewed last; `undefined` if it has never said so. Of a large group only as long as the answers are new: no one asks
  *  again, and what is old then says nothing of the worker. */
 export function provenAt(id, state) {
   const isCurrent = state.members.members.length <= ASKED_ALWAYS || Date.now() - begun < oldAfter(state);
@@ -87,7 +87,7 @@ export function views(state) {
     const isNow = answer.under === own.view_fingerprint || answer.status?.view_fingerprint === own.view_fingerprint;
     return answer.under === undefined || isNow ? { id, ...answer } : { id, why: "not asked since the change", isOld: true };
   };
-  // Of itself the sidecar tells the newest with every look.
+  // The sidecar's own data is new with every look.
   return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
 
@@ -104,10 +104,10 @@ function common(all) {
   return reasons.length > 1 && reasons.every((why) => why === reasons[0]) ? reasons[0] : null;
 }
 
-function told(all, state) {
+function verdict(all, state) {
   const known = all.filter((view) => view.status !== undefined);
   const others = known.filter((view) => view.status.view_fingerprint !== state.own.view_fingerprint);
-  if (all.length === 1) return state.observed ? "Nobody is there." : "There is only this worker.";
+  if (all.length === 1) return state.observed ? "There are no workers." : "There is only this worker.";
   if (known.length === 1 && all.some((view) => view.isOld)) return "Not known: the group has changed since the others were asked.";
   if (known.length === 1 && common(all) === null) return "Only what is seen here is known: no other has been asked, or none answered.";
   const rest = all.length - known.length;
@@ -138,12 +138,12 @@ function isDue(state) {
 
 export function show(state) {
   const all = views(state);
-  say($("agree-said"), told(all, state));
+  say($("agree-said"), verdict(all, state));
   $("ask-all").hidden = all.length === 1;
   const now = JSON.stringify([state.policy, state.own.revision, state.own.view_fingerprint, state.members.revision, asked]);
   if (all.length > ASKED_ALWAYS && now === drawn) return;
   drawn = now;
-  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "The same?"], all.map((view) => row(view, state, common(all))), [2]));
+  fill($("agree"), table("What each worker sees", ["Worker", "View", "Revision", "Proven ago", "Owns for", "Same?"], all.map((view) => row(view, state, common(all))), [2]));
   if (all.length > 1 && all.length <= ASKED_ALWAYS && isDue(state)) askAll(state);
 }
 

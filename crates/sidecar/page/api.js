@@ -58,7 +58,7 @@ export const act = (path, body) =>
   json(path, { method: "POST", headers: headers({ "Content-Type": "application/json", "X-Shardwise-CSRF": CSRF }), body: JSON.stringify(body) });
 export const actOn = (policy, rest, body) => act(of(policy, rest), body);
 
-/** Follows events until `signal` ends it or the connection does; `heard` is told each one. Gives back the last id. */
+/** Follows events until `signal` ends it or the connection does; `heard` is called with each. Returns the last id. */
 export async function follow(policy, last, signal, heard) {
   const more = last === null ? {} : { "Last-Event-ID": last };
   const answer = await ask(of(policy, "rebalances"), { headers: headers({ Accept: "text/event-stream", ...more }), signal });

@@ -1,5 +1,5 @@
-// Colours that people who see few of them can tell apart (Okabe and Ito's), with a pattern and a shade. A worker's look follows from its id alone, so it is the
-// same on every page, whoever else is there.
+// Colours that people who see few of them can distinguish (Okabe and Ito's), with a pattern and a shade. A worker's look follows from its id alone, so it is the
+// same on every page, whichever other workers are there.
 
 // Neighbours in this order differ in lightness too.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#f0e442", "#d55e00", "#56b4e9", "#cc79a7"];

@@ -26,7 +26,7 @@ export function refill(node, ...children) {
   if (focused >= 0) node.querySelectorAll("button")[focused]?.focus();
 }
 
-/** Sets a text only where it is another one, so that a screen reader is not told the same twice. */
+/** Sets a text only where it is another one, so that a screen reader does not repeat it. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -67,7 +67,7 @@ export function table(caption, heads, rows, numbers = []) {
   );
 }
 
-/** Asks before something is done. `work` does it; what it throws is told, and asked again. */
+/** Asks before something is done. `work` does it; what it throws is shown, and it can be tried again. */
 export function ask(title, text, verb, work) {
   const dialog = $("ask");
   // Another question is never put under a finger that answers this one.

@@ -58,7 +58,7 @@ function wish(member, state, drained) {
     const moves = h("p", { role: "status" }, "How much would move is being asked.");
     text.push(moves);
     post(state.policy, "plan", { leave: [id] }).then(
-      (plan) => say(moves, plan.after.members === 0 ? "Nobody else is there: then nobody owns anything." : `About ${percent(plan.moved_share)} of all keys get another owner.`),
+      (plan) => say(moves, plan.after.members === 0 ? "There is no other worker: no key would have an owner." : `About ${percent(plan.moved_share)} of all keys get another owner.`),
       () => say(moves, "How much would move could not be told."),
     );
   }
@@ -114,7 +114,7 @@ export function show(state) {
   drawn = now;
   tick(state);
   const foreign = state.members.foreign.length === 0 ? "" : `Of the same name, but none of ours: ${state.members.foreign.join(", ")}. `;
-  const may = state.mayAct ? "" : "Nobody may drain or replay from here: this sidecar was started without --token-file.";
+  const may = state.mayAct ? "" : "Draining and replaying are off: this sidecar was started without --token-file.";
   say($("members-said"), Date.now() < notice.until ? notice.text : `${foreign}${may}`);
 }
 

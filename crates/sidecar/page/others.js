@@ -38,7 +38,7 @@ export function choose(policies, shown) {
   look(groups);
 }
 
-/** Nobody may look any more. */
+/** This page may no longer read. */
 export const forget = () => choose([], null);
 
 /** What is wrong with them, each under its policy. */

@@ -112,12 +112,12 @@ async function look() {
   timer = setTimeout(look, LOOK_EVERY);
 }
 
-/** Shows the outbox, if this sidecar was told of one. */
-export function begin(told) {
-  mayAct = told.may_act;
-  name = told.outbox;
-  $("outbox-card").hidden = told.outbox === null;
-  if (told.outbox === null) return;
-  say($("outbox-title"), `Outbox ${told.outbox}`);
+/** Shows the outbox, if this sidecar has one. */
+export function begin(config) {
+  mayAct = config.may_act;
+  name = config.outbox;
+  $("outbox-card").hidden = config.outbox === null;
+  if (config.outbox === null) return;
+  say($("outbox-title"), `Outbox ${config.outbox}`);
   look();
 }

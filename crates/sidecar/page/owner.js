@@ -37,7 +37,7 @@ async function explain(state) {
     if (key === "." || key === "..") throw new Error("a browser cannot ask for this key; shardwise explain can");
     const [owner, why] = await Promise.all([look(state.policy, `owner/${place}`), look(state.policy, `explain/${place}`)]);
     if (why.owner === null) {
-      fill($("owner"), h("p", { class: "answer" }, "Nobody owns it just now."));
+      fill($("owner"), h("p", { class: "answer" }, "No worker owns it now."));
       return;
     }
     const mine = owner.mine ? " This worker holds it right now." : "";

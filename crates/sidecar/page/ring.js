@@ -105,7 +105,7 @@ function arcs() {
 }
 
 /** What the middle of the ring and the line below it say. */
-function told() {
+function describe() {
   const one = shown.shares.find((share) => share.id === picked);
   const total = shown.slots.owners?.length ?? 0;
   const lines = one === undefined ? [count(total), "slots", many(shown.shares.length, "worker")] : [percent(one.share), many(one.slots, "slot"), one.id];
@@ -114,7 +114,7 @@ function told() {
   say(
     $("ring-said"),
     one === undefined
-      ? `${many(total, "slot")} on ${many(shown.shares.length, "worker")}. Point at a worker, or use the arrow keys on the ring, to see which slots are its own.`
+      ? `${many(total, "slot")} on ${many(shown.shares.length, "worker")}. Point at a worker, or use the arrow keys on the ring, to see its slots.`
       : `${one.id} has ${count(one.slots)} of ${many(total, "slot")}: ${percent(one.share)}, where its weight entitles it to ${percent(one.ideal)}.`,
   );
   const slider = $("ring-pick");
@@ -128,7 +128,7 @@ export function pick(id) {
   if (shown === null || picked === id) return;
   picked = id;
   band();
-  told();
+  describe();
 }
 
 /** Marks a slot on the ring and looks at it closer. */
@@ -187,7 +187,7 @@ export function show(slots) {
   const drawn = slots.owners !== null;
   for (const part of ["ring", "closer-label", "close-up"]) $(part).toggleAttribute("hidden", !drawn);
   if (!drawn) {
-    const why = slots.hint !== null ? `Who owns what cannot be told here: ${slots.hint}` : slots.placement === null ? "Nobody owns anything just now." : `The placement ${slots.placement} has no slots: it gives each key its owner, so there is no ring to draw. Ask for a key below.`;
+    const why = slots.hint !== null ? `The owners cannot be computed here: ${slots.hint}` : slots.placement === null ? "No worker owns anything now." : `The placement ${slots.placement} has no slots: it gives each key its owner, so there is no ring to draw. Ask for a key below.`;
     say($("ring-said"), why);
     fill($("ring-table"));
     return;
@@ -195,7 +195,7 @@ export function show(slots) {
   $("ring").append(frame());
   $("closer").max = slots.owners.length - 1;
   band();
-  told();
+  describe();
   closer();
   if (had) $("ring-pick").focus();
   const rows = shown.shares.map((one) => [h("span", {}, chip(one.id), one.id), count(one.slots), percent(one.share, 2)]);

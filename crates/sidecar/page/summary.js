@@ -42,7 +42,7 @@ export function show(state) {
   const ends = own.owned_for_ms === null ? "owns nothing" : `owns for ${lasting(own.owned_for_ms)} more unless renewed`;
   fill(
     $("tiles"),
-    tile("Workers", count(members.members.length), members.members.length === 0 ? "nobody is there" : active === members.members.length ? "all active" : `${count(active)} active`),
+    tile("Workers", count(members.members.length), members.members.length === 0 ? "no workers" : active === members.members.length ? "all active" : `${count(active)} active`),
     tile("Do they agree?", agreed, how),
     tile("Peak over mean", even === null ? "–" : ratio(even.peak), even === null ? "no slots" : `least ${ratio(even.least)}`),
     state.observed ? tile("This sidecar", "observes", "it is no member of the group") : tile("This worker", own.slots_owned === null ? own.state : many(own.slots_owned, "slot"), own.slots_owned === null ? ends : `${own.state}; ${ends}`),

@@ -43,7 +43,7 @@ function cause(event) {
     fenced: "this worker lost its lease or its view, and stopped",
     draining: "this worker is leaving",
     refused: "the group does not accept this worker",
-    claim_lost: "somebody else holds the claim",
+    claim_lost: "another member holds the claim",
     owner_absent: "the owner did not claim its slots",
   };
   return words[event.cause] ?? event.cause;
@@ -85,7 +85,7 @@ export function take(past) {
   show();
 }
 
-/** One more; what is known already is not told twice. */
+/** Adds an event; one that is known already is not shown twice. */
 export function add(event) {
   if (events.some((known) => known.id === event.id)) return;
   events = [...events, event].slice(-KEPT);

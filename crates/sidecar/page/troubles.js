@@ -18,12 +18,12 @@ export function ofGroup(state) {
   const found = [];
   const add = (style, text) => found.push({ style, text });
   if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
-  if (slots.hint !== null) add("bad", `Who owns what cannot be told here: ${slots.hint}`);
-  else if (slots.placement === null) add("bad", `Nobody owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
+  if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);
+  else if (slots.placement === null) add("bad", `No worker owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
   if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed what is shown here for ${lasting(own.view_age_ms)}.`);
   const gone = vanished.unacknowledged(state);
   if (gone.length > 0) add("warn", `Vanished without leaving within the last hour: ${vanished.named(gone)}.`);
-  if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: nobody takes over what they had. If they are gone for good: shardwise confirm-loss.");
+  if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: their slots are not taken over. If they are gone for good: shardwise confirm-loss.");
   const counted = new Set(slots.members.map((one) => one.instance_id));
   const left = members.members.filter((one) => one.state === "active" && !counted.has(one.instance_id) && slots.placement !== null);
   if (left.length > 0) add("bad", `Not counted by the placement: ${first(left)}. Their settings differ from the group's; their logs say how.`);

@@ -3,7 +3,7 @@
 import { clock, count } from "./dom.js";
 
 const KEEP = "shardwise-vanished-seen";
-/** For so long it is told. */
+/** How long it is shown. */
 const TOLD_FOR = 3600000;
 
 /** By name of what was acknowledged: when it happened. Without a store it is kept as long as the page lives. */

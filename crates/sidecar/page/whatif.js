@@ -22,7 +22,7 @@ function later() {
 }
 
 function moves(plan) {
-  const name = (id) => (id === null ? "(nobody)" : h("span", {}, chip(id), id));
+  const name = (id) => (id === null ? "(no worker)" : h("span", {}, chip(id), id));
   const bar = (share) => h("span", { class: "moved" }, h("i", { class: "bar", style: { width: `${Math.max((share / Math.max(plan.moved_share, 1e-9)) * 100, 1)}%` } }), h("span", {}, percent(share, 2)));
   const rows = plan.moves.slice(0, LISTED).map((move) => [name(move.from), name(move.to), bar(move.share)]);
   const rest = plan.moves.length > LISTED ? h("p", { class: "hint" }, `and ${many(plan.moves.length - LISTED, "smaller move")}`) : null;
@@ -40,7 +40,7 @@ async function plan() {
   try {
     const answer = await post(state.policy, "plan", { leave: [...leaving], join: joining });
     if (mine !== asked) return;
-    const after = answer.after.members === 0 ? "Nobody would be left: nobody would own anything." : `Then ${many(answer.after.members, "worker")}, peak over mean ${ratio(answer.after.peak)} (now ${ratio(answer.before.peak)}).`;
+    const after = answer.after.members === 0 ? "No worker would be left, and no key would have an owner." : `Then ${many(answer.after.members, "worker")}, peak over mean ${ratio(answer.after.peak)} (now ${ratio(answer.before.peak)}).`;
     fill(
       $("whatif"),
       h("p", { class: "answer", data: { moved: answer.moved_share } }, h("b", {}, percent(answer.moved_share, 2)), ` of the keys would move; between exact shares it would be ${percent(answer.exact_share, 2)}.`),
@@ -67,7 +67,7 @@ function joiners() {
   fill($("joiners"), joining.map((one) => h("li", {}, `${one.instance_id}, weight ${one.weight} `, h("button", { type: "button", class: "small", onclick: drop(one) }, "remove", h("span", { class: "visually-hidden" }, ` ${one.instance_id}`)))));
 }
 
-/** The group changed: whoever is gone needs no tick. */
+/** The group changed: a worker that is gone needs no tick. */
 export function show(state) {
   const ids = state.slots.members.map((member) => member.instance_id);
   const now = JSON.stringify([state.policy, ids, state.slots.revision]);
@@ -75,7 +75,7 @@ export function show(state) {
   known = now;
   leaving = new Set([...leaving].filter((id) => ids.includes(id)));
   const boxes = ids.map((id) => h("label", {}, h("input", { type: "checkbox", value: id, checked: leaving.has(id), onchange: (event) => tick(id, event.target.checked) }), chip(id), id));
-  fill($("leavers"), boxes.length === 0 ? h("span", { class: "hint" }, `nobody is there`) : boxes);
+  fill($("leavers"), boxes.length === 0 ? h("span", { class: "hint" }, `no workers`) : boxes);
   later();
 }
 

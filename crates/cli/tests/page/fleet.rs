@@ -106,9 +106,9 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     assert_eq!(tab.eval("document.body.innerText.includes('Nothing is stuck')").unwrap(), false);
     choose("orders", 0);
     says(&tab, "Vanished without leaving within the last hour: ");
-    says(&tab, "Nobody owns anything: active workers: none");
+    says(&tab, "No worker owns anything: active workers: none");
     choose("workers", 4);
-    says(&tab, "Policy orders: Nobody owns anything: active workers: none");
+    says(&tab, "Policy orders: No worker owns anything: active workers: none");
     choose("orders", 0);
     was_never_green(&tab, "nobody publishes the orders");
     // A browser complains of members that were asked and did not answer, so its complaints say nothing here.

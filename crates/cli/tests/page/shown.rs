@@ -138,7 +138,7 @@ fn members(tab: &Tab<'_>) {
 /// All three see what this sidecar sees.
 fn views(tab: &Tab<'_>, worker: &Worker) {
     let view = worker.get("ownership")["view_fingerprint"].as_str().unwrap()[..12].to_owned();
-    let rows = cells(tab, "#agree", &["View", "Revision", "The same?"]);
+    let rows = cells(tab, "#agree", &["View", "Revision", "Same?"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
     for row in &rows {
         assert!(row[0] == view && row[1].parse::<u64>().is_ok() && row[2] == "same", "{row:?} instead of {view}");
