@@ -19,17 +19,17 @@ pub enum Cause {
     MembersChanged,
     /// The number of active members passed `min_members`, up or down.
     MemberGate,
-    /// The group went over to the `next` placement of its policy, or back.
+    /// The group changed to the `next` placement of its policy, or back.
     PolicyChanged,
-    /// This worker's lease or view ran out.
+    /// This worker's lease expired, or its view became too old.
     Fenced,
     /// This worker is leaving.
     Draining,
     /// The group does not accept this worker any more.
     Refused,
-    /// The backend says that somebody else holds the claim now, or nobody. Only after an operator's hand or a wiped store.
+    /// The backend says that another member holds the claim now, or none does. Only after an operator's action or a wiped store.
     ClaimLost,
-    /// The slots' owner did not claim them for a TTL, so the next in line did.
+    /// The slots' owner did not claim them for a TTL, so the next member in line did.
     OwnerAbsent,
 }
 
@@ -56,27 +56,27 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What a merged change remembers of the times in between under a key placement; with more of them every key counts as lost meanwhile.
+/// How many intermediate states a merged change keeps under a key placement; beyond it, every key counts as lost in between.
 const HISTORY_MAX: usize = 8;
 
-/// Slots gained, slots lost, and why. Several changes may be merged into one for a reader that was slow.
+/// Slots gained, slots lost, and why. Several changes are merged into one for a slow reader.
 ///
-/// Where the group has changed its number of slots, `gained` and `lost` are on a circle that cuts both the former and the new one; ask them
-/// for keys with [`SlotSet::holds`]. If no circle does (see [`SlotSet::union`]), everything counts as lost, on the former circle, and what is
-/// held now as gained, on the new one.
+/// Where the group has changed its number of slots, `gained` and `lost` are on a circle that divides both the former and the new one;
+/// test keys with [`SlotSet::holds`]. If there is no such circle (see [`SlotSet::union`]), `lost` is everything that was held, on the
+/// former circle, and `gained` everything that is held now, on the new one.
 ///
-/// Under a key placement there are no slots, and both sets are empty: [`Rebalance::loses`] and [`Rebalance::gains`] tell of each key, under
-/// whatever placement.
+/// Under a key placement there are no slots and both sets are empty. [`Rebalance::loses`] and [`Rebalance::gains`] answer for a key under
+/// every placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebalance {
-    /// When, on the service's clock.
+    /// When it happened, on the service's clock.
     pub at: Moment,
     /// The revision of the view it comes from.
     pub revision: u64,
     /// Members in that view.
     pub members_total: usize,
-    /// Slots held after it; `None` under a key placement, which has none.
+    /// Slots held after it; `None` under a key placement.
     pub slots_owned: Option<u32>,
     /// Slots held after it that were not held before, or were lost and regained in between.
     pub gained: SlotSet,
@@ -84,20 +84,21 @@ pub struct Rebalance {
     pub lost: SlotSet,
     /// Why; the latest reason if several changes are merged.
     pub cause: Cause,
-    /// Members that came since the last view, each once; in merged changes the latest 16,384. Who came and went in between is in both lists.
+    /// Members that joined since the last view, each once; merged changes keep the latest 16,384. A member that came and went is in both
+    /// lists.
     pub members_joined: Vec<InstanceId>,
-    /// Members that went since the last view, likewise.
+    /// Members that left since the last view, likewise.
     pub members_left: Vec<InstanceId>,
-    /// Those of them that had not announced it: they died or lost their lease. Likewise.
+    /// Those of `members_left` that had not announced it: they died or lost their lease. Likewise.
     pub members_vanished: Vec<InstanceId>,
-    /// Members whose state or weight has changed since the last view; in merged changes the latest change of each.
+    /// Members whose state or weight changed since the last view; in merged changes the latest change of each.
     pub members_changed: Vec<MemberChange>,
     /// What was held before, in between if several changes are merged, and after.
     pub(crate) history: Vec<HeldShare>,
 }
 
 impl Rebalance {
-    /// From one snapshot to the next; `None` if the same is held.
+    /// The change from one snapshot to the next; `None` if the same is held.
     pub fn between(before: &Ownership, after: &Ownership, cause: Cause, at: Moment) -> Option<Self> {
         let (gained, lost) = (after.held.slots.minus(&before.held.slots), before.held.slots.minus(&after.held.slots));
         let keys = |ownership: &Ownership| ownership.held.keys.clone().filter(|keys| !keys.is_nothing());
@@ -120,11 +121,10 @@ impl Rebalance {
         })
     }
 
-    /// This change and then `next`, as one: a slot lost and regained is in both `lost` and `gained`, one gained and lost again in
-    /// neither.
+    /// Merges this change with `next`: a slot lost and regained is in both `lost` and `gained`, one gained and lost again in neither.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
-        // What is lost and was held at the beginning already; of the rest nobody has heard.
+        // Only slots that were held at the beginning count as lost; readers never saw the others.
         let lost = self.lost.union(&next.lost.minus(&self.gained.minus(&self.lost)));
         let gained = self.gained.minus(&next.lost).union(&next.gained);
         let members_joined = merged(self.members_joined, next.members_joined);
@@ -171,8 +171,7 @@ impl Rebalance {
     }
 }
 
-/// Both lists as one that names each member once, where it was named last; of too many the latest. As many as a group may have are not too
-/// many.
+/// Merges both lists; each member appears once, at its last position. Beyond the largest size of a group, only the latest are kept.
 fn merged(earlier: Vec<InstanceId>, later: Vec<InstanceId>) -> Vec<InstanceId> {
     if earlier.is_empty() {
         return later;
@@ -207,7 +206,7 @@ mod tests {
         }
     }
 
-    /// The lists of a stream that was held and not read grew with every change.
+    /// Regression: the lists of a stream that was held but not read grew with every change.
     #[test]
     fn merged_changes_name_each_member_once_and_no_more_than_a_group_may_have() {
         let id = |n: u32| InstanceId::new(format!("w{n}")).unwrap();
@@ -224,7 +223,7 @@ mod tests {
             .reduce(Rebalance::then)
             .unwrap();
         assert_eq!((merged.members_joined, merged.members_left), (vec![id(2), id(1)], vec![id(1), id(3)]));
-        // One that comes and goes all the time, and ever new ones.
+        // A member that flaps, and a sequence of new members.
         let flapping = (0..1_000).map(|_| change(vec![id(1)], vec![id(1)])).reduce(Rebalance::then).unwrap();
         assert_eq!((flapping.members_joined.len(), flapping.members_left.len()), (1, 1));
         let ids = |from: u32| (from..from + 10_000).map(id).collect::<Vec<_>>();
@@ -234,7 +233,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a history is merged, the result tells of each slot: held before, held after, and whether without a gap.
+        /// However a history is merged, the result says of each slot whether it was held before, is held after, and whether without a
+        /// gap.
         #[test]
         fn merging_keeps_every_gap(history in proptest::collection::vec(proptest::collection::btree_set(0u32..12, 0..12), 2..8)) {
             let sets: Vec<_> = history.iter().map(|s| SlotSet::from_slots(12, s.iter().copied())).collect();
@@ -247,8 +247,8 @@ mod tests {
             }
         }
 
-        /// The same where the number of slots changes on the way: of every key it is told whether it is held, and was without a gap.
-        /// Where no circle cuts both, a gap may be told that was none, but then the key is told as gained again.
+        /// The same where the number of slots changes on the way: the result says of each key whether it was held, and whether without a
+        /// gap. Where no circle divides both, it may report a gap that did not occur, but then it also reports the key as gained again.
         #[test]
         fn merging_over_two_circles_keeps_every_gap(
             circles in prop_oneof![Just([6u32, 12]), Just([4, 6]), Just([65_535, 65_536])],

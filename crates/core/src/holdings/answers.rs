@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::{CallFailure, ClaimAction, HeldResource, Holdings, Phase};
 use crate::{AcquireOutcome, Moment, Resource};
 
-/// Pause before asking again for what the backend holds back, or what somebody else held a moment ago.
+/// Pause before asking again for a resource that the backend withholds (`NotYet`) or that another member held a moment ago (`Held`).
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Holdings {
-    /// What became of an [`ClaimAction::Acquire`].
+    /// Handles the answer to [`ClaimAction::Acquire`].
     pub fn acquired(&mut self, now: Moment, attempt: u64, answers: Vec<(Resource, AcquireOutcome)>, actions: &mut Vec<ClaimAction>) {
         if !self.acquiring.answered(attempt) {
             return;
@@ -21,7 +21,8 @@ impl Holdings {
             match answer {
                 AcquireOutcome::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
                 AcquireOutcome::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
-                    // It was this member's all the time, though the news had said otherwise. An epoch serves once, so it goes back first.
+                    // This member held it all along, although the watch had said otherwise. An epoch serves only once, so the claim is
+                    // released first.
                     self.others.remove(&resource);
                     self.entries.entry(resource).or_default().hold = Some(HeldResource { epoch, phase: Phase::Orphan });
                 }
@@ -33,7 +34,7 @@ impl Holdings {
                     self.note_move(&resource);
                     gained.push((resource, epoch));
                 }
-                // If the watch says by now that it is free, it was given back in between; if not yet, it will tell.
+                // If the watch already reports it as free, it was released in the meantime; otherwise the watch will report that.
                 AcquireOutcome::Held | AcquireOutcome::NotYet => {
                     self.entries.entry(resource).or_default().not_before = Some(now.plus(ASK_AGAIN));
                 }
@@ -47,7 +48,7 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// A [`ClaimAction::Release`] was carried out.
+    /// Handles the answer to [`ClaimAction::Release`].
     pub fn released(&mut self, now: Moment, attempt: u64, actions: &mut Vec<ClaimAction>) {
         if !self.releasing.answered(attempt) {
             return;
@@ -62,7 +63,7 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// A call failed; it is made again after a pause.
+    /// Handles the failure of a call; the call is repeated after a pause.
     pub fn failed(&mut self, now: Moment, attempt: u64, failure: CallFailure, actions: &mut Vec<ClaimAction>) {
         let asking = self.acquiring.failed(attempt, now);
         if asking {

@@ -1,11 +1,11 @@
-//! Letting go: drain, then release.
+//! Giving up a claim: drain, then release.
 
 use super::{ClaimAction, HeldResource, Holdings, OnDrainTimeout, Phase};
 use crate::mistakes::{Mistake, made};
 use crate::{Moment, Resource};
 
 impl Holdings {
-    /// Nothing is in flight on these any more. It is so until they serve again, since a draining resource takes no new work.
+    /// No work is in flight on these resources any more. That lasts until they serve again, since a draining resource takes no new work.
     pub fn idle<'a>(&mut self, now: Moment, resources: impl IntoIterator<Item = &'a Resource>, actions: &mut Vec<ClaimAction>) {
         for resource in resources {
             if let Some(Phase::Draining { idle, .. }) =
@@ -17,7 +17,7 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// Begins to drain what is held and not wanted, and goes on with what is wanted again before its work was told to stop.
+    /// Starts draining what is held and not wanted, and resumes serving what is wanted again and whose work was not yet cancelled.
     pub(super) fn let_go(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         let (mut drained, mut kept) = (Vec::new(), Vec::new());
         for (resource, entry) in &mut self.entries {
@@ -45,7 +45,7 @@ impl Holdings {
         }
     }
 
-    /// Tells work whose time is over to stop.
+    /// Cancels the work whose drain timeout has passed.
     pub(super) fn end_drains(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         let mut over = Vec::new();
         for (resource, entry) in &mut self.entries {
@@ -68,14 +68,14 @@ impl Holdings {
         }
     }
 
-    /// Whether a resource that drains is to be given back.
+    /// Whether a resource in this phase can be released.
     fn is_done(phase: Phase, rule: OnDrainTimeout) -> bool {
         match phase {
             Phase::Serving => false,
             Phase::Draining { idle, cancelled, .. } => {
                 idle || (cancelled && rule == OnDrainTimeout::Release) || made(Mistake::ReleaseBeforeDrain)
             }
-            // One that is releasing was to be given back before, in a call that failed.
+            // A resource in `Releasing` is here because an earlier release call failed.
             Phase::Releasing | Phase::Orphan => true,
         }
     }
@@ -85,7 +85,7 @@ impl Holdings {
         self.entries.values().filter_map(|entry| entry.hold.as_ref()).any(done)
     }
 
-    /// Gives back what has drained and what was held before a fence.
+    /// Releases what has drained and what was held before a fence.
     pub(super) fn give_back(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         if !self.releasing.is_free(now) || !self.has_to_release() {
             return;

@@ -1,41 +1,41 @@
-//! What the machine of claims is told and what it asks for.
+//! Inputs and actions of the claims state machine.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Epoch, Resource};
 
-/// What happens to a resource whose work does not end in time.
+/// Rule for a resource whose work does not end within the drain timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnDrainTimeout {
-    /// The claim is kept until the work ends, or the lease does: nothing runs twice.
+    /// Keep the claim until the work or the lease ends: no work runs twice.
     #[default]
     Hold,
-    /// It is given to the next member though work may still run here; counted as an overlap.
+    /// Hand the resource to the next member although work may still run here; counted as an overlap.
     Release,
 }
 
-/// How a member lets go.
+/// How a member gives up its claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldingRules {
-    /// How long work in flight may go on.
+    /// How long work in flight may continue.
     pub drain_timeout: Duration,
-    /// What happens then.
+    /// Rule for work that outlasts `drain_timeout`.
     pub on_drain_timeout: OnDrainTimeout,
 }
 
-/// Why a call failed, as far as it matters here.
+/// Why a call failed, as far as this state machine needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallFailure {
-    /// May work later.
+    /// A retry may succeed.
     Retryable,
-    /// Will not work until somebody changes something.
+    /// A retry fails until the cause in this text is fixed.
     Permanent(Arc<str>),
-    /// The store of claims in force is another one than the one asked, or its floor was raised.
+    /// The store of claims in force differs from the one that was asked, or its floor was raised.
     OtherStore,
 }
 
-/// Something for the driver to carry out, in order.
+/// Something that the driver must do, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimAction {
     /// Ask which store of claims the group has; answer with `opened` or `failed` under this attempt.
@@ -57,16 +57,16 @@ pub enum ClaimAction {
         /// What, and under which epoch it was held.
         held: Vec<(Resource, Epoch)>,
     },
-    /// These serve from now on.
+    /// New work may start on these from now on.
     Gained(Vec<(Resource, Epoch)>),
-    /// These serve again: they had been draining and were not let go of.
+    /// These were draining and serve again; they were never released.
     Kept(Vec<Resource>),
-    /// No new work on these; answer with `idle` for each on which nothing is in flight.
+    /// Accept no new work on these; answer with `idle` for each on which no work is in flight.
     Drain(Vec<Resource>),
-    /// The work in flight on these has had its time: tell it to stop.
+    /// The drain timeout of these has passed: cancel their work.
     Cancel(Vec<Resource>),
-    /// These are somebody else's already, or nobody's: tell their work at once.
+    /// Other members hold these already, or no member does: cancel their work at once.
     Lost(Vec<Resource>),
-    /// These are given away though work on them may still run.
+    /// These are released although work on them may still run.
     Overlap(Vec<Resource>),
 }

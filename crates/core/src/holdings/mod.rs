@@ -1,11 +1,13 @@
-//! What one member holds by claims (exclusive ownership), as a state machine: what happened in, what to do out, time as an argument.
+//! State machine of the claims that one member holds (exclusive ownership). It takes events and the time as arguments and returns
+//! actions.
 //!
-//! The placement says who should hold a resource, the claim says who does. This machine brings one member's claims in line with what it
-//! should hold: it asks for what is free, waits for what others hold, and gives back what it should not hold once nothing is in flight on it.
+//! The placement says which member should hold a resource; the claim says which member does. This machine brings the claims of one member
+//! in line with the placement: it acquires what is free, waits for what others hold, and releases what it should not hold as soon as no
+//! work is in flight on it.
 //!
-//! Rules kept here (`docs/internals/design.md`): a resource serves only from the grant on and only until the member lets go of it; letting go is drain, then
-//! release, then nothing. A fenced member serves nothing at once. What it held before the fence may still be its own in the backend; that is
-//! given back before it is asked for again, so that every time of serving has an epoch of its own.
+//! Rules (`docs/internals/design.md`): a resource serves from the grant until the member gives it up. Giving up means drain, then
+//! release. A fenced member stops serving at once. The backend may still list its earlier claims; the member releases them before it
+//! acquires them again, so that each period of serving has its own epoch.
 
 mod answers;
 mod draining;
@@ -25,21 +27,21 @@ use crate::mistakes::{Mistake, made};
 use crate::{Claim, Epoch, Holder, Incarnation, Moment, Resource, SlotSet};
 use pending_call::PendingCall;
 
-/// One resource as it concerns this member.
+/// The state of one resource in this member.
 #[derive(Debug, Default)]
 struct ResourceEntry {
     wanted: bool,
-    /// The call under way asks for it.
+    /// The acquire call under way includes it.
     asked: bool,
     hold: Option<HeldResource>,
-    /// What the watch shows as this member's.
+    /// The epoch under which the watch shows it as held by this member.
     shown: Option<Epoch>,
-    /// Not to be asked for before.
+    /// Do not ask for it before this moment.
     not_before: Option<Moment>,
 }
 
 impl ResourceEntry {
-    /// What this member uses or is letting go of; nothing of an orphan.
+    /// The claim, if this member uses or drains it; `None` for an orphan.
     fn mine(&self) -> Option<&HeldResource> {
         self.hold.as_ref().filter(|hold| hold.phase != Phase::Orphan)
     }
@@ -59,22 +61,22 @@ struct HeldResource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Serving,
-    /// No new work; what is in flight has until then.
+    /// Takes no new work; work in flight may continue until then.
     Draining {
         until: Moment,
-        /// Nothing is in flight any more.
+        /// No work is in flight any more.
         idle: bool,
-        /// The time is over, and the work was told to stop.
+        /// The drain timeout has passed and the work was cancelled.
         cancelled: bool,
     },
-    /// Asked to be given back.
+    /// A release is under way.
     Releasing,
-    /// Held before a fence, or granted in an answer that never came: not used, to be given back.
+    /// Held before a fence, or granted in an answer that was lost: not used, and released later.
     Orphan,
 }
 
 impl Phase {
-    /// Whether it goes on being held if that is wanted.
+    /// Whether the member keeps it if it is wanted again.
     const fn may_stay(self) -> bool {
         matches!(self, Self::Serving | Self::Draining { cancelled: false, .. })
     }
@@ -85,32 +87,32 @@ impl Phase {
 pub struct Holdings {
     rules: HoldingRules,
     me: Holder,
-    /// The record is there.
+    /// The member's record is in the backend.
     entered: bool,
     store: store::StoreState,
-    /// The record is there and the store of claims is known.
+    /// The record is in the backend and the store of claims is known.
     open: bool,
     /// What this member wants, holds or has asked for.
     entries: BTreeMap<Resource, ResourceEntry>,
-    /// Under which epoch each resource served last.
+    /// The last epoch under which each resource served.
     served: BTreeMap<Resource, Epoch>,
-    /// What others hold, by the watch.
+    /// What other members hold, by the watch.
     others: BTreeMap<Resource, Claim>,
-    /// What others hold is known at all.
+    /// Whether the watch has reported the claims of others.
     claims_known: bool,
     acquiring: PendingCall,
     releasing: PendingCall,
-    /// What the release under way gives back.
+    /// What the release call under way releases.
     sent: Vec<(Resource, Epoch)>,
     attempt: u64,
-    /// Counts the changes of what serves.
+    /// Counts the changes to what serves.
     changes: u64,
-    /// What has got another holder, or none, since somebody looked; `None` unless that is asked for.
+    /// Resources whose holder changed since the last `take_moves`; `None` if moves are not recorded.
     moves: Option<BTreeSet<Resource>>,
 }
 
 impl Holdings {
-    /// Nothing held, nothing wanted.
+    /// A machine that holds and wants nothing.
     pub const fn new(rules: HoldingRules, me: Holder) -> Self {
         Self {
             rules,
@@ -131,12 +133,12 @@ impl Holdings {
         }
     }
 
-    /// The same, and [`Holdings::take_moves`] tells what has changed hands.
+    /// Like [`Holdings::new`], and records moves for [`Holdings::take_moves`].
     pub(crate) fn that_tell_moves(rules: HoldingRules, me: Holder) -> Self {
         Self { moves: Some(BTreeSet::new()), ..Self::new(rules, me) }
     }
 
-    /// What may have got another holder, or none, since the last call.
+    /// The resources whose holder may have changed since the last call.
     pub(crate) fn take_moves(&mut self) -> BTreeSet<Resource> {
         self.moves.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -147,12 +149,12 @@ impl Holdings {
         }
     }
 
-    /// Whether it is known who holds what.
+    /// Whether the holders of all resources are known.
     pub(crate) const fn is_told(&self) -> bool {
         self.claims_known
     }
 
-    /// Who holds a resource and will as long as that is wanted, as far as is known; what this member is giving back for good is nobody's.
+    /// The holder of a resource, as far as is known. A resource that this member is giving up for good has no holder.
     pub(crate) fn holder_of(&self, resource: &Resource) -> Option<&Holder> {
         match self.entries.get(resource).and_then(ResourceEntry::mine) {
             Some(hold) => hold.phase.may_stay().then_some(&self.me),
@@ -160,7 +162,7 @@ impl Holdings {
         }
     }
 
-    /// Everything that has a holder, with it: see [`Holdings::holder_of`].
+    /// Every resource that has a holder, with its holder: see [`Holdings::holder_of`].
     pub(crate) fn holders(&self) -> impl Iterator<Item = (&Resource, &Holder)> {
         let mine = self.mine().map(|(resource, _)| resource);
         let theirs = self.others.keys().filter(|resource| self.entries.get(*resource).is_none_or(|entry| entry.mine().is_none()));
@@ -171,24 +173,24 @@ impl Holdings {
         self.entries.iter().filter_map(|(resource, entry)| Some((resource, entry.mine()?)))
     }
 
-    /// What serves now, with its epoch: new work may be taken on for it.
+    /// What serves now, with its epoch: new work may start on it.
     pub fn serving(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
         let members_own = made(Mistake::EpochPerMember).then(|| self.served.values().min().copied()).flatten();
         let serving = self.mine().filter(|(_, hold)| hold.phase == Phase::Serving);
         serving.map(move |(resource, hold)| (resource, members_own.unwrap_or(hold.epoch)))
     }
 
-    /// What is held now, with its epoch: what serves, and what drains and is not being given back yet.
+    /// What is held now, with its epoch: what serves, and what drains and is not being released yet.
     pub fn held(&self) -> impl Iterator<Item = (&Resource, Epoch)> {
         self.mine().filter(|(_, hold)| hold.phase != Phase::Releasing).map(|(resource, hold)| (resource, hold.epoch))
     }
 
-    /// Whether nothing is held or being given back, so that the record may go.
+    /// Whether nothing is held or being released, so that the record may be deleted.
     pub fn is_empty(&self) -> bool {
         self.entries.values().all(|entry| entry.mine().is_none() && !entry.asked)
     }
 
-    /// The slots of a circle of so many that nobody holds, as far as is known; none before anything is.
+    /// The slots, of a circle of `slots`, that no member holds, as far as is known; empty until the claims are known.
     pub fn free_slots(&self, slots: u32) -> SlotSet {
         let mut free = if self.claims_known { SlotSet::full(slots) } else { SlotSet::empty(slots) };
         let own = self.entries.iter().filter(|(_, entry)| entry.hold.is_some()).map(|(resource, _)| resource);
@@ -200,34 +202,34 @@ impl Holdings {
         free
     }
 
-    /// Whether nobody holds it, as far as is known.
+    /// Whether no member holds it, as far as is known.
     pub fn is_free(&self, resource: &Resource) -> bool {
         self.claims_known && !self.others.contains_key(resource) && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
     }
 
-    /// A number that changes whenever what serves does.
+    /// A number that changes whenever the set that serves changes.
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether the record is there and the store of claims is known and accepted.
+    /// Whether the record is in the backend and the store of claims is known and accepted.
     pub const fn is_open(&self) -> bool {
         self.store.accepted
     }
 
-    /// The member's record is in the backend: the store of claims is asked for, and then what is wanted.
+    /// The member's record is in the backend: opens the store of claims, then acquires what is wanted.
     pub fn enter(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.entered = true;
         self.keep_up(now, actions);
     }
 
-    /// From here on it may ask.
+    /// The store is open: acquiring may start.
     fn open(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.open = true;
         self.keep_up(now, actions);
     }
 
-    /// The lease is over: nothing serves any more, and calls under way count no longer.
+    /// The lease has expired: nothing serves any more, and answers to calls under way are ignored.
     pub fn fence(&mut self) {
         (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
         self.changes += 1;
@@ -235,7 +237,7 @@ impl Holdings {
         (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }
 
-    /// From here on this is another life of the member: what the former one held ends with its record.
+    /// Starts another incarnation of the member: claims of the former one end with its record.
     pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
         self.fence();
         self.me.incarnation = incarnation;
@@ -244,7 +246,7 @@ impl Holdings {
         }
     }
 
-    /// Nothing is used any more, and no answer counts.
+    /// Turns every claim into an orphan and ignores all answers to come.
     fn orphan_all(&mut self) {
         for entry in self.entries.values_mut() {
             entry.asked = false;
@@ -254,7 +256,7 @@ impl Holdings {
         }
     }
 
-    /// Nothing serves any more. What was held may still be there, if only the store's own record is another: it is given back.
+    /// Stops serving everything. If only the store's record was replaced, the claims may still exist, so they are released.
     fn drop_all(&mut self, actions: &mut Vec<ClaimAction>) {
         let lost: Vec<_> = self.mine().map(|(resource, _)| resource.clone()).collect();
         self.orphan_all();
@@ -266,7 +268,7 @@ impl Holdings {
         }
     }
 
-    /// What this member should hold from now on.
+    /// Sets what this member should hold from now on.
     pub fn want(&mut self, now: Moment, wanted: BTreeSet<Resource>, actions: &mut Vec<ClaimAction>) {
         for entry in self.entries.values_mut() {
             entry.wanted = false;
@@ -278,12 +280,12 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// The time of [`Holdings::wake_at`] has come.
+    /// Handles the moment of [`Holdings::wake_at`].
     pub fn woken(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.keep_up(now, actions);
     }
 
-    /// When to call [`Holdings::woken`] if nothing happens before.
+    /// When to call [`Holdings::woken`] if no other input comes first.
     pub fn wake_at(&self) -> Option<Moment> {
         let drains = self.mine().filter_map(|(_, hold)| match hold.phase {
             Phase::Draining { until, idle: false, cancelled: false } => Some(until),
@@ -298,13 +300,13 @@ impl Holdings {
         drains.min().into_iter().chain(opens).chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
     }
 
-    /// What should be asked for, now or after a pause.
+    /// What should be acquired, now or after a pause.
     fn acquirable(&self) -> impl Iterator<Item = (&Resource, &ResourceEntry)> {
         let wanted = self.entries.iter().filter(|(_, entry)| self.claims_known && entry.wanted && entry.hold.is_none());
         wanted.filter(|(resource, _)| !self.others.contains_key(*resource))
     }
 
-    /// Sends what is due.
+    /// Emits every action that is due.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.entries.retain(|_, entry| !entry.is_blank());
         self.end_drains(now, actions);

@@ -1,4 +1,4 @@
-//! What the watch tells: who holds what, and what of it takes something away.
+//! What the watch reports: the holders of resources, and the claims that this member has lost.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{ClaimAction, HeldResource, Holdings, Phase};
 use crate::{Claim, Moment, Resource};
 
 impl Holdings {
-    /// Everything that is held in the group, as the watch tells it at its beginning.
+    /// Handles the first report of the watch: every claim of the group.
     pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
         let claims: BTreeMap<_, _> = claims.into_iter().collect();
         let shown = self.entries.iter().filter(|(_, entry)| entry.shown.is_some()).map(|(resource, _)| resource);
@@ -16,7 +16,7 @@ impl Holdings {
         self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
     }
 
-    /// Changes since the last news; `None`: nobody holds it.
+    /// Handles the changes since the last report; `None` means that no member holds the resource.
     pub fn told_changes(
         &mut self,
         now: Moment,
@@ -57,8 +57,8 @@ impl Holdings {
         };
     }
 
-    /// Whether news of a resource says that what is held here is held no longer. News may be older than a grant: only somebody else's higher
-    /// epoch, or an end after the grant itself was shown, is later for sure.
+    /// Whether a report says that this member has lost a resource. A report may be older than a grant, so only another holder's higher
+    /// epoch, or an end after the grant itself was shown, proves the loss.
     fn is_lost(&self, resource: &Resource, claim: Option<&Claim>) -> bool {
         let Some(entry) = self.entries.get(resource) else { return false };
         let Some(hold) = entry.mine().filter(|hold| hold.phase != Phase::Releasing) else { return false };
@@ -68,7 +68,7 @@ impl Holdings {
         }
     }
 
-    /// What is this member's in the backend though it neither holds nor wants it: granted in an answer that never came.
+    /// Finds claims that the backend lists for this member and that it neither holds nor wants: grants in answers that were lost.
     pub(super) fn find_orphans(&mut self) {
         for entry in self.entries.values_mut() {
             if let Some(epoch) = entry.shown

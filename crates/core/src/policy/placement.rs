@@ -6,9 +6,9 @@ use super::{PolicyError, refuse};
 
 /// The most slots a circle may have.
 pub const SLOTS_MAX: u32 = 65_536;
-/// Slots of an eventual policy that names no number.
+/// Default slots of an eventual policy.
 pub const SLOTS_DEFAULT: u32 = 16_384;
-/// Slots of an exclusive policy, or one that drives an outbox, that names no number: each slot costs a claim or a fence row.
+/// Default slots of an exclusive policy, or of one that drives an outbox, where each slot costs a claim or a fence row.
 pub const SLOTS_OUTBOX: u32 = 1_024;
 /// Points on the circle per unit of weight (chosen by measurement, see `docs/reference/placement.md`).
 pub const VIRTUAL_NODES_DEFAULT: u32 = 1_024;
@@ -23,9 +23,9 @@ pub enum PlacementKind {
     /// Protocol 1: slots on a ring of virtual nodes with bounded load.
     #[default]
     Ring,
-    /// Protocol 5: the ring, on which the members of each weight together get what their weight entitles them to.
+    /// Protocol 5: the ring, with the members of each weight together getting what their weight entitles them to.
     Quota,
-    /// Another fleet's rule, for each key by itself and without slots.
+    /// Another fleet's rule, applied to each key separately and without slots.
     Key(KeyPlacement),
 }
 
@@ -39,7 +39,7 @@ impl PlacementKind {
         }
     }
 
-    /// The number that stays with this algorithm for ever.
+    /// The protocol number, which never changes for an algorithm.
     pub const fn protocol(self) -> u32 {
         match self {
             Self::Ring => 1,
@@ -50,13 +50,13 @@ impl PlacementKind {
         }
     }
 
-    /// The algorithm of that name.
+    /// The algorithm with this name.
     pub fn named(name: &str) -> Option<Self> {
         let keys = [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring].map(Self::Key);
         [Self::Ring, Self::Quota].into_iter().chain(keys).find(|kind| kind.as_str() == name)
     }
 
-    /// Whether it has points whose number the policy says.
+    /// Whether it uses `virtual_nodes`.
     pub const fn uses_virtual_nodes(self) -> bool {
         matches!(self, Self::Ring | Self::Quota | Self::Key(KeyPlacement::Hashring))
     }
@@ -70,7 +70,7 @@ impl PlacementKind {
     }
 }
 
-/// Another fleet's rule: an owner for each key by itself, without slots (`docs/reference/key-placements.md`).
+/// Another fleet's rule: an owner for each key separately, without slots (`docs/reference/key-placements.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyPlacement {
@@ -99,7 +99,7 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-/// How far above its fair share a member may be loaded, in thousandths; or not bounded at all.
+/// How far above its fair share a member may be loaded, in thousandths; or no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LoadMargin {
     /// The classic ring: no bound.
@@ -149,7 +149,7 @@ impl fmt::Display for LoadMargin {
     }
 }
 
-/// Everything that decides who owns a slot, beside the members themselves.
+/// Everything except the members themselves that decides the owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlacementParams {
     /// The algorithm.
@@ -169,7 +169,7 @@ impl Default for PlacementParams {
 }
 
 impl PlacementParams {
-    /// Slots of the circle; under a key placement it has none, whatever `slots` says.
+    /// Slots of the circle; 0 under a key placement, whatever `slots` says.
     pub const fn circle(&self) -> u32 {
         match self.kind {
             PlacementKind::Ring | PlacementKind::Quota => self.slots,
@@ -177,7 +177,7 @@ impl PlacementParams {
         }
     }
 
-    /// What members must agree on, and nothing that has no influence.
+    /// What members must agree on, without values that have no effect.
     pub(super) fn canonical(&self) -> String {
         let Self { kind, slots, virtual_nodes, load_margin } = self;
         let name = format!("protocol={} placement={}", kind.protocol(), kind.as_str());

@@ -12,17 +12,17 @@ const TTL_MAX: Duration = Duration::from_hours(24);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timing {
-    /// How long a record lives without renewal.
+    /// How long a record lives without a renewal.
     pub ttl: Duration,
     /// Time between renewals.
     pub renew_every: Duration,
-    /// How much earlier than the lease's end the member stops owning.
+    /// How long before the end of its lease the member stops owning.
     pub stop_margin: Duration,
 }
 
 impl Timing {
-    /// Checks that three renewals fit into a lease and that a renewal comes before the deadline. `renew_every` is a third of the TTL
-    /// unless given.
+    /// Checks that three renewals fit into a lease and that a renewal comes before the deadline. `renew_every` defaults to a third of the
+    /// TTL.
     pub fn new(ttl: Duration, renew_every: Option<Duration>, stop_margin: Duration) -> Result<Self, PolicyError> {
         let renew = renew_every.unwrap_or(ttl / 3);
         if !(TTL_MIN..=TTL_MAX).contains(&ttl) {
@@ -44,7 +44,7 @@ impl Timing {
         timing.check_lease(ttl).map(|()| timing)
     }
 
-    /// Checks that a renewal comes before the deadline where the backend grants `granted`, which may be less than the TTL that it was asked for.
+    /// Checks that a renewal comes before the deadline where the backend grants `granted`, which may be less than the requested TTL.
     pub fn check_lease(&self, granted: Duration) -> Result<(), PolicyError> {
         if self.owned_for(granted) > self.renewed_after(granted) {
             return Ok(());
@@ -58,14 +58,14 @@ impl Timing {
         Err(refuse("stop_margin", format_duration(self.stop_margin), allowed))
     }
 
-    /// How long after the start of a renewal that granted `ttl` the next one begins, and how long that one may take: `renew_every`, or a third of what
-    /// was granted if that is less.
+    /// The pause from the start of a renewal that granted `ttl` to the next one, and the timeout of the next one: `renew_every`, or a
+    /// third of `ttl` if that is less.
     pub fn renewed_after(&self, ttl: Duration) -> Duration {
         self.renew_every.min(ttl / 3)
     }
 
-    /// How long ownership lasts from the start of a renewal that granted `ttl`: 0.99 of it (1 % bounds the difference of two clocks'
-    /// rates) less the margin.
+    /// How long ownership lasts from the start of a renewal that granted `ttl`: 0.99 of it, less the margin. The 1 % bounds the
+    /// difference between the rates of two clocks.
     pub fn owned_for(&self, ttl: Duration) -> Duration {
         ttl.saturating_sub(ttl / 100).saturating_sub(self.stop_margin)
     }

@@ -1,16 +1,16 @@
-//! What versions have to say about who gets what.
+//! How the versions of members affect ownership.
 
 use super::{PolicyError, refuse};
 
-/// Who gets what while the members' versions differ: as in a rolling upgrade.
+/// Who owns what while the members' versions differ, as in a rolling upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum VersionRule {
-    /// Versions do not count.
+    /// Versions have no effect.
     #[default]
     None,
-    /// Whoever holds a slot or a name keeps it, and what is free goes to the newest version that has room ([`Succession`](crate::Succession)). Once
-    /// all versions are the same the placement decides again.
+    /// The holder of a slot or a name keeps it, and free ones go to the newest version that has room ([`Succession`](crate::Succession)).
+    /// Once all versions are equal, the placement decides again.
     Newest,
 }
 
@@ -23,12 +23,12 @@ impl VersionRule {
         }
     }
 
-    /// The rule of that name in the settings.
+    /// The rule with this name in the settings.
     pub fn named(name: &str) -> Option<Self> {
         [Self::None, Self::Newest].into_iter().find(|rule| rule.as_str() == name)
     }
 
-    /// Without claims nobody knows who has had what.
+    /// The rule needs claims, which say who held what.
     pub(super) fn allowed_without_claims(self) -> Result<(), PolicyError> {
         let allowed = "it is about who keeps a claim; write ownership = \"exclusive\" beside it, which needs placement = \"ring\", \
                        or write version_rule = \"none\"";
