@@ -1,5 +1,5 @@
-//! Who should hold what while the group's versions differ (rule 8 of `docs/reference/placement.md`): whoever holds it keeps it, and what is free goes to
-//! the newest version as long as that has room, then to the next older.
+//! Owners while the group's versions differ (rule 8 of `docs/reference/placement.md`): the holder of a resource keeps it, and a free one
+//! goes to the newest version that has room.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,21 +10,21 @@ use crate::{
     slot_start,
 };
 
-/// Whose one resource should be. A member is an index into the members.
+/// The assignment of one resource. A member is an index into `members`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Assignment {
     /// This member holds it and keeps it.
     Held(u32),
-    /// It is free, and this member takes it.
+    /// It is free, and this member acquires it.
     Next(u32),
-    /// It is free, and is to stay so.
+    /// It is free and stays free.
     Nobody,
 }
 
-/// Who should hold each slot and each name, by a view and by who holds what: a pure function of both.
+/// The assignment of each slot and each name: a pure function of a view and of the present holders.
 ///
-/// As long as the members do what it says it stays the same for the same view, whatever they have done of it: a slot that its next owner takes
-/// changes nothing for the others. So it is made anew only where somebody does something else ([`Succession::follows`]).
+/// While members act as assigned, the result for a view stays the same, however many of its steps they have taken: a slot acquired by its
+/// next owner changes nothing for the others. So it is recomputed only after some other acquisition ([`Succession::follows`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Succession {
     /// The active members, in the order of the ids' bytes.
@@ -34,9 +34,9 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// By a view and by what its members hold. `names` are those that are to be placed; of a resource that is not listed nobody knows a holder.
-    /// While members are [missing](View::missing) what is free stays so; while one is away, what the placement gives to that one. It makes the
-    /// circle anew, which takes time for each point.
+    /// Assigns by a view and by what its members hold. `names` are the names to place; a resource that is not in `holders` counts as
+    /// free. While members are [missing](View::missing), free resources stay free; while a member is away, its share does. This computes
+    /// the whole circle, in time proportional to the number of points.
     pub fn of_view<'a>(
         view: &View,
         params: PlacementParams,
@@ -46,7 +46,7 @@ impl Succession {
         Self::new(view, params, names, holders, |members| ring::circle(members, params.virtual_nodes, hash_bytes))
     }
 
-    /// The same, with the points of the members on the circle from somewhere else. They are needed only if something is free.
+    /// Like [`Succession::of_view`], with a source for the members' points on the circle, which is called only if a resource is free.
     pub(crate) fn new<'a>(
         view: &View,
         params: PlacementParams,
@@ -76,7 +76,7 @@ impl Succession {
         this
     }
 
-    /// Gives everything that is free to somebody, but for what is kept for those who are away.
+    /// Assigns every free resource, except those reserved for members that are away.
     fn place(
         &mut self,
         members: &[&Member],
@@ -91,14 +91,14 @@ impl Succession {
             (0..params.circle()).zip(&mut self.slots).filter(|(slot, assignment)| assignment.is_held() || !kept.slots.contains(*slot));
         let capacities = ring::capacities(&weighed, params.circle(), params.load_margin);
         give(&points, &tiers, capacities, slots.map(|(slot, assignment)| (slot_start(slot, params.circle()), assignment)));
-        // More names than there can be slots still have room, where each counts as one.
+        // Even more names than the largest number of slots have room, since the capacities are computed for their number.
         let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let capacities = ring::capacities(&weighed, count, params.load_margin);
         let names = self.names.iter_mut().filter(|(name, assignment)| assignment.is_held() || !kept.names.contains(*name));
         give(&points, &tiers, capacities, names.map(|(name, assignment)| (hash_bytes(name.as_str().as_bytes()), assignment)));
     }
 
-    /// Takes note of who holds a resource now; false if that is not what was to come, so that this is to be made anew.
+    /// Records the present holder of a resource; false if this is not the expected one, so that the succession must be recomputed.
     pub fn follows(&mut self, resource: &Resource, holder: Option<&Holder>) -> bool {
         let holder = holder.and_then(|holder| self.index_of(holder));
         let Some(assignment) = self.assignment_mut(resource) else { return true };
@@ -113,7 +113,7 @@ impl Succession {
         }
     }
 
-    /// Who should hold a resource; `None` if nobody should, or if it is not placed here.
+    /// The member that should hold a resource; `None` if none should, or if the resource is not placed here.
     pub fn owner(&self, resource: &Resource) -> Option<&InstanceId> {
         let assignment = match resource {
             Resource::Slot(slot) => self.slots.get(*slot as usize),
@@ -142,7 +142,7 @@ impl Succession {
         u32::try_from(at).ok()
     }
 
-    /// The number of a member in this very life.
+    /// The index of a member of this incarnation.
     fn index_of(&self, holder: &Holder) -> Option<u32> {
         self.number_of(&holder.instance_id).filter(|at| self.members[*at as usize].incarnation == holder.incarnation)
     }
@@ -155,7 +155,7 @@ impl Succession {
     }
 }
 
-/// What the placement gives to members that are away: it stays free until they are back.
+/// What the placement gives to members that are away: it stays free until they return.
 struct ReservedShare {
     slots: SlotSet,
     names: BTreeSet<ClaimName>,
@@ -190,24 +190,24 @@ impl Assignment {
     }
 }
 
-/// For each member its place among the versions: 0 for the newest.
+/// The rank of each member's version: 0 for the newest.
 fn tiers(members: &[&Member]) -> Vec<usize> {
     let versions: Vec<_> = members.iter().map(|member| Reverse(Version::of(member.version.as_deref()))).collect();
     let mut newest_first = versions.clone();
     newest_first.sort_unstable();
     newest_first.dedup();
-    // Every version is found; 0 keeps this total without a panic.
+    // Every version is found; 0 avoids a panic.
     versions.iter().map(|version| newest_first.binary_search(version).unwrap_or(0)).collect()
 }
 
-/// Gives what is free, in the order given, to the first point clockwise of its place whose member has room: of the members of the newest version
-/// as long as one of them has, then of the next older.
+/// Assigns the free resources, in the given order. Each goes to the first point clockwise of its place whose member has room, among the
+/// members of the newest version that has any room.
 fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, assignments: impl Iterator<Item = (u64, &'a mut Assignment)>) {
     let mut room = capacities;
     let mut free = Vec::new();
     for (place, assignment) in assignments {
         match *assignment {
-            // Whoever holds more than it would be given has no room, and keeps it all the same.
+            // A member that holds more than its capacity has no room and keeps what it holds.
             Assignment::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
             Assignment::Next(_) | Assignment::Nobody => free.push((place, assignment)),
         }

@@ -9,7 +9,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// The longest pause after calls that failed.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
 
-/// A call that is under way, or when the next may be made.
+/// The call under way, or the moment from which the next one may start.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     pub(super) in_flight: Option<u64>,
@@ -18,19 +18,19 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
-    /// Nothing under way, and nothing to wait for.
+    /// No call under way and no pause.
     pub(super) const IDLE: Self = Self { in_flight: None, backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST), not_before: Moment::ZERO };
 
     pub(super) fn is_free(&self, now: Moment) -> bool {
         self.in_flight.is_none() && now >= self.not_before
     }
 
-    /// Whether this is the answer that is waited for; if so, it is no longer.
+    /// Whether this answers the call under way; if so, no call is under way any more.
     pub(super) fn answered(&mut self, attempt: u64) -> bool {
         self.in_flight.take_if(|awaited| *awaited == attempt).is_some()
     }
 
-    /// The call failed: the next one is made after a pause that doubles.
+    /// Handles a failed call: the next one follows after a pause that doubles.
     pub(super) fn failed(&mut self, attempt: u64, now: Moment) -> bool {
         let awaited = self.answered(attempt);
         if awaited {

@@ -1,4 +1,4 @@
-//! Which store of claims this member uses: the one it has known, or another one whose epochs are above all that it has seen.
+//! The store of claims that this member uses: the one it knows, or a new one whose epochs are all above those that it has seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use super::pending_call::PendingCall;
 use super::{ClaimAction, Holdings};
 use crate::{ClaimStore, Epoch, Moment};
 
-/// Pause before a store that was not accepted is looked at again: the operator may have raised its floor.
+/// Pause before a rejected store is read again: the operator may have raised its floor.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why no claims can be made.
+/// Why this member cannot claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreRefusal {
-    /// The store was wiped or replaced, and its epochs would begin below those that are known.
+    /// The store was wiped or replaced, and its epochs would start below known ones.
     #[error(
         "the store of claims is another one ({found} instead of {known}): it was wiped or replaced. Epochs up to {highest} are known here, and perhaps \
          higher ones elsewhere; set epoch_floor above the highest epoch used, at least to {highest}, and start one worker with it"
     )]
     Other {
-        /// The store before.
+        /// The store used before.
         known: crate::StoreId,
-        /// The one that is there now.
+        /// The store found now.
         found: crate::StoreId,
         /// The highest epoch that this member has seen.
         highest: u64,
     },
-    /// The backend refuses to be asked.
+    /// The backend denies access to the store.
     #[error("{0}")]
     Denied(Arc<str>),
 }
@@ -35,14 +35,14 @@ pub enum StoreRefusal {
 #[derive(Debug)]
 pub(super) struct StoreState {
     pub(super) call: PendingCall,
-    /// The one in use, or the one used last.
+    /// The store in use, or the last one used.
     known: Option<ClaimStore>,
-    /// The highest epoch that was granted to this member, and the highest that it has seen, anybody's. What is seen may be another store's
-    /// already, so it is for people alone.
+    /// The highest epoch granted to this member, and the highest seen of any member. `seen` may already come from another store, so only
+    /// messages use it.
     granted: u64,
     seen: u64,
     pub(super) refused: Option<StoreRefusal>,
-    /// Since the record was made.
+    /// Whether the store was accepted since the record was created.
     pub(super) accepted: bool,
 }
 
@@ -51,17 +51,17 @@ impl StoreState {
 }
 
 impl Holdings {
-    /// The store of claims in use; `None` before one was accepted.
+    /// The store of claims in use; `None` before the first was accepted.
     pub const fn store(&self) -> Option<ClaimStore> {
         self.store.known
     }
 
-    /// Why no claims can be made, if the store is not accepted.
+    /// Why this member cannot claim, if the store is not accepted.
     pub const fn refusal(&self) -> Option<&StoreRefusal> {
         self.store.refused.as_ref()
     }
 
-    /// The store of claims, as the backend answers to [`ClaimAction::OpenStore`].
+    /// Handles the answer to [`ClaimAction::OpenStore`].
     pub fn opened(&mut self, now: Moment, attempt: u64, found: ClaimStore, actions: &mut Vec<ClaimAction>) {
         if !self.store.call.answered(attempt) {
             return;
@@ -69,7 +69,7 @@ impl Holdings {
         self.store.call.backoff.reset();
         let other = self.store.known.filter(|known| known.id != found.id);
         match other {
-            // Whoever has raised the floor knows of the loss.
+            // An operator who raised the floor knows of the loss.
             Some(known) if found.floor <= known.floor || found.floor < self.store.granted => {
                 self.drop_all(actions);
                 self.store.accepted = false;
@@ -78,7 +78,7 @@ impl Holdings {
             }
             _ => {
                 if other.is_some() {
-                    // What was claimed in the store before means nothing in this one.
+                    // Claims of the former store have no meaning in this one.
                     self.drop_all(actions);
                 }
                 (self.store.known, self.store.refused, self.store.accepted) = (Some(found), None, true);
@@ -88,32 +88,32 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// Asking for the store failed for good, until somebody changes something.
+    /// Opening the store failed, and a retry fails until the cause is fixed.
     pub(super) fn deny(&mut self, why: Arc<str>) {
         if !self.store.accepted {
             self.store.refused = Some(StoreRefusal::Denied(why));
         }
     }
 
-    /// The backend says that its store is not the one that claims were asked of: it is asked which it is.
+    /// The backend says that its store is not the one that was asked: open it again.
     pub(super) fn reopen(&mut self) {
         self.open = false;
     }
 
-    /// An epoch was granted to this member.
+    /// Records an epoch granted to this member.
     pub(super) fn note_granted(&mut self, epoch: Epoch) {
         self.store.granted = self.store.granted.max(epoch.get());
         self.note_seen(epoch);
     }
 
-    /// An epoch of anybody's was seen.
+    /// Records an epoch seen on any claim.
     pub(super) fn note_seen(&mut self, epoch: Epoch) {
         if self.store.accepted {
             self.store.seen = self.store.seen.max(epoch.get());
         }
     }
 
-    /// Asks for the store where it is needed and not known.
+    /// Opens the store if it is needed and not known.
     pub(super) fn ask_for_store(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         if self.entered && !self.open && self.store.call.is_free(now) {
             let attempt = self.next_attempt();

@@ -1,6 +1,6 @@
-//! Exclusive ownership: what the placement gives is claimed, and only what is claimed is owned.
+//! Exclusive ownership: the member claims what the placement gives it, and owns only what it has claimed.
 //!
-//! What serves is published before anything is asked for because of it, so that nobody is handed a slot that is being given back.
+//! A new snapshot is published before any action on claims, so that no reader gets a slot that is being released.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -18,32 +18,32 @@ use crate::{
     Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
-/// The claims of a member, and what of them readers see.
+/// The claims of a member, and what readers see of them.
 #[derive(Debug)]
 pub(super) struct ClaimState {
     holdings: Holdings,
-    /// The slots that the placement gives, as they were wanted last, and why.
+    /// The slots that the placement gives, as last wanted, and why.
     wanted: Arc<SlotSet>,
     cause: Cause,
-    /// The names that this worker can serve, and which of them the placement gives it.
+    /// The names that this worker can serve, and those that the placement gives it.
     names: BTreeSet<ClaimName>,
     wanted_names: BTreeSet<ClaimName>,
-    /// Slots and names whose owner did not come, and that are held in its place until the placement changes.
+    /// Slots and names held in place of an owner that did not claim them, until the placement changes.
     stood_in: BTreeSet<Resource>,
     unclaimed: Unclaimed,
-    /// What is wanted has changed and was not told.
+    /// The wanted set has changed since it was last passed to `holdings`.
     stale: bool,
-    /// How much versions count, and what follows from them in the present group.
+    /// The version rule, and the assignments that follow from it in the present group.
     version_rule: VersionRule,
     rolling: Option<RollingUpgrade>,
-    /// How often that was found out.
+    /// How often those were computed.
     successions: u64,
-    /// The group by which names were placed and absent owners were given their time.
+    /// The group for which names were placed and absent owners got their time.
     placed_at: Option<(Arc<View>, Fingerprint)>,
-    /// What serves, as of this many changes of it.
+    /// What serves, as of `changes`.
     held: HeldShare,
     changes: u64,
-    /// To be carried out once what serves has been published.
+    /// Carried out once the new snapshot has been published.
     pending: Vec<ClaimAction>,
 }
 
@@ -85,18 +85,18 @@ impl ClaimState {
         self.holdings.begin_life(incarnation);
     }
 
-    /// The lease is over.
+    /// The lease has expired.
     pub(super) fn fence(&mut self) {
         self.holdings.fence();
         self.pending.clear();
-        // What should be held is for the next view to say.
+        // The next view decides what should be held.
         self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
         self.wanted_names.clear();
         (self.stood_in, self.unclaimed, self.placed_at, self.rolling) = (BTreeSet::new(), Unclaimed::default(), None, None);
         self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
     }
 
-    /// What should be held from now on: what the placement gives, or, where versions count, what follows from them. Gives what is held.
+    /// Sets what should be held: what the placement gives or, under a version rule, what follows from it. Returns what is held.
     pub(super) fn want(&mut self, now: Moment, placed: &Arc<SlotSet>, cause: Cause) -> HeldShare {
         let slots = self.rolling.as_ref().map_or_else(|| Arc::clone(placed), |rolling| Arc::new(rolling.slots()));
         if self.wanted != slots || std::mem::take(&mut self.stale) {
@@ -106,8 +106,8 @@ impl ClaimState {
         self.held()
     }
 
-    /// Tells the group as it is now: where it is another one, owners that did not come have their time again. What was held in their place is
-    /// let go of by the next [`ClaimState::want`], unless that wants it.
+    /// Handles a view. If the group has changed, absent owners get their full time again. The next [`ClaimState::want`] releases what was
+    /// held in their place, unless it wants it.
     pub(super) fn on_view(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
             return;
@@ -126,9 +126,9 @@ impl ClaimState {
         }
     }
 
-    /// Where versions count: finds out anew what follows from who holds what.
+    /// Under a version rule: recomputes the assignments from the present holders.
     fn recompute_succession(&mut self) {
-        // What has moved so far is in it.
+        // The recomputation includes all moves so far.
         self.holdings.take_moves();
         if let Some(rolling) = &mut self.rolling {
             self.successions += 1;
@@ -138,8 +138,8 @@ impl ClaimState {
         }
     }
 
-    /// Where versions count: looks at what has changed hands, and finds out anew what follows if that is not what was to come. Claims that go
-    /// where they should cost next to nothing.
+    /// Under a version rule: checks the moves, and recomputes the assignments unless all went as assigned. Claims that go as assigned
+    /// cost next to nothing.
     fn follow(&mut self, now: Moment) {
         let moves = self.holdings.take_moves();
         let Some(rolling) = &mut self.rolling else { return };
@@ -165,7 +165,7 @@ impl ClaimState {
         self.successions
     }
 
-    /// No name is this member's until it meets the group again.
+    /// This member has no names until it is in the group again.
     pub(super) fn suspend_names(&mut self) {
         self.stale |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
         self.wanted_names.clear();
@@ -173,10 +173,10 @@ impl ClaimState {
         (self.placed_at, self.rolling) = (None, None);
     }
 
-    /// What this worker can serve from now on.
+    /// Sets the names that this worker can serve.
     pub(super) fn offer(&mut self, names: BTreeSet<ClaimName>) {
         self.names = names;
-        // Who is given which is found out again.
+        // Forces a new placement of names.
         self.placed_at = None;
     }
 
@@ -190,7 +190,7 @@ impl ClaimState {
         slots.chain(self.wanted_names.iter().cloned().map(Resource::Name)).chain(self.stood_in.iter().cloned()).collect()
     }
 
-    /// Takes what nobody has claimed for too long and for which this member is next.
+    /// Acquires what was not claimed for too long and for which this member is next.
     fn stand_in(&mut self, now: Moment, ttl: Duration, view: &View, params: PlacementParams, me: &InstanceId) {
         if !self.holdings.is_open() {
             return;
@@ -237,7 +237,7 @@ impl ClaimState {
         self.held.clone()
     }
 
-    /// Why this member cannot take part, or that it cannot yet.
+    /// The reason why this member cannot take part, or `None` if it cannot take part yet.
     pub(super) fn standing(&self) -> Result<(), Option<MemberRefusal>> {
         match self.holdings.refusal() {
             Some(StoreRefusal::Denied(message)) => Err(Some(MemberRefusal::Backend { message: Arc::clone(message) })),
@@ -247,7 +247,7 @@ impl ClaimState {
         }
     }
 
-    /// Whether the record may go without taking anything from work that is in flight.
+    /// Whether the record may be deleted without ending a claim that work in flight uses.
     pub(super) fn is_empty(&self) -> bool {
         self.holdings.is_empty()
     }
@@ -263,17 +263,17 @@ fn serving<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) ->
 }
 
 impl Machine {
-    /// The store that a [`ClaimAction::Acquire`] asks; `None` unless ownership is exclusive and it is known.
+    /// The store for a [`ClaimAction::Acquire`]; `None` unless ownership is exclusive and the store is known.
     pub fn claim_store(&self) -> Option<ClaimStore> {
         self.claiming.as_ref().and_then(ClaimState::store)
     }
 
-    /// The slots that the placement gives to this member, which it holds once it has claimed them; `None` unless ownership is exclusive.
+    /// The slots that the placement gives to this member, and that it holds once claimed; `None` unless ownership is exclusive.
     pub fn wanted_slots(&self) -> Option<&SlotSet> {
         self.claiming.as_ref().map(|claiming| &*claiming.wanted)
     }
 
-    /// Whether nothing is claimed that work might still be in flight on, as far as this member's record goes.
+    /// Whether this member's record holds no claim on which work might be in flight.
     pub(super) fn has_let_go(&self) -> bool {
         !self.lease.is_held() || self.claiming.as_ref().is_none_or(ClaimState::is_empty)
     }
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// Publishes what serves and until when, then asks for what has to be done about it. The last thing in each step.
+    /// Publishes what serves and until when, then emits the actions that follow. The last part of each step.
     pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let looks = self.looks();
         let Some(claiming) = &mut self.claiming else { return };

@@ -1,10 +1,10 @@
-//! What happens at the deadline: the member stops, or, where its policy says so, goes on with its last view for a while.
+//! The deadline: the member stops or, if its policy says so, continues with its last view for a while.
 
 use super::{Action, Machine, Op};
 use crate::{BackendLoss, Cause, Moment, Ownership, ServiceState};
 
 impl Machine {
-    /// Looks at the clock before anything else is looked at.
+    /// Checks the deadline before anything else.
     pub(super) fn end_if_due(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if self.state() == ServiceState::Stale {
             if self.ownership.deadline.is_some_and(|until| now >= until) {
@@ -14,7 +14,7 @@ impl Machine {
         }
         let Some(deadline) = self.due_end().filter(|deadline| now >= *deadline) else { return };
         if self.state() == ServiceState::Draining {
-            // It kept its record for work that did not end, and that time is over too.
+            // It kept its record for work that did not end, and the drain timeout has passed too.
             self.drop_record();
             return self.turn(now, ServiceState::Draining, actions);
         }
@@ -24,14 +24,15 @@ impl Machine {
         }
     }
 
-    /// When the lease or the view runs out, in the states in which that means something.
+    /// When the lease or the view ends, in the states in which that matters.
     pub(super) fn due_end(&self) -> Option<Moment> {
         self.is_joined().then(|| self.deadline()).flatten()
     }
 
-    /// Until when the last view is kept; `None` if it is not. While the record lives nobody can have taken over. After that a member is
-    /// believed that it has lost the backend if it has asked in vain and has not stood still for long itself (SIGSTOP, a suspended machine): a
-    /// runtime that is busy at the deadline is no reason to stop, but one that slept through its renewals has lost nothing but time.
+    /// Until when the last view is kept; `None` if it is not. While the record lives, no other member can have taken over. After that the
+    /// member counts as cut off from the backend if it has asked in vain and did not itself pause for long (SIGSTOP, a suspended
+    /// machine): a runtime that is busy at the deadline is no reason to stop, but a member that slept through its renewals has not lost
+    /// the backend.
     fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
         let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
         let lives = now < self.lease.lives_until();
@@ -45,7 +46,7 @@ impl Machine {
         self.publish(now, next, Cause::Fenced, actions);
     }
 
-    /// Owns nothing from here on, and registers anew at once.
+    /// Owns nothing from here on, and registers again at once.
     pub(super) fn fence(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.start_over();
         self.turn(now, ServiceState::Fenced, actions);

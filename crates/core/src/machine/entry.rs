@@ -1,7 +1,7 @@
-//! Getting in: the wish to join, and what becomes of each registration.
+//! Joining: the request to join, and the outcome of each registration.
 //!
-//! A refusal is not the end: operators renew tokens and stop doubles without touching the workers. So a refused member asks again by
-//! itself, but slowly ([`Lease::ask_again_slowly`](super::lease::Lease)). Whoever waits for the first entry and does not want that leaves.
+//! A refusal is not final: operators renew tokens and stop duplicates without touching the workers. So a refused member retries by
+//! itself, but slowly ([`Lease::ask_again_slowly`](super::lease::Lease)). A caller that does not want to wait for the first entry leaves.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ impl Machine {
         }
     }
 
-    /// The former record was asked to be deleted, and whether it was may not be known: a call that was given up may be carried out at any later time. So
-    /// what is registered from here on is another life's, which that call does not touch.
+    /// The deletion of the former record was requested, and its outcome may be unknown: an abandoned call may still be carried out at any
+    /// time. So from here on the member registers as a new incarnation, which that call does not affect.
     fn begin_life(&mut self, actions: &mut Vec<Action>) {
         self.me.incarnation = self.me.incarnation.next();
         if let Some(claiming) = &mut self.claiming {
@@ -44,7 +44,7 @@ impl Machine {
             return self.refuse_lease(now, short, actions);
         }
         if !self.lease.registered(now, lease_begins(started, now), ttl) {
-            // The answer took longer than the lease lasts; nothing was ever owned under it, and the record counts as never made.
+            // The answer took longer than the lease: nothing was owned under it, and the record counts as never created.
             self.lease.fail(now);
             return;
         }
@@ -69,21 +69,21 @@ impl Machine {
         let entering = self.wanted_call() == Some(Op::Register);
         let rival = matches!(failure, OpFailure::InUse { .. });
         match self.lease.refusal(&self.me.instance_id, failure).filter(|_| entering) {
-            // A backend that turns away a member on its last view is as good as out of reach.
+            // For a member on its last view, a refusal by the backend counts as an outage.
             Some(MemberRefusal::Backend { .. }) if self.state() == ServiceState::Stale => return self.lease.ask_again_slowly(now),
             Some(refusal) => return self.refuse(now, refusal, actions),
-            // A former self that is waited out is no outage: it is asked for again soon.
+            // Waiting for a former incarnation's record to expire is no outage: retry soon.
             None if rival => self.lease.ask_again_soon(now),
             None => self.lease.fail(now),
         }
         if entering && self.state() == ServiceState::Refused {
-            // Whoever refused does not say so any more; what is left is the usual wait for an entry.
+            // The refusal no longer applies; the member waits for entry as usual.
             self.turn(now, ServiceState::Joining, actions);
         }
     }
 
-    /// The record goes at once: to the others it would be a member that comes and goes with every try. The last view is kept for as long as it was
-    /// to be.
+    /// Deletes the record at once: otherwise the others would see a member that comes and goes with every retry. The last view is kept
+    /// for as long as planned.
     fn refuse_lease(&mut self, now: Moment, short: PolicyError, actions: &mut Vec<Action>) {
         actions.push(Action::Deregister);
         self.begin_life(actions);
@@ -93,8 +93,8 @@ impl Machine {
         }
     }
 
-    /// The record goes at once: a newcomer that stayed registered would become the member that joined first when those who do the group's work are
-    /// restarted one by one, and would then decide what the group works for.
+    /// Deletes the record at once. If it stayed registered through a rolling restart of the group, it would become the member that joined
+    /// first, and would then decide what the group serves.
     pub(super) fn refuse_work(&mut self, now: Moment, refusal: MemberRefusal, actions: &mut Vec<Action>) {
         actions.push(Action::Deregister);
         self.begin_life(actions);
@@ -102,7 +102,7 @@ impl Machine {
         self.refuse(now, refusal, actions);
     }
 
-    /// Shows the reason, once, and tries again slowly. Nothing is followed meanwhile: who refuses a record refuses a watch as well.
+    /// Publishes the reason once and retries slowly. The watch stops meanwhile: a backend that refuses a record also refuses a watch.
     fn refuse(&mut self, now: Moment, refusal: MemberRefusal, actions: &mut Vec<Action>) {
         self.stop_watch(actions);
         self.lease.ask_again_slowly(now);

@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out.
+//! Inputs and actions of the member's state machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,48 +10,48 @@ use crate::{
     Policy, PolicyError, Rebalance, Resource, Serves, TooManyPoints, View,
 };
 
-/// Something that happened. `attempt` names the call it answers; answers to calls that are no longer waited for fall away.
+/// An event. `attempt` is the number of the call that it answers; answers to abandoned calls are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The user wants to be a member.
+    /// The user asks to join.
     Join,
-    /// The user wants to leave.
+    /// The user asks to leave.
     Leave,
-    /// The same, without keeping a place; also of a worker that has left and is away.
+    /// Like `Leave`, without keeping a place; also for a worker that has left and is away.
     LeaveForGood,
-    /// The time of [`super::Machine::wake_at`] has come.
+    /// The moment of [`super::Machine::wake_at`] has come.
     Woken,
-    /// The record is in the backend, for `ttl` from `started` on.
+    /// The record is in the backend and lives for `ttl` from `started` on.
     Registered {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
-        /// When the request that counted began.
+        /// When the request that succeeded began.
         started: Moment,
-        /// What the backend granted.
+        /// The TTL that the backend granted.
         ttl: Duration,
     },
-    /// The record lives on, for `ttl` from `started` on.
+    /// The record was renewed and lives for `ttl` from `started` on.
     Renewed {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
-        /// When the request that counted began.
+        /// When the request that succeeded began.
         started: Moment,
-        /// What the backend granted.
+        /// The TTL that the backend granted.
         ttl: Duration,
     },
     /// Registering or renewing failed.
     Failed {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
         /// How.
         failure: OpFailure,
     },
-    /// The backend has no record of ours any more.
+    /// The backend has no record of this member any more.
     RecordLost {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
     },
-    /// The group, as the backend's authority had it at `proven`.
+    /// The group, as read from the backend's authority at `proven`.
     Viewed {
         /// The whole view.
         view: Arc<View>,
@@ -63,121 +63,121 @@ pub enum Input {
         /// When the request that proved it began.
         at: Moment,
     },
-    /// News of claims, under exclusive ownership.
+    /// News of claims (exclusive ownership).
     Claims(ClaimInput),
-    /// The names that this worker can serve from now on, under exclusive ownership: singletons, daemons, timers.
+    /// The names that this worker can serve from now on: singletons, daemons, timers (exclusive ownership).
     Names(BTreeSet<ClaimName>),
-    /// Nothing of the user's work is in flight any more.
+    /// No work of the user is in flight any more.
     InFlightDone,
-    /// The record is gone, or was given up.
+    /// The record was deleted, or the attempt was abandoned.
     Deregistered,
 }
 
 /// What happened to claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimInput {
-    /// The group's store of claims is this one.
+    /// The group's store of claims.
     Opened {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
         /// The store.
         store: ClaimStore,
     },
-    /// What became of each resource that was asked for.
+    /// The answer for each resource that was asked for.
     Acquired {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
-        /// By resource.
+        /// One answer for each resource.
         answers: Vec<(Resource, AcquireOutcome)>,
     },
-    /// They are given back.
+    /// The claims were released.
     Released {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
     },
     /// A call about claims failed.
     Failed {
-        /// Of which call.
+        /// The number of the call.
         attempt: u64,
         /// How.
         failure: CallFailure,
     },
-    /// Every claim of the group: what is not listed is free.
+    /// Every claim of the group; a resource that is not listed is free.
     All(Vec<(Resource, Claim)>),
-    /// What has changed since; `None`: nobody holds it.
+    /// What has changed since; `None` means that no member holds the resource.
     Changed(Vec<(Resource, Option<Claim>)>),
-    /// Nothing is in flight any more on these, which drain.
+    /// No work is in flight any more on these draining resources.
     Idle(Vec<Resource>),
 }
 
-/// A call that is answered later, by its attempt's number.
+/// A call whose answer names its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Write the member's record, without a mark: what stood in an earlier one belongs to a past that counts no more.
+    /// Write the member's record without a mark: marks of an earlier record do not apply any more.
     Register,
-    /// Keep it alive.
+    /// Renew the record.
     Renew,
 }
 
-/// Something for the driver to carry out, in order.
+/// Something that the driver must do, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Register under this incarnation from now on. What was asked for before goes on under the former one.
+    /// Register under this incarnation from now on. Calls made before continue under the former one.
     BeginLife(Incarnation),
     /// Call the backend; answer with `Registered`, `Renewed`, `RecordLost` or `Failed` under this attempt.
     Call {
-        /// Which call.
+        /// The call.
         op: Op,
         /// Its number.
         attempt: u64,
     },
     /// Follow the group's members.
     StartWatch,
-    /// Read the group once and answer with `Viewed`: a watch may have seen the record before its registration was answered, and what
-    /// it saw counts only when it is proven anew.
+    /// Read the group once and answer with `Viewed`. A watch may have seen the record before its registration was answered, and such a
+    /// view counts only after a new proof.
     Look,
     /// Stop following them.
     StopWatch,
-    /// Show the record as draining; whether that succeeds changes nothing here.
+    /// Mark the record as draining; the outcome does not matter here.
     MarkDraining,
-    /// Show the record as that of a member that leaves for a while; whether that succeeds changes nothing here.
+    /// Mark the record as leaving for a while; the outcome does not matter here.
     MarkPausing,
-    /// Show in the record, until the next registration, whom this member has seen vanish beyond what `max_loss` allows; nobody takes the
-    /// mark back. To be tried until it is written, unless another one comes first: the others go by it.
+    /// List in the record, until the next registration, the members that this one has seen vanish beyond `max_loss`. No input removes the
+    /// mark. Retry until it is written or another `MarkLoss` follows: other members act on it.
     MarkLoss(Vec<Missing>),
-    /// Tell the runners to finish and answer with `InFlightDone`.
+    /// Ask the runners to finish, and answer with `InFlightDone`.
     AwaitInFlight,
-    /// Delete the record; answer with `Deregistered`, whatever came of it.
+    /// Delete the record; answer with `Deregistered`, whatever the outcome.
     Deregister,
-    /// Put in the place of the record one that lives for so long without anybody renewing it, or else delete it; answer with `Deregistered`,
-    /// whatever came of it.
+    /// Replace the record with one that lives for `grace` without renewals, or else delete it; answer with `Deregistered`, whatever the
+    /// outcome.
     StepAway {
-        /// For how long at most the member is away.
+        /// The longest time for which the member is away.
         grace: Duration,
     },
-    /// Do this about claims.
+    /// Carry out this action on claims.
     Claim(ClaimAction),
-    /// Make this snapshot the one that readers see.
+    /// Publish this snapshot to readers.
     Publish(Arc<Ownership>),
-    /// Tell the listeners.
+    /// Notify the listeners.
     Rebalanced(Rebalance),
 }
 
-/// Why a call failed, as far as it matters here.
+/// Why a call failed, as far as this state machine needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpFailure {
-    /// May work later.
+    /// A retry may succeed.
     Retryable,
-    /// Will not work until somebody changes something.
+    /// A retry fails until the cause is fixed.
     Permanent {
-        /// What, in one line.
+        /// The cause, in one line.
         message: Arc<str>,
     },
     /// Another incarnation holds the id.
     InUse {
-        /// Where it says it is.
+        /// The address in the other record.
         address: Option<Address>,
-        /// Changes whenever the other one renews.
+        /// Changes with each renewal of the other record.
         stamp: u64,
     },
 }
@@ -186,10 +186,10 @@ pub enum OpFailure {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberRefusal {
-    /// The backend refuses it for good.
+    /// The backend refuses it, and a retry fails until the cause is fixed.
     #[error("{message}")]
     Backend {
-        /// What, in one line.
+        /// The cause, in one line.
         message: Arc<str>,
     },
     /// A living member has the same id.
@@ -200,10 +200,10 @@ pub enum MemberRefusal {
     InUse {
         /// The id.
         instance_id: InstanceId,
-        /// Where the other one says it is.
+        /// The address in the other member's record.
         address: Option<Address>,
     },
-    /// The group has agreed on other constants.
+    /// The group agrees on other constants.
     #[error(
         "this worker's policy has fingerprint {mine}{}, the group serves {group}; \
          make placement, slots, virtual_nodes, load_margin, ownership, version_rule, min_members, rejoin_grace and next equal to the others'",
@@ -212,26 +212,26 @@ pub enum MemberRefusal {
     OtherPolicy {
         /// What this member serves.
         mine: Fingerprint,
-        /// What else it can serve, if its policy has a `next`.
+        /// The other fingerprint it can serve, if its policy has a `next`.
         next: Option<Fingerprint>,
         /// What the group serves.
         group: Fingerprint,
     },
-    /// The group works for something else. Such a member deregisters, and asks again slowly.
+    /// The group does other work. Such a member deregisters and retries slowly.
     #[error(transparent)]
     OtherWork(#[from] Box<OtherWork>),
-    /// The group's weights make more points than its key placement can keep.
+    /// The group's weights need more points than its key placement allows.
     #[error(transparent)]
     TooManyPoints(#[from] TooManyPoints),
-    /// What the backend grants of the TTL is over before it would be renewed.
+    /// The granted lease ends before its first renewal.
     #[error("discovery.{0}")]
     Lease(PolicyError),
-    /// The store of claims is not one in which this member may claim.
+    /// This member may not claim in the present store of claims.
     #[error(transparent)]
     Store(#[from] StoreRefusal),
 }
 
-/// Why a member is refused by a group that works for something else.
+/// Refusal by a group that does other work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this worker serves {mine}, but the group {group_name:?} serves {group}, as member {member:?} does: each would own slots whose work it never \
@@ -249,7 +249,7 @@ pub struct OtherWork {
 }
 
 impl MemberRefusal {
-    /// The group serves `group`, and `policy` cannot.
+    /// The refusal of `policy` by a group that serves `group`.
     pub fn other_policy(policy: &Policy, group: Fingerprint) -> Self {
         Self::OtherPolicy { mine: policy.fingerprint(), next: policy.fingerprints().get(1).copied(), group }
     }

@@ -1,4 +1,4 @@
-//! The member's record and the calls that keep it alive: when they are due, when they count, when they come too late.
+//! The member's record and the calls that keep it alive: when they are due, when they count, and when they are too late.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::{Backoff, Incarnation, InstanceId, Moment, PolicyError, Timing, hash_
 
 /// First pause after a failed call.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// Longest pause: the member is back within 2 s of the backend's first answer after an outage.
+/// Longest pause: the member returns within 2 s of the backend's first answer after an outage.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// The pause of a refused member, unless its TTL is shorter: the operator who has mended the cause need not wait longer.
+/// The longest pause of a refused member, so that a fixed cause takes effect soon even with a longer TTL.
 const REFUSED_LONGEST: Duration = Duration::from_secs(30);
 /// A view unproven for this many TTLs ends ownership.
 const VIEW_LASTS_TTLS: u32 = 2;
@@ -22,13 +22,13 @@ pub(super) struct Lease {
     in_flight: bool,
     backoff: Backoff,
     due: Option<Moment>,
-    /// Start of the registration that made the record, while it is held.
+    /// Start of the registration that created the record; `None` without a record.
     held_since: Option<Moment>,
     ends: Moment,
-    /// By what was granted last.
+    /// Follows from the TTL granted last.
     renewed_after: Duration,
     proven: Moment,
-    /// Stamp of another incarnation's record when it was first seen in our way.
+    /// Stamp of another incarnation's record when this member first found it.
     rival: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Lease {
         self.timing.ttl
     }
 
-    /// Until when the record lives at least, whatever becomes of the view.
+    /// A lower bound on the life of the record, whatever happens to the view.
     pub(super) fn lives_until(&self) -> Moment {
         self.ends.plus(self.timing.ttl.saturating_sub(self.timing.owned_for(self.timing.ttl)))
     }
@@ -63,7 +63,7 @@ impl Lease {
         self.held_since.is_some()
     }
 
-    /// Whether the last proof of the view is younger than the registration, so that the view can show it.
+    /// Whether the view was proven after the registration, so that it can show the record.
     pub(super) fn is_seen(&self) -> bool {
         self.held_since.is_some_and(|since| self.proven >= since)
     }
@@ -88,14 +88,14 @@ impl Lease {
         actions.push(Action::Call { op, attempt: self.attempt });
     }
 
-    /// Whether this is the answer that is waited for; if so, it is no longer.
+    /// Whether this answers the call under way; if so, no call is under way any more.
     pub(super) fn answered(&mut self, attempt: u64) -> bool {
         let awaited = self.in_flight && attempt == self.attempt;
         self.in_flight &= !awaited;
         awaited
     }
 
-    /// Takes the record as made, unless its lease is over already.
+    /// Records a successful registration; false if its lease has already expired.
     pub(super) fn registered(&mut self, now: Moment, started: Moment, ttl: Duration) -> bool {
         if now >= started.plus(self.timing.owned_for(ttl)) {
             return false;
@@ -110,51 +110,51 @@ impl Lease {
     pub(super) fn renewed(&mut self, started: Moment, ttl: Duration) {
         self.backoff.reset();
         self.ends = self.ends.max(started.plus(self.timing.owned_for(ttl)));
-        // A backend that grants less than was asked for, as Consul does for claims, is asked as often within that.
+        // A backend that grants less than the requested TTL, as Consul does for claims, gets as many renewals within it.
         self.renewed_after = self.timing.renewed_after(ttl);
         self.due = Some(started.plus(self.renewed_after));
     }
 
-    /// How long a renewal may take: until the one after it is due.
+    /// The timeout of a renewal: until the next one is due.
     pub(super) const fn renewal_takes(&self) -> Duration {
         self.renewed_after
     }
 
-    /// Why a lease of this length is of no use, if it is not.
+    /// Fails if a lease of this length is too short.
     pub(super) fn check(&self, granted: Duration) -> Result<(), PolicyError> {
         self.timing.check_lease(granted)
     }
 
-    /// Tries again after a pause that doubles up to a second. It takes at most half of what is left of the lease: a backend that is back before the
-    /// end is asked before the end.
+    /// Retries after a pause that doubles up to a second. The pause is at most half of the remaining lease, so that a backend that
+    /// recovers before the end is asked before the end.
     pub(super) fn fail(&mut self, now: Moment) {
         let pause = self.backoff.fail();
-        // Behind the end, with `keep`, there is nothing left to save.
+        // After the deadline, with `keep`, no lease is left to save.
         let left = self.deadline().filter(|deadline| now < *deadline).map(|deadline| deadline.since(now) / 2);
         let most = left.map_or(RETRY_LONGEST, |left| left.clamp(RETRY_FIRST, RETRY_LONGEST));
         self.ask_again_after(pause.min(most), now);
     }
 
-    /// Tries again after a TTL, but no less than the longest usual pause and no more than 30 s.
+    /// Retries after a TTL, but not sooner than the longest usual pause and not later than 30 s.
     pub(super) fn ask_again_slowly(&mut self, now: Moment) {
         self.backoff.reset();
         self.ask_again_after(self.timing.ttl.clamp(RETRY_LONGEST, REFUSED_LONGEST), now);
     }
 
-    /// The pause is shortened by up to half so that a fleet does not come in step. The share is drawn from the incarnation and the attempt,
-    /// so that it is repeatable.
+    /// Shortens the pause by up to half so that a fleet does not retry in step. The part is derived from incarnation and attempt, so it
+    /// is reproducible.
     fn ask_again_after(&mut self, pause: Duration, now: Moment) {
         let draw = slot_of(hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()), 512);
         self.due = Some(now.plus(pause).minus(pause * draw / 1_024));
     }
 
-    /// Tries again after the shortest pause.
+    /// Retries after the shortest pause.
     pub(super) fn ask_again_soon(&mut self, now: Moment) {
         self.backoff.reset();
         self.fail(now);
     }
 
-    /// Whether a failed call means that trying again soon is of no use.
+    /// The refusal, if an early retry of this failed call is pointless.
     pub(super) fn refusal(&mut self, me: &InstanceId, failure: OpFailure) -> Option<MemberRefusal> {
         match failure {
             OpFailure::Retryable => None,
@@ -165,7 +165,7 @@ impl Lease {
         }
     }
 
-    /// Whether the record in our way has been renewed since it was first seen.
+    /// Whether the other incarnation's record has been renewed since this member first found it.
     fn rival_seen(&mut self, stamp: u64) -> bool {
         self.rival.replace(self.rival.unwrap_or(stamp)).is_some_and(|first| first != stamp)
     }

@@ -1,9 +1,9 @@
-//! `max_loss`: when more members vanish within one TTL than the policy allows, the cause is more likely a network or a backend than that many
-//! deaths. Nobody then takes over what they had, until enough are back or an operator confirms that they are gone.
+//! `max_loss`: if more members vanish within one TTL than the policy allows, the cause is more likely a network or a backend than that
+//! many deaths. Their slots are then not taken over until enough of them return or an operator confirms the loss.
 //!
-//! The vanished stay in the placement: whoever has seen them vanish lists them in its record, and everybody counts whom the records
-//! list ([`View::missing`]). So the placement remains a function of the view alone, and members whose pasts differ, or who came later, go
-//! by the same one. Until its list stands in the view, a member owns only what it will have with it as well.
+//! The vanished members stay in the placement: each member that has seen them vanish lists them in its record, and all count the members
+//! that the records list ([`View::missing`]). So the placement remains a function of the view alone, the same for members with different
+//! pasts and for newcomers. Until its list is in the view, a member owns only what it will also own with the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,24 +19,24 @@ const LISTED_BYTES_MAX: usize = 8 * 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     before: Option<Arc<View>>,
-    /// Who vanished within the last TTL, and when that was seen.
+    /// Members that vanished within the last TTL, and when this member noticed.
     recent: Vec<(Moment, Missing)>,
-    /// Who is missing, once they are too many, and how many there were.
+    /// The missing members, once they are too many, and the number of members before the loss.
     missing: Vec<Missing>,
     of: usize,
-    /// What the record is to say.
+    /// The mark for the record.
     shown: Vec<Missing>,
 }
 
 impl Losses {
-    /// Forgets the past: of a view that follows an absence of one's own nothing can be told.
+    /// Forgets the past: after an absence of this member, a new view says nothing about losses.
     pub(super) fn forget(&mut self) {
         (self.before, self.of) = (None, 0);
         self.recent.clear();
         self.missing.clear();
     }
 
-    /// Forgets the past together with the record, and with what it said.
+    /// Forgets the past together with the record and its mark.
     pub(super) fn start_over(&mut self) {
         self.forget();
         self.shown.clear();
@@ -58,10 +58,10 @@ impl Losses {
                 (self.missing, self.of) = (self.recent.drain(..).map(|(_, missing)| missing).collect(), of);
             }
         } else {
-            // Whoever is back may leave in good order later on.
+            // A member that returned may leave in good order later.
             self.missing.retain(|missing| view.member(&missing.instance_id).is_none());
             self.missing.extend(vanished);
-            // They may be back under other ids: what counts is how many there are.
+            // They may have returned under other ids: only their number counts.
             if !max.is_exceeded(self.of.saturating_sub(active), self.of) {
                 self.missing.clear();
             }
@@ -71,14 +71,14 @@ impl Losses {
         self.missing.truncate(fitting(&self.missing));
     }
 
-    /// Who had a share and is gone without having drained.
+    /// Members that had a share and are gone without having drained.
     fn vanished(&self, view: &View) -> Vec<Missing> {
         let before = self.before.iter().flat_map(|before| sharing(before));
         let gone = before.filter(|member| view.member(&member.instance_id).is_none());
         gone.map(|member| Missing { instance_id: member.instance_id.clone(), weight: member.weight }).collect()
     }
 
-    /// The view with what this member's record ought to say, which is what everybody will see once it is written.
+    /// The view with this member's mark in its record, as all will see it once the mark is written.
     pub(super) fn with_mark(&self, view: &Arc<View>, me: &InstanceId) -> Arc<View> {
         let mark = (!self.missing.is_empty()).then(|| Loss::Missing(self.missing.clone()));
         match view.member(me) {
@@ -87,7 +87,7 @@ impl Losses {
         }
     }
 
-    /// What the record has to say from now on, if that is something else than before.
+    /// The new mark for the record, if it has changed.
     pub(super) fn news(&mut self) -> Option<Vec<Missing>> {
         if self.shown == self.missing {
             return None;
@@ -97,8 +97,8 @@ impl Losses {
     }
 }
 
-/// How many of the missing, sorted by the bytes of their ids, one record lists: the first ones, as far as there is room. The others count as
-/// gone, and what they had is taken over, unless another member's record lists them.
+/// How many of the missing, sorted by the bytes of their ids, one record lists: the first ones, within the limits. The others count as
+/// gone and are taken over, unless another member's record lists them.
 fn fitting(missing: &[Missing]) -> usize {
     let mut bytes = 0;
     let fits = |missing: &&Missing| {
@@ -108,7 +108,7 @@ fn fitting(missing: &[Missing]) -> usize {
     missing.iter().take(LISTED_MAX).take_while(fits).count()
 }
 
-/// How many bytes JSON makes of one inside a text.
+/// The length of one byte within a JSON string.
 const fn json_bytes(byte: u8) -> usize {
     match byte {
         0..0x20 => "\\u0000".len(),

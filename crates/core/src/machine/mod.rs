@@ -1,12 +1,12 @@
 //! The life of one member as a state machine: typed inputs in, a list of actions out, time as an argument.
 //!
-//! The driver (in `shardwise`) feeds it what happened and carries out what it answers; it decides nothing. One input is handled
-//! at a time, and before any input is looked at the deadline is: a renewal answered too late finds the member fenced already.
+//! The driver (in `shardwise`) feeds events to the machine and carries out its actions; it decides nothing. The machine handles one input
+//! at a time and checks the deadline first: a renewal that is answered too late finds the member fenced already.
 //!
-//! Rules kept here (`docs/internals/design.md`): ownership ends at the start of the last renewal that counted plus 0.99 of the granted TTL
-//! less the margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers anew and
-//! owns nothing until a view that is newer than that registration shows it. A refused one goes on asking, but slowly. What happens at the
-//! deadline where the policy keeps the last view is in `ending`, what happens when too many members vanish in `loss`, and leaving in `leaving`.
+//! Rules (`docs/internals/design.md`): ownership ends at the start of the last successful renewal plus 0.99 of the granted TTL less the
+//! margin, or two TTLs after the view was last proven current, whichever comes first. A fenced member registers again and owns nothing
+//! until a view newer than that registration shows it. A refused member retries slowly. Module `ending` handles the deadline where the
+//! policy keeps the last view, `loss` handles too many vanished members, and `leaving` handles leaving.
 
 mod claiming;
 mod ending;
@@ -33,12 +33,12 @@ use crate::{
 };
 use lease::Lease;
 
-/// Who the machine speaks for.
+/// The member that the machine represents.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// This member's name.
     pub instance_id: InstanceId,
-    /// This life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
@@ -46,28 +46,28 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Machine {
     policy: Arc<Policy>,
-    /// One for each placement that the policy can serve, beside its fingerprint.
+    /// One placer for each placement that the policy can serve, with its fingerprint.
     placers: Vec<(Fingerprint, Arc<Placer>)>,
     me: Identity,
     lease: Lease,
     view: Option<Arc<View>>,
-    /// When the read that gave the view began.
+    /// When the read that returned the view began.
     view_proven: Moment,
     placed: Option<standing::MemberPlacement>,
-    /// Placements asked for so far; a heartbeat never adds one.
+    /// Placements computed so far; a renewal never adds one.
     placements_computed: u64,
     drain_until: Option<Moment>,
-    /// From then on a leaver does not keep its record alive for work that does not end.
+    /// From then on a leaver does not keep its record alive for unfinished work.
     gives_up_at: Option<Moment>,
     gives_up: bool,
     /// Whether a leaver keeps its place for `rejoin_grace`.
     place_reservation: leaving::PlaceReservation,
     losses: loss::Losses,
-    /// Under exclusive ownership alone.
+    /// `None` unless ownership is exclusive.
     claiming: Option<claiming::ClaimState>,
-    /// A leaver stays at least for this, so that the others see it draining.
+    /// A leaver keeps its record at least this long, so that the others see it drain.
     shown: Option<leaving::ShownDraining>,
-    /// The driver follows the group.
+    /// Whether the driver follows the group.
     watching: bool,
     /// When the last input was handled.
     stepped: Moment,
@@ -75,8 +75,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A member that has not registered. `placer` gives what places the views of its group under some parameters: one for the policy's
-    /// placement and one for its `next`. Members of one process may share them.
+    /// A member that has not registered. `placer` returns the placer for given parameters; it is called for the policy's placement and
+    /// for its `next`. Members of one process may share placers.
     pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: impl Fn(PlacementParams) -> Arc<Placer>, now: Moment) -> Self {
         let mut ownership = Ownership::created(&policy.placement, now);
         ownership.min_members = policy.min_members;
@@ -112,7 +112,7 @@ impl Machine {
         &self.ownership
     }
 
-    /// The latest view, which that of the snapshot falls behind in states in which nothing is owned.
+    /// The latest view; it may be newer than the snapshot's in states in which nothing is owned.
     pub const fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref()
     }
@@ -127,17 +127,17 @@ impl Machine {
         self.placed.as_ref().map(|placed| &placed.shown)
     }
 
-    /// How many placements this member has asked for; renewals and repeated views add none, nor do claims that go where they should.
+    /// Placements computed by this member. Renewals and repeated views add none, nor do claims that go as expected.
     pub fn placements_computed(&self) -> u64 {
         self.placements_computed + self.claiming.as_ref().map_or(0, claiming::ClaimState::successions)
     }
 
-    /// How long a renewal may take before the next one goes out in its place: as long as there is between two of them.
+    /// The timeout of a renewal, after which the next one replaces it: the time between two renewals.
     pub const fn renewal_takes(&self) -> Duration {
         self.lease.renewal_takes()
     }
 
-    /// When to call again with [`Input::Woken`], if nothing happens before.
+    /// When to call again with [`Input::Woken`] if no other input comes first.
     pub fn wake_at(&self) -> Option<Moment> {
         let lease = self.wanted_call().and_then(|_| self.lease.wake_at());
         let deadline = if self.state() == ServiceState::Stale { self.ownership.deadline } else { self.due_end() };
@@ -161,7 +161,7 @@ impl Machine {
                 }
             }
             Input::Failed { attempt, failure } => self.failed(now, attempt, failure, actions),
-            // A registration that is answered so has failed like any other; to fence again would ask again without a pause.
+            // A registration with this answer failed like any other; fencing again would retry without a pause.
             Input::RecordLost { attempt } if self.wanted_call() == Some(Op::Register) => {
                 self.failed(now, attempt, OpFailure::Retryable, actions);
             }
@@ -175,7 +175,7 @@ impl Machine {
                 false => {}
             },
             Input::Viewed { view, proven } => {
-                // A view that is not taken proves nothing: the deadline of a view unproven for two TTLs must still come.
+                // A rejected view proves nothing: the deadline of a view unproven for two TTLs must still come.
                 if self.see(now, view, proven) {
                     self.lease.prove(proven);
                 }
@@ -197,7 +197,7 @@ impl Machine {
                 self.place_reservation = leaving::PlaceReservation::Free;
                 actions.push(Action::Deregister);
             }
-            // Of a record whose lease was refused, while the work of a leaver is still waited for.
+            // The deletion of a record whose lease was refused, while a leaver still waits for its work.
             Input::Deregistered if self.drain_until.is_some() => {}
             Input::Deregistered => {
                 if self.state() == ServiceState::Draining {
@@ -212,8 +212,8 @@ impl Machine {
         self.stepped = now;
     }
 
-    /// Keeps a view unless it is older than the one there is. Two reads may overtake each other, and the one that began later may have
-    /// seen less; so the revision decides, and only between equal ones the time.
+    /// Keeps a view unless it is older than the present one. Two reads may overtake each other, and the one that began later may have
+    /// seen less; so the revision decides, and the time only between equal revisions.
     fn see(&mut self, now: Moment, view: Arc<View>, proven: Moment) -> bool {
         let newer = self.view.as_ref().is_none_or(|known| (known.revision(), self.view_proven) <= (view.revision(), proven));
         if newer {
@@ -226,7 +226,7 @@ impl Machine {
         newer
     }
 
-    /// Begins from nothing: no record, and no view that a later one would be measured by.
+    /// Starts over: no record, and no view to compare a later one with.
     fn start_over(&mut self) {
         self.drop_record();
         self.losses.start_over();
@@ -241,7 +241,7 @@ impl Machine {
         }
     }
 
-    /// The call that the present state asks for, when it is due.
+    /// The call that the present state needs.
     fn wanted_call(&self) -> Option<Op> {
         match self.state() {
             ServiceState::Draining if self.gives_up && !self.has_let_go() => None,
@@ -255,7 +255,7 @@ impl Machine {
         self.ownership.state
     }
 
-    /// In one of the states in which losing the lease means something.
+    /// Whether losing the lease matters in the present state.
     fn is_joined(&self) -> bool {
         matches!(self.state(), ServiceState::Active)
             || (self.state() == ServiceState::Draining && self.claiming.is_some() && self.lease.is_held())
@@ -266,7 +266,7 @@ impl Machine {
         self.lease.deadline()
     }
 
-    /// Sends what is due: a registration, a renewal, or the end of a drain.
+    /// Emits what is due: a registration, a renewal, or the end of a drain.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.end_drain(now, actions);
         if let Some(op) = self.wanted_call().filter(|_| self.lease.is_due(now)) {
@@ -274,7 +274,7 @@ impl Machine {
         }
     }
 
-    /// Goes to a state in which nothing is owned.
+    /// Changes to a state in which nothing is owned.
     fn turn(&mut self, now: Moment, state: ServiceState, actions: &mut Vec<Action>) {
         self.turn_with(now, state, None, actions);
     }

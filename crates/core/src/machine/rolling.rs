@@ -1,5 +1,5 @@
-//! While the group's versions differ and the policy says that they count: what this member should hold follows from the view and from what
-//! everybody holds, and not from the placement.
+//! A rolling upgrade under `version_rule = "newest"`: while the group's versions differ, this member's share follows from the view and
+//! from what all members hold, not from the placement.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use crate::holdings::Holdings;
 use crate::{ClaimName, InstanceId, Placer, Resource, SlotSet, Succession, VersionRule, View};
 
-/// Who should hold what in one view.
+/// The assignments in one view.
 #[derive(Debug)]
 pub(super) struct RollingUpgrade {
     view: Arc<View>,
     placer: Arc<Placer>,
     me: InstanceId,
     names: BTreeSet<ClaimName>,
-    /// `None` until it is known who holds what: whoever asked before could only take from others.
+    /// `None` until the holders are known: asking earlier could only take from others.
     succession: Option<Succession>,
 }
 
 impl RollingUpgrade {
-    /// `None` where the placement decides: the rule is not in force, or all are of one version. What missing members had, and of which
-    /// version they are, nobody can tell, so that while some are missing everybody keeps what it has.
+    /// `None` where the placement decides: the rule is not in force, or all versions are equal. What missing members held and which
+    /// version they had is unknown, so while members are missing, each member keeps what it holds.
     pub(super) fn of(
         rule: VersionRule,
         view: &Arc<View>,
@@ -33,16 +33,17 @@ impl RollingUpgrade {
         counts.then_some(Self { view, placer, me, names, succession: None })
     }
 
-    /// Finds out who should hold what from who does, if that is known.
+    /// Computes the assignments from the present holders, if they are known.
     pub(super) fn place(&mut self, holdings: &Holdings) {
         let place = || self.placer.succession(&self.view, &self.names, holdings.holders());
         self.succession = holdings.is_told().then(place);
     }
 
-    /// Whether claims went where they should: `moves` is what may have another holder by now. If not, it is to be placed anew.
+    /// Whether all claims went as assigned; `moves` are the resources whose holder may have changed. If not, the assignments must be
+    /// recomputed.
     pub(super) fn follows(&mut self, moves: &BTreeSet<Resource>, holdings: &Holdings) -> bool {
         let Some(succession) = &mut self.succession else { return !holdings.is_told() };
-        // Each of them is taken note of.
+        // `count` visits each of them, so that all are recorded.
         moves.iter().filter(|resource| !succession.follows(resource, holdings.holder_of(resource))).count() == 0
     }
 

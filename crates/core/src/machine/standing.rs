@@ -1,4 +1,4 @@
-//! Where the member stands in a view: shown or not, accepted or refused, and with which slots.
+//! The member's status in a view: shown or not, accepted or refused, and its slots.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use crate::ownership::HeldShare;
 use crate::{Cause, Fingerprint, Member, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
 
 enum Standing {
-    /// The view does not tell yet, or shows no record of this incarnation.
+    /// The view is not known yet, or shows no record of this incarnation.
     Unknown,
     Refused(MemberRefusal),
-    /// The group works for something else.
+    /// The group does other work.
     Stranger(MemberRefusal),
-    /// A member, in a group that goes by this fingerprint and places keys as this placer does.
+    /// A member of a group with this fingerprint, whose keys this placer places.
     Active(Fingerprint, Arc<Placer>),
 }
 
-/// What the placements of the latest view give this member.
+/// This member's share by the placements of the latest view.
 #[derive(Debug)]
 pub(super) struct MemberPlacement {
-    /// What the group served.
+    /// The fingerprint that the group served.
     group: Option<Fingerprint>,
-    /// The placement by which everybody goes: of the view as it is.
+    /// The placement in force: of the view as it is.
     pub(super) shown: crate::ViewPlacement,
-    /// The one to come: of the view with the mark that this member wants in its record. The same one once it stands there.
+    /// The placement to come: of the view with this member's mark. Equal to `shown` once the view contains the mark.
     wanted: crate::ViewPlacement,
-    /// What both give it.
+    /// What both placements give it.
     held: HeldShare,
 }
 
 impl Machine {
-    /// Brings state, slots and deadline in line with the lease and the latest view.
+    /// Updates state, slots and deadline from the lease and the latest view.
     pub(super) fn reconsider(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let Some(view) = self.view.clone() else { return };
         let joined = matches!(self.state(), ServiceState::Joining | ServiceState::Active | ServiceState::Stale | ServiceState::Refused);
@@ -46,7 +46,7 @@ impl Machine {
         let mut policy_fingerprint = self.ownership.policy_fingerprint;
         let (state, held, placer, refusal) = match self.standing(&view, group) {
             Standing::Stranger(refusal) => return self.refuse_work(now, refusal, actions),
-            // What it has while the backend is out of reach it keeps until lease and view are both good again.
+            // A member that has lost the backend keeps its share until lease and view are both good again.
             Standing::Unknown if self.state() == ServiceState::Stale => return,
             Standing::Active(..) if self.state() == ServiceState::Stale && self.deadline().is_none_or(|deadline| now >= deadline) => return,
             Standing::Unknown => (ServiceState::Joining, self.none(), None, None),
@@ -62,7 +62,7 @@ impl Machine {
         let cause = self.cause(state, &view, group);
         let held = match &mut self.claiming {
             Some(claiming) => {
-                // Without a share by slots nobody has one by names.
+                // Without slots a member has no names either.
                 let gated = view.active() < self.policy.min_members as usize;
                 match placer.filter(|_| !gated) {
                     Some(placer) => claiming.on_view(&wanted, &placer, &self.me.instance_id),
@@ -94,7 +94,7 @@ impl Machine {
                 Some(Err(None)) => Standing::Unknown,
                 Some(Err(Some(refusal))) => Standing::Refused(refusal),
             },
-            // The view is of before the registration: that one takes a former self's place.
+            // The view is older than the registration, which takes the former incarnation's place.
             Some(former) if former.state == MemberState::Away => Standing::Unknown,
             Some(other) => {
                 Standing::Refused(MemberRefusal::InUse { instance_id: other.instance_id.clone(), address: other.address.clone() })
@@ -111,7 +111,7 @@ impl Machine {
         Standing::Stranger(Box::new(OtherWork { mine, group_name, group, member: doing.instance_id.clone() }).into())
     }
 
-    /// By which placer the group goes, if this member can serve that.
+    /// The placer for the group's fingerprint, if this member can serve it.
     fn serve(&self, group: Option<Fingerprint>) -> Standing {
         let known = self.placers.iter().find(|(fingerprint, _)| group.is_none_or(|group| group == *fingerprint));
         match (known, group) {
@@ -121,17 +121,16 @@ impl Machine {
         }
     }
 
-    /// Nothing, under the placement that the last snapshot was made by.
+    /// An empty share under the placement of the last snapshot.
     pub(super) fn none(&self) -> HeldShare {
         self.ownership.held.emptied()
     }
 
-    /// This member's slots: what it has by the view as it is, and would still have with its own mark in it. So nobody takes over from the
-    /// missing while the mark is on its way, and at one view no slot has two owners, whatever marks are on their way at whom: the shares
-    /// by the view as it is have no slot in common, and each keeps within its own. Placements are computed again only if what they depend
-    /// on has changed.
+    /// This member's slots: those that it owns by the view as it is and also with its own mark in it. So no member takes over from the
+    /// missing while the mark is being written. At one view no slot has two owners, whatever marks are being written: the shares by the
+    /// view as it is are disjoint, and each member stays within its own. Placements are recomputed only if their inputs have changed.
     ///
-    /// A key placement counts nobody who is missing, so there both views are one.
+    /// A key placement does not count missing members, so there both views are the same.
     fn share(
         &mut self,
         view: &Arc<View>,

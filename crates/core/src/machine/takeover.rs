@@ -1,16 +1,15 @@
-//! Slots and names that nobody claims: their owner is in the view and does not come, because it is refused, has no right to claim, or runs something
-//! else under the group's name. The next in line takes them.
+//! Slots and names that their owner does not claim although it is in the view: it is refused, may not claim, or runs something else under
+//! the group's name. The next member in line acquires them, and keeps them until the placement changes, which happens when the owner
+//! restarts or leaves.
 //!
-//! Nobody takes what belongs to a member that is away for a while: that is what its place is kept for.
-//!
-//! It keeps them until the placement changes, which it does when the owner is restarted or leaves.
+//! The share of a member that is away for a while is not taken over: its place is reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::{ClaimName, InstanceId, Moment, NameOwners, PlacementParams, REPLICAS_MAX, Replicas, Resource, View};
 
-/// How often unclaimed slots are looked for within one TTL.
+/// How often unclaimed slots are checked within one TTL.
 const LOOKS_PER_TTL: u32 = 4;
 
 /// Since when slots and names have had no holder.
@@ -18,16 +17,16 @@ const LOOKS_PER_TTL: u32 = 4;
 pub(super) struct Unclaimed {
     since: BTreeMap<Resource, Moment>,
     looked: Option<Moment>,
-    /// Who comes after whom in the present group, once that was needed.
+    /// The takeover order in the present group, once it was needed.
     order: Option<TakeoverOrder>,
 }
 
-/// Who comes after whom in one group.
+/// The order of takeover in one group.
 #[derive(Debug)]
 pub(super) struct TakeoverOrder {
     slots: Replicas,
     names: NameOwners,
-    /// Members whose share rests until they are back.
+    /// Members whose share is reserved until they return.
     resting: BTreeSet<InstanceId>,
 }
 
@@ -37,7 +36,7 @@ impl TakeoverOrder {
         Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names), resting }
     }
 
-    /// Whether it is left alone until its owner is back.
+    /// Whether the resource is reserved for an owner that is away.
     fn rests(&self, resource: &Resource) -> bool {
         let owner = match resource {
             Resource::Slot(slot) => self.slots.owners_of_slot(*slot, 1).next(),
@@ -46,7 +45,7 @@ impl TakeoverOrder {
         owner.is_some_and(|owner| self.resting.contains(owner))
     }
 
-    /// Whether `me` is among the owner and the first `after` behind it.
+    /// Whether `me` is the owner or one of the next `after` members.
     fn has(&self, resource: &Resource, after: usize, me: &InstanceId) -> bool {
         let count = after.saturating_add(1);
         match resource {
@@ -57,7 +56,7 @@ impl TakeoverOrder {
 }
 
 impl Unclaimed {
-    /// Forgets what it has seen: owners have their time to come again.
+    /// Forgets the past: owners get their full time again.
     pub(super) fn start_over(&mut self) {
         self.since.clear();
         self.order = None;
@@ -67,8 +66,8 @@ impl Unclaimed {
         self.looked.map_or(Moment::ZERO, |looked| looked.plus(ttl / LOOKS_PER_TTL))
     }
 
-    /// Looks, if it is time, at what is free, and gives what has been for at least a TTL and of which `me` is next: the first after the owner when
-    /// it is one, and so on.
+    /// Checks, if it is time, which resources are free. Returns those that have been free for at least a TTL and for which `me` is next:
+    /// the first member after the owner for one TTL, the second for two, and so on.
     pub(super) fn look(
         &mut self,
         now: Moment,
@@ -163,7 +162,7 @@ mod tests {
             assert!(!of_b.is_empty() && of_b.len() < 17);
             let mut unclaimed = Unclaimed::default();
             unclaimed.look(at(0), TTL, everything, group, &id("a"));
-            // After many TTLs everybody is in line.
+            // After many TTLs every member is in line.
             let taken = unclaimed.look(at(400_000), TTL, everything, group, &id("a"));
             assert_eq!(taken, everything().into_iter().filter(|resource| !of_b.contains(resource)).collect::<Vec<_>>());
         }

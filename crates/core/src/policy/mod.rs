@@ -1,4 +1,4 @@
-//! Validated policies: what a group has agreed on before anything is contacted.
+//! Validated policies: what a group agrees on before a backend is contacted.
 
 mod placement;
 mod timing;
@@ -21,13 +21,13 @@ use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
 /// The longest time for which a member goes on without the backend.
 pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
-/// The shortest time, beside none, for which a member's place is kept while it is away: shorter than this not every backend can do it.
+/// The shortest `rejoin_grace` other than zero: not every backend supports less.
 pub const REJOIN_GRACE_LEAST: Duration = Duration::from_secs(2);
-/// The longest.
+/// The longest `rejoin_grace`.
 pub const REJOIN_GRACE_MAX: Duration = Duration::from_hours(1);
 const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
 
-/// A setting that is not allowed: which, what it is, and what is allowed.
+/// A value that is not allowed: the setting, the value, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {value}: {allowed}")]
 pub struct PolicyError {
@@ -43,7 +43,7 @@ fn refuse(key: &'static str, value: impl fmt::Display, allowed: impl Into<String
     PolicyError { key, value: value.to_string(), allowed: allowed.into() }
 }
 
-/// Who may hold a key while views differ.
+/// Whether two members may own a key while their views differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum OwnershipMode {
@@ -63,27 +63,27 @@ impl OwnershipMode {
         }
     }
 
-    /// The mode of that name in the settings.
+    /// The mode with this name in the settings.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Eventual, Self::Exclusive].into_iter().find(|mode| mode.as_str() == name)
     }
 }
 
-/// What a member does when it loses the backend: its lease ends, or its view has been unproven for two TTLs.
+/// What a member does when it loses the backend: its lease ends, or its view has not been proven current for two TTLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum BackendLoss {
-    /// Owns nothing until it has joined again. Nothing is done twice.
+    /// Owns nothing until it has joined again. No work runs twice.
     #[default]
     Stop,
-    /// Goes on with its last view for at most this long, in state `stale`: nothing new is taken on, and work may be done twice.
+    /// Continues with its last view for at most `keep_for`, in state `stale`: it takes nothing new, and work may run twice.
     Keep {
         /// How long, from the deadline on.
         keep_for: Duration,
     },
 }
 
-/// How many members may vanish within one TTL before nobody takes over what they had, in percent of the active ones.
+/// How many members may vanish within one TTL before takeovers stop, in percent of the active members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MaxLoss(u8);
 
@@ -93,7 +93,7 @@ impl MaxLoss {
         u8::try_from(percent).ok().filter(|percent| (1..=99).contains(percent)).map(Self)
     }
 
-    /// Whether `missing` of `members` are more than may vanish.
+    /// Whether losing `missing` of `members` exceeds the limit.
     pub const fn is_exceeded(self, missing: usize, members: usize) -> bool {
         missing * 100 > members * self.0 as usize
     }
@@ -105,7 +105,7 @@ impl fmt::Display for MaxLoss {
     }
 }
 
-/// A named policy: the group, how keys are placed, how ownership is guarded.
+/// A named policy: the group, its placement and its kind of ownership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
@@ -115,30 +115,30 @@ pub struct Policy {
     pub group: GroupName,
     /// How keys are placed.
     pub placement: PlacementParams,
-    /// How keys are to be placed from the view on in which every member lists it; until then `placement` holds. Members with and without it
-    /// get on with each other.
+    /// The next placement: it applies from the first view in which every member lists it; until then `placement` does. Members with and
+    /// without it work together.
     pub next: Option<PlacementParams>,
     /// How ownership is guarded.
     pub ownership: OwnershipMode,
-    /// Below this number of active members nobody owns; 1 means no such gate.
+    /// With fewer active members than this no member owns anything; 1 disables the gate.
     pub min_members: u32,
-    /// How long a leaving member waits for work in flight; under exclusive ownership also how long work may go on in a slot that goes to
-    /// another member.
+    /// How long a leaving member waits for work in flight; under exclusive ownership also how long work may continue in a slot that goes
+    /// to another member.
     pub drain_timeout: Duration,
-    /// What becomes of a slot whose work does not end in that time; under exclusive ownership alone.
+    /// What happens to a slot whose work outlasts `drain_timeout`. Exclusive ownership only.
     pub on_drain_timeout: OnDrainTimeout,
-    /// Every epoch is above it. After the store of claims was wiped or replaced, the operator sets it above the highest epoch used before; at
-    /// most [`ClaimStore::FLOOR_MAX`]. Under exclusive ownership alone.
+    /// Every epoch is above it. After the store of claims was wiped or replaced, the operator sets it above the highest epoch used
+    /// before; at most [`ClaimStore::FLOOR_MAX`]. Exclusive ownership only.
     pub epoch_floor: u64,
-    /// Who gets what while the members' versions differ. Under exclusive ownership alone.
+    /// Who owns what while the members' versions differ. Exclusive ownership only.
     pub version_rule: VersionRule,
-    /// For how long a member that leaves keeps its place: placement counts it, and nobody serves its slots, until it is back under the same id or
-    /// that time is over. Zero: it has none. Members must agree on it.
+    /// How long a leaving member keeps its place: the placement counts it, and its slots are not served, until it returns under the same
+    /// id or this time has passed. Zero disables it. Members must agree on it.
     pub rejoin_grace: Duration,
     /// What a member does without the backend.
     pub on_backend_loss: BackendLoss,
-    /// When more members vanish within one TTL, nobody takes over what they had until enough are back or an operator confirms the loss;
-    /// `None`: it is taken over however many they are.
+    /// If more members vanish within one TTL, their slots are not taken over until enough of them return or an operator confirms the
+    /// loss. `None`: every loss is taken over.
     pub max_loss: Option<MaxLoss>,
 }
 
@@ -205,7 +205,7 @@ impl Policy {
         }
     }
 
-    /// What can and cannot be said beside `ownership`.
+    /// Checks the settings that depend on `ownership`.
     fn check_exclusive(&self) -> Result<(), PolicyError> {
         if self.epoch_floor > ClaimStore::FLOOR_MAX {
             return Err(refuse("epoch_floor", self.epoch_floor, format!("at most {} is allowed", ClaimStore::FLOOR_MAX)));
@@ -237,13 +237,13 @@ impl Policy {
         self.fingerprint_with(&self.placement)
     }
 
-    /// What a member's record lists: the fingerprint with `placement`, and with a `next` that one's behind it.
+    /// The fingerprints in a member's record: the one with `placement`, then, with a `next`, the one with that.
     pub fn fingerprints(&self) -> Vec<Fingerprint> {
         self.placements().map(|placement| self.fingerprint_with(&placement)).collect()
     }
 
-    /// How keys are placed in a view whose members agree on `group` ([`View::group_fingerprint`](crate::View)); `None` if this policy cannot
-    /// serve that. Where nobody lists anything it is `placement`.
+    /// The placement in a view whose members agree on `group` ([`View::group_fingerprint`](crate::View)); `None` if this policy cannot
+    /// serve it. It is `placement` if no member lists a fingerprint.
     pub fn serving(&self, group: Option<Fingerprint>) -> Option<PlacementParams> {
         let Some(group) = group else { return Some(self.placement) };
         self.placements().find(|placement| self.fingerprint_with(placement) == group)
@@ -253,7 +253,7 @@ impl Policy {
         std::iter::once(self.placement).chain(self.next)
     }
 
-    /// The key placement that `placement` or `next` names, if one does.
+    /// The key placement of `placement` or `next`, if either is one.
     pub fn by_key(&self) -> Option<KeyPlacement> {
         self.placements().find_map(|params| params.kind.by_key())
     }
@@ -270,7 +270,7 @@ impl Policy {
     }
 }
 
-/// The values of `next` have the ranges of the policy's own; an error names them as written.
+/// Checks `next` against the same ranges; errors name its settings as written.
 fn validated_next(next: PlacementParams) -> Result<PlacementParams, PolicyError> {
     next.validated().map_err(|error| {
         let key = match error.key {
@@ -306,7 +306,7 @@ mod tests {
         assert!(Timing::new(Duration::from_secs(1), None, Duration::from_millis(100)).is_ok());
     }
 
-    /// Consul grants half to a member that claims.
+    /// Consul grants half of the TTL to a member that claims.
     #[test]
     fn a_lease_that_ends_before_its_first_renewal_is_refused_and_the_longest_margin_named() {
         let timing = |ttl, margin| Timing::new(Duration::from_millis(ttl), None, Duration::from_millis(margin)).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// A wire format: workers in other languages compute it as docs/reference/placement.md says.
+    /// A wire format: workers in other languages compute it by docs/reference/placement.md.
     #[test]
     fn the_fingerprint_of_the_defaults_stays_what_it_is() {
         assert_eq!(policy().fingerprint().to_string(), "e4da8007a6415212");
