@@ -1,7 +1,7 @@
 //! The one public error.
 //!
-//! Shaped like `shardwise::Error` and not shared with it: what would be shared is twenty lines around the kind, the kinds have nothing in
-//! common, and a generic type behind both would be in every signature and page of documentation.
+//! Not shared with `shardwise::Error`, which has the same shape: the common part is about twenty lines, the kinds differ, and a generic
+//! type would appear in every signature and page of documentation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use shardwise::core::write_with_causes;
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure, by what can be done about it.
+/// The kind of a failure, by what can be done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An option is missing or not allowed. Nothing was contacted.
     Settings,
-    /// The store cannot be reached, is locked, or its disk is full; trying again may help.
+    /// The store cannot be reached, is locked, or its disk is full; a retry may help.
     Unavailable,
     /// The store's file, its directory or its database does not exist.
     Missing,
-    /// The file is there and is no database, or a damaged one.
+    /// The file exists but is not a database, or is damaged.
     NotADatabase,
     /// The store cannot be written.
     ReadOnly,
-    /// The store refuses this user, or cannot prove who it is: a password, a grant, a certificate.
+    /// The store rejects this user, or its identity cannot be verified: a password, a grant, a certificate.
     Denied,
     /// The store has no outbox yet, or one of another schema.
     Schema,
     /// Commits that the store had confirmed to this publisher are gone: a standby that lagged has taken over, or an older copy was restored.
     LostCommits,
-    /// Living publishers of this outbox use another number of slots.
+    /// Live publishers of this outbox use another number of slots.
     OtherSlots,
-    /// The event itself is refused: an empty name, a payload above the limit, an id that is already there.
+    /// The event itself is refused: an empty name, a payload above the limit, an id that already exists.
     Event,
-    /// The store answered something it should not be able to answer; please report it.
+    /// The store returned an answer that should be impossible; please report it.
     Internal,
 }
 
-/// A failure: kind, and one line that says what happened and what to do.
+/// A failure: its kind, and one line with what happened and what to do.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -48,7 +48,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of a store's or sink's own.
+    /// An error of a store or sink.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
@@ -59,19 +59,19 @@ impl Error {
         Self { source: Some(Arc::new(source)), ..self }
     }
 
-    /// What kind of failure.
+    /// The kind of the failure.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable)
     }
 }
 
 impl fmt::Debug for Error {
-    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error with `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
     }

@@ -1,4 +1,4 @@
-//! An event on its way in and on its way out.
+//! An event as it is written, and as it is delivered.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub const HEADERS_BYTES_MAX: usize = 65_536;
 /// What an event carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
-    /// Nothing: the event's type says it all.
+    /// No payload: the event's type is enough.
     None,
     /// Text; JSON if it parses as JSON.
     Text(String),
@@ -25,7 +25,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Its size in bytes.
+    /// The size in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -34,7 +34,7 @@ impl Payload {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -64,7 +64,7 @@ impl From<&serde_json::Value> for Payload {
     }
 }
 
-/// An event to be written, as its columns are called in the `outbox` table.
+/// An event to write; its fields are the columns of the `outbox` table.
 ///
 /// ```
 /// use shardwise_outbox::NewEvent;
@@ -80,16 +80,16 @@ pub struct NewEvent {
     pub aggregate_id: String,
     /// Column `type`: 1 to 255 bytes.
     pub event_type: String,
-    /// Column `payload`: at most [`PAYLOAD_BYTES_MAX`] unless the store says otherwise.
+    /// Column `payload`: at most [`PAYLOAD_BYTES_MAX`] unless the store has another limit.
     pub payload: Payload,
-    /// Column `id`: unique in the outbox; `None` draws a UUID.
+    /// Column `id`: unique in the outbox; `None` generates a UUID.
     pub id: Option<String>,
     /// Column `headers`: carried as `CloudEvents` attributes.
     pub headers: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl NewEvent {
-    /// An event without headers and with an id drawn for it.
+    /// An event without headers and with a generated id.
     pub fn new(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
@@ -106,13 +106,13 @@ impl NewEvent {
         }
     }
 
-    /// The same event under an id of the writer's own, so that writing it twice fails instead of sending it twice.
+    /// The same event with an id chosen by the writer, so that writing it twice fails instead of sending it twice.
     #[must_use]
     pub fn with_id(self, id: impl Into<String>) -> Self {
         Self { id: Some(id.into()), ..self }
     }
 
-    /// The same event with one header more.
+    /// The same event with one more header.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
         self.headers.get_or_insert_default().insert(name.into(), value.into());
@@ -124,7 +124,7 @@ impl NewEvent {
         format!("{}/{}", self.aggregate_type, self.aggregate_id)
     }
 
-    /// Checks what the table's constraints would refuse, with the field's name in the error. The payload's limit is the store's.
+    /// Checks the table's constraints and names the field in the error. The store checks its own payload limit.
     pub fn validated(&self) -> Result<()> {
         check("aggregatetype", &self.aggregate_type, NAME_BYTES_MAX)?;
         check("aggregateid", &self.aggregate_id, AGGREGATE_ID_BYTES_MAX)?;
@@ -143,13 +143,13 @@ fn check(column: &str, value: &str, bytes_max: usize) -> Result<()> {
     }
 }
 
-/// The store's number of an aggregate.
+/// The store's number for an aggregate.
 pub type AggregateId = i64;
 
 /// An event on its way to a sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id; the same on every repetition and replay, so that a consumer can drop what it has seen.
+    /// The id; the same for every repetition and replay, so that a consumer can drop duplicates.
     pub id: String,
     /// Column `aggregatetype`.
     pub aggregate_type: String,
@@ -163,13 +163,13 @@ pub struct Delivery {
     pub headers: Option<String>,
     /// When it was written, in milliseconds since 1970 by the writer's clock.
     pub created_at_unix_ms: i64,
-    /// Its place in the aggregate's commit order, from 1; rises without repeating, so a consumer can drop the past.
+    /// The position in the aggregate's commit order, from 1; it increases and never repeats, so a consumer can drop older events.
     pub sequence: u64,
-    /// The sequence it had first, if it is sent again on an operator's word: late by definition, and under a sequence of its own.
+    /// The original sequence, if an operator sends the event again: it then arrives late and with a new sequence.
     pub replayed: Option<u64>,
     /// The slot of its aggregate.
     pub slot: u32,
-    /// The epoch under which the slot is held by the publisher that sends it.
+    /// The epoch under which the sending publisher holds the slot.
     pub epoch: u64,
     /// The aggregate in the store.
     pub aggregate: AggregateId,
@@ -181,8 +181,8 @@ impl Delivery {
         format!("{}/{}", self.aggregate_type, self.aggregate_id)
     }
 
-    /// Its name as a message, by which a destination tells a repetition from news: its id, the same at every repetition. What is sent again on an
-    /// operator's word must not be taken for a repetition of what was sent before: it has `.r` and its new sequence behind its id.
+    /// The message id by which a destination recognizes repetitions: the event's id, the same for every repetition. A replay requested by
+    /// an operator must not be taken for a repetition, so its message id is the id followed by `.r` and the new sequence.
     pub fn message_id(&self) -> Cow<'_, str> {
         match self.replayed {
             None => Cow::Borrowed(&self.id),
@@ -190,7 +190,7 @@ impl Delivery {
         }
     }
 
-    /// About how many bytes it takes in memory and on the way.
+    /// The approximate size in bytes, in memory and on the wire.
     pub fn bytes(&self) -> usize {
         let names = self.id.len() + self.aggregate_type.len() + self.aggregate_id.len() + self.event_type.len();
         names + self.payload.len() + self.headers.as_ref().map_or(0, String::len)

@@ -1,9 +1,9 @@
-//! A transactional outbox: the application inserts events into a table in its own transaction, and publishers that share the work by
-//! consistent hashing send them on, in order within each aggregate, losing nothing.
+//! A transactional outbox: the application inserts events into a table in its own transaction. Publishers share the work by consistent
+//! hashing and deliver every event, in order within each aggregate.
 //!
-//! The parts: a [`Store`] where events wait (features `sqlite` and `postgres`), a [`Sink`] they go to, and an [`OutboxPublisher`] that asks a
-//! `shardwise::Sharding` which slots are its own and takes them under the store's fence. `decide` makes every decision and does nothing
-//! else; `publisher` carries them out.
+//! The parts: a [`Store`] that holds the events (features `sqlite` and `postgres`), a [`Sink`] that receives them, and an
+//! [`OutboxPublisher`] that asks a `shardwise::Sharding` for its slots and takes them under the store's fence. `decide` makes every
+//! decision and does no I/O; `publisher` carries the decisions out.
 //!
 #![doc = include_str!("../operations.md")]
 

@@ -1,4 +1,4 @@
-//! The engine's other half: from what is known to what is to be done.
+//! The output side of the engine: which actions follow from its state.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::retention::ROWS;
 use super::{Engine, EngineAction, PLACE_MAX, StoreCall};
 use crate::store::FetchRequest;
 
-/// The most bytes of one reading.
+/// The most bytes that one reading fetches.
 const FETCH_BYTES_MAX: usize = 16 << 20;
-/// So many outcomes make a recording that is not to be slowed down by heads that are tried later.
+/// A recording with at least this many outcomes does not wait for heads that are retried later.
 const MANY: usize = 32;
-/// How long those wait at most.
+/// The longest time for which recording a retry is deferred.
 const RETRIES_WITHIN: Duration = Duration::from_millis(100);
-/// Retention is the business of whoever holds this slot, so that one publisher does it.
+/// The publisher that holds this slot runs retention, so that only one publisher does.
 const SWEEP_SLOT: u32 = 0;
 
 impl Engine {
-    /// What is to be done now. To be asked after every input and whenever [`Engine::wake_at`] has come.
+    /// The actions to carry out now. Call it after every input and whenever [`Engine::wake_at`] has come.
     pub(crate) fn next(&mut self, now: Moment) -> Vec<EngineAction> {
         if !self.slots.fence_is_live(now) {
             self.lapse();
@@ -48,8 +48,9 @@ impl Engine {
         (!outcomes.is_empty() && self.under_way.insert(StoreCall::Record)).then_some(EngineAction::Record(outcomes))
     }
 
-    /// Heads that are tried later cost a recording statements of their own. While large ones follow each other they wait for company, so that one poison
-    /// head in each batch costs the rest next to nothing. Nothing is lost with one that is not written: its head is only tried sooner.
+    /// Whether the next recording includes heads that are retried later. They need extra statements, so while large recordings follow each
+    /// other they are deferred: a poison head in each batch then costs the other events almost nothing. Losing such an outcome is
+    /// harmless: its head is only retried sooner.
     fn retries_go_too(&mut self, now: Moment) -> bool {
         let (retries, others) = self.flow.retries_and_others();
         if others >= MANY {
@@ -61,7 +62,7 @@ impl Engine {
         go
     }
 
-    /// One step for the fence: being alive comes first, then giving back, then taking.
+    /// The next step for the fence: registering and touching first, then releasing, then taking.
     fn fence(&mut self, now: Moment) -> Option<EngineAction> {
         if self.gone || self.must_finish(now) {
             return Some(EngineAction::Finish);
@@ -93,14 +94,14 @@ impl Engine {
         self.slots.to_take(now).map(EngineAction::Take)
     }
 
-    /// Stopping, and either nothing was ever begun or the time is up.
+    /// Whether a stopping publisher must finish at once: it has never begun to register, or its time is up.
     fn must_finish(&self, now: Moment) -> bool {
         let never_began = !self.registered && !self.under_way.contains(&StoreCall::Fence);
         self.stop_by.is_some_and(|by| never_began || now >= by)
     }
 
     fn send(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
-        // While outcomes cannot be recorded, no more than they cover is sent.
+        // While outcomes cannot be recorded, sends are limited, so that the number of unrecorded events stays bounded.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
             let gate = |to: &DestinationKey, under_way| self.destinations.gate(to, under_way, now);
             let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, gate) else { break };
@@ -112,7 +113,7 @@ impl Engine {
         self.put_off(now, actions);
     }
 
-    /// Makes room for others where a destination is down.
+    /// Returns events for destinations that are down to the store, to make room for other events.
     fn put_off(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         if self.destinations.down() == 0 || self.flow.unrecorded() >= 2 * self.options.batch {
             return;
@@ -146,7 +147,7 @@ impl Engine {
         if self.poller.should_look(now) && self.under_way.insert(StoreCall::Look) {
             actions.push(EngineAction::Look);
         }
-        // With a retention of zero too: of what was delivered under another one.
+        // Also with a retention of zero: rows may have been delivered under another retention.
         let keeps = self.slots.holds_slot(SWEEP_SLOT);
         if keeps && self.retention.should_sweep(now) && self.under_way.insert(StoreCall::Sweep) {
             let (position, limit) = self.retention.sweeping(now);
@@ -157,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// Whether a reading fits into memory: one batch ahead of the one on its way.
+    /// Whether memory has room for another reading: one batch ahead of the batch that is being sent.
     fn has_room(&self) -> bool {
         self.flow.waiting_events() < self.options.batch && self.flow.waiting_bytes() < FETCH_BYTES_MAX
     }
@@ -172,14 +173,14 @@ impl Engine {
         }
     }
 
-    /// When to ask again although nothing has happened.
+    /// When to call [`Engine::next`] again if no input arrives.
     pub(crate) fn wake_at(&self, now: Moment) -> Moment {
         let gates = self.destinations.wake_at(|to| self.flow.sends_to(to), now);
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
         let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.retention.wake_at());
         let other = [fence, sweep, self.stop_by, self.retries_by].into_iter().chain(pauses).chain(gates).flatten();
-        // What is due and waits for an answer, or for room, comes up with that answer.
+        // Work that is due but waits for an answer or for room is checked again when that answer arrives.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
         wakes.min().unwrap_or_else(|| now.plus(self.options.poll))
     }

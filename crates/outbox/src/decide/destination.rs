@@ -1,4 +1,4 @@
-//! Failures: whether an event's attempt is charged, what becomes of the event, and whether its destination as a whole seems to be down.
+//! Failures: whether an attempt is charged to the event, what becomes of the event, and whether its destination seems to be down.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::sink::Refusal;
 use crate::store::{HeadTrouble, HeadUpdate};
 use crate::{AggregateId, Poison, PublisherOptions};
 
-/// The longest wait between attempts that are not charged, and between probes: how late the first event can be after an outage.
+/// The longest wait between attempts that are not charged, and between probes. It bounds the delay of the first event after an outage.
 const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
-/// So many aggregates in a row refused, and none accepted in between: the destination is taken to be down.
+/// After this many consecutive refused aggregates, with nothing accepted in between, the destination counts as down.
 const DOWN_AFTER: usize = 3;
 
-/// How the event at an aggregate's head has fared, on this publisher's clock.
+/// The failures of the event at an aggregate's head, on this publisher's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct HeadState {
     pub(crate) attempts: u32,
@@ -36,18 +36,18 @@ impl HeadState {
     }
 }
 
-/// What may be sent to a destination.
+/// What may be sent to a destination now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendGate {
     Open,
-    /// One event, to see whether it is up again.
+    /// One event, to test whether the destination is up again.
     Probe,
     Shut {
         until: Moment,
     },
 }
 
-/// What is known of one destination.
+/// The state of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct Destination {
     last_accepted: Option<Moment>,
@@ -56,9 +56,9 @@ pub(crate) struct Destination {
     down_since: Option<Moment>,
     probes: u32,
     probe_at: Moment,
-    /// The send that asks whether it is up again.
+    /// The send that tests whether the destination is up again.
     probing: Option<SendId>,
-    /// Its last words, while it is down.
+    /// The last refusal's message, while the destination is down.
     said: String,
 }
 
@@ -67,20 +67,20 @@ impl Destination {
         *self = Self { last_accepted: Some(now), ..Self::default() };
     }
 
-    /// It refused an event for good, which says that it is up, though nothing was accepted.
+    /// The destination refused an event permanently: it is up, although it accepted nothing.
     pub(crate) fn answered(&mut self) {
         *self = Self { last_accepted: self.last_accepted, ..Self::default() };
     }
 
-    /// This send is the one that [`SendGate::Probe`] allows.
+    /// Notes that this send is the one that [`SendGate::Probe`] allows.
     pub(crate) fn probing(&mut self, send: SendId) {
         self.probing = Some(send);
     }
 
-    /// The answer to a send of which nothing was accepted: it refuses the heads of these aggregates for the time being. Call it once for an
-    /// answer, and not for one that accepted something: what is refused beside that says nothing about the destination.
+    /// Notes an answer that accepted nothing and refused the heads of these aggregates temporarily. Call it once for each answer. Do not
+    /// call it for an answer that accepted something: a refusal beside an acceptance does not show that the destination is down.
     pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
-        // What was under way when it went down is the same news once more.
+        // An answer to a send that was already under way when the destination went down adds no information.
         if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {
             return;
         }
@@ -111,18 +111,18 @@ impl Destination {
         }
     }
 
-    /// Whether this failure is the event's own: something else was accepted since its last attempt, or it has lasted too long for an
-    /// outage.
+    /// Whether this failure counts as the event's own: the destination accepted something else since the event's last attempt, or the
+    /// failures have lasted longer than an outage may.
     fn charges(&self, head: HeadState, outage_limit: Duration, now: Moment) -> bool {
         let others_accepted = head.attempted_at.zip(self.last_accepted).is_some_and(|(attempted, accepted)| accepted > attempted);
-        // What was put off and not tried has no attempt before this one.
+        // An event that was put off and not tried has no earlier attempt to compare with.
         let others_accepted = others_accepted && head.failures > 0;
         let since = [head.failing_since, self.down_since].into_iter().flatten().min();
         others_accepted || since.is_some_and(|since| now.since(since) >= outage_limit)
     }
 
-    /// What becomes of the refused event at an aggregate's head. Call it after what was accepted before it is noted. `jitter` is a
-    /// random number.
+    /// Decides what becomes of the refused event at an aggregate's head. Call it before noting what was accepted after that event.
+    /// `jitter` is a random number.
     pub(crate) fn verdict(
         &self,
         refusal: &Refusal,
@@ -148,7 +148,8 @@ impl Destination {
         HeadUpdate::Retry { sequence, attempts, failures: head.failures.saturating_add(1), retry_in, error }
     }
 
-    /// What becomes of a head that is not tried because this destination is down: it waits until about the next probe, and nothing is charged.
+    /// The update for a head that is not tried because this destination is down: it waits until about the next probe, and no attempt is
+    /// charged.
     pub(crate) fn put_off(&self, head: HeadState, sequence: u64, backoff: Duration, now: Moment, jitter: u64) -> HeadUpdate {
         let delay = spread(exponential(backoff, self.probes, OUTAGE_DELAY_MAX), jitter);
         let retry_in = delay.max(self.probe_at.since(now));
@@ -156,12 +157,12 @@ impl Destination {
     }
 }
 
-/// Between half of a delay and the whole, so that what failed together is not tried together.
+/// A delay between half of `delay` and all of it, so that events that failed together are not retried together.
 fn spread(delay: Duration, jitter: u64) -> Duration {
     delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64)
 }
 
-/// A small random sequence from a seed (xorshift64*); for jitter only.
+/// A pseudo-random sequence from a seed (xorshift64*); for jitter only.
 #[derive(Debug)]
 pub(crate) struct Jitter(u64);
 
@@ -191,7 +192,7 @@ mod tests {
         PublisherOptions { max_attempts: 3, ..PublisherOptions::default() }
     }
 
-    /// Fails an event again and again, each time right when its retry is due; `between` may tell the destination something.
+    /// Fails an event `times` times, each time when its retry is due; `between` may change the destination in between.
     fn fail(times: usize, options: &PublisherOptions, mut between: impl FnMut(&mut Destination, Moment)) -> (HeadUpdate, Moment) {
         let (mut destination, mut head, mut now) = (Destination::default(), HeadState::default(), at(1));
         let mut last = HeadUpdate::Next;
@@ -267,7 +268,7 @@ mod tests {
             };
             assert!(retry_in >= second && retry_in <= 2 * second && error == "503", "{retry_in:?} {error}");
         }
-        // Put off without ever having been tried, and then others passed: the first attempt is not charged.
+        // The event was put off without being tried, and others were accepted: its first attempt is not charged.
         destination.accepted(at(3));
         head = HeadState { attempted_at: Some(at(1)), failing_since: Some(at(1)), ..HeadState::default() };
         let verdict = destination.verdict(&Refusal::retryable("503"), head, 9, &options(), at(4), 0);

@@ -1,8 +1,10 @@
-//! The destinations of one sink, each with a circuit of its own: what one of them refuses is charged to nobody else, and holds nobody else up.
+//! The destinations of one sink, each with its own circuit breaker: a failing destination neither charges nor delays events for other
+//! destinations.
 //!
-//! What waits for one that is down must not fill the memory, because then nothing of the others would be read. So it is put off: back into the
-//! store until about the next probe, also for a destination that was last heard of long ago. Where none is known to accept anything, everything may be down, and putting off would only keep the store
-//! busy: it goes in steps then, each twice as far from the one before.
+//! Events for a destination that is down must not fill the memory, because then no events for other destinations could be read. They are
+//! put off: returned to the store until about the next probe, even if the destination was last heard from long ago. If no destination is
+//! known to accept anything, the whole sink may be down. Events are then put off in steps, each twice as long as the one before, to keep
+//! the load on the store low.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,19 +18,19 @@ use super::io::SendId;
 use super::pause::exponential;
 use crate::{AggregateId, Delivery};
 
-/// So many are remembered. Of more, the one that was not heard of for the longest time is forgotten: its next failure is not charged, and it is
-/// open until it has failed again.
+/// The most destinations that are remembered. Beyond this the one not heard from for the longest time is forgotten. Its next failure is
+/// not charged, and it counts as open until it fails again.
 pub(super) const DESTINATIONS_MAX: usize = 1_024;
-/// As long after something was accepted as others are taken to be up.
+/// For this long after any acceptance, the other destinations are assumed to be up.
 const LIVELY: Duration = Duration::from_secs(1);
-/// Between two steps of putting off while nothing is accepted, at first and at most.
+/// The first and the longest interval between two steps of putting events off while nothing is accepted.
 const STEP: Duration = Duration::from_millis(250);
 const STEP_MAX: Duration = Duration::from_millis(500);
 
-/// Where an event goes within the sink; `None` is the sink as a whole.
+/// The destination of an event within the sink; `None` if the sink is a single destination.
 pub(crate) type DestinationKey = Option<Arc<str>>;
 
-/// Says where an event goes: always the same of the same event.
+/// Maps an event to its destination; must return the same destination for the same event.
 #[derive(Clone)]
 pub(crate) struct DestinationResolver(Arc<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>);
 
@@ -43,7 +45,7 @@ impl DestinationResolver {
 }
 
 impl Default for DestinationResolver {
-    /// The sink is one destination.
+    /// The sink is a single destination.
     fn default() -> Self {
         Self::new(|_| None)
     }
@@ -58,26 +60,26 @@ impl fmt::Debug for DestinationResolver {
 #[derive(Debug, Default)]
 struct DestinationEntry {
     destination: Destination,
-    /// It has accepted something, ever.
+    /// Whether it has ever accepted anything.
     accepted: bool,
-    /// Rises with every word of it, over all destinations.
+    /// A counter over all destinations: its value at the last answer from this one.
     heard: u64,
 }
 
 impl DestinationEntry {
-    /// Up as far as anybody knows, however long ago it was asked.
+    /// Whether it has accepted something and is not known to be down, however long ago that was.
     const fn is_good(&self) -> bool {
         self.accepted && !self.destination.is_down()
     }
 }
 
-/// What is known of a sink's destinations.
+/// The state of all destinations of a sink.
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
     words: u64,
     down: usize,
-    /// So many have accepted something and are not down.
+    /// The number of destinations that have accepted something and are not down.
     good: usize,
     news: Vec<(DestinationKey, bool)>,
     last_accepted: Option<Moment>,
@@ -86,7 +88,7 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
-    /// Changes what is known of a destination; `accepts` says that it has accepted something.
+    /// Changes the state of a destination; `accepts` says whether it has just accepted something.
     fn tell(&mut self, to: &DestinationKey, accepts: bool, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
             self.forget_one();
@@ -105,7 +107,7 @@ impl Destinations {
         }
     }
 
-    /// One that is up, if there is one.
+    /// Forgets the destination heard from longest ago, preferring one that is up.
     fn forget_one(&mut self) {
         let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
         let Some(oldest) = oldest.map(|(to, _)| to.clone()) else { return };
@@ -142,12 +144,12 @@ impl Destinations {
         self.tell(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
     }
 
-    /// What may be sent there, where so many sends are under way.
+    /// What may be sent to a destination that already has `sends_under_way` sends.
     pub(crate) fn gate(&self, to: &DestinationKey, sends_under_way: usize, now: Moment) -> SendGate {
         self.known.get(to).map_or(SendGate::Open, |known| known.destination.gate(sends_under_way, now))
     }
 
-    /// Judges by what is known of that destination.
+    /// Applies `judge` to the state of that destination.
     pub(crate) fn judge<T>(&self, to: &DestinationKey, judge: impl FnOnce(&Destination) -> T) -> T {
         match self.known.get(to) {
             Some(known) => judge(&known.destination),
@@ -159,17 +161,17 @@ impl Destinations {
         self.down
     }
 
-    /// Destinations that went down (true) or answer again since the last time.
+    /// Destinations that went down (`true`) or are up again (`false`) since the last call.
     pub(crate) fn news(&mut self) -> Vec<(DestinationKey, bool)> {
         std::mem::take(&mut self.news)
     }
 
-    /// Whether what waits for a destination that is down may be put off now. A sink that is one destination has nobody else to make room for.
+    /// Whether events for a destination that is down may be put off now. A sink with a single destination never puts events off.
     pub(crate) fn may_put_off(&self, to: &DestinationKey, now: Moment) -> bool {
         to.is_some() && (self.is_lively(now) || now >= self.step_at)
     }
 
-    /// Something was put off.
+    /// Notes that something was put off.
     pub(crate) fn put_off(&mut self, now: Moment) {
         if !self.is_lively(now) {
             self.step_at = now.plus(exponential(STEP, self.steps, STEP_MAX));
@@ -181,7 +183,7 @@ impl Destinations {
         self.good > 0 || self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
     }
 
-    /// When a gate opens for a probe, or the next step may be taken; `sends_to` says how many sends are under way.
+    /// When a gate opens for a probe, and when the next step of putting off is allowed; `sends_to` returns the number of sends under way.
     pub(crate) fn wake_at(&self, sends_to: impl Fn(&DestinationKey) -> usize, now: Moment) -> [Option<Moment>; 2] {
         let until = |(to, known): (&DestinationKey, &DestinationEntry)| {
             let under_way = sends_to(to);

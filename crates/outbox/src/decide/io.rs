@@ -1,4 +1,4 @@
-//! What the decisions are told, and what they ask for.
+//! The inputs and actions of the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::Delivery;
 use crate::sink::Acceptance;
 use crate::store::{FetchRequest, FetchResult, Hold, Outcome, SweepResult, TouchReply};
 
-/// Tells one send from every other of the same publisher.
+/// Identifies a send within one publisher.
 pub(crate) type SendId = u64;
 
-/// Something that happened. Every action but `Cancel` is answered by exactly one input.
+/// An event for the engine. Every action except `Cancel` is answered by exactly one input.
 #[derive(Debug)]
 pub(crate) enum EngineInput {
-    /// What the sharding says: these slots, until then (`None`: for ever).
+    /// The slots that the sharding assigns until that time (`None`: without limit).
     Wanted { slots: SlotSet, until: Option<Moment> },
-    /// The publisher is announced; the request started then.
+    /// The publisher is registered; `started` is when the request began.
     Registered { started: Moment },
-    /// The answer to `TouchReply`, which started then.
+    /// The answer to `TouchReply`; `started` is when the request began.
     Touched { started: Moment, touch: TouchReply },
     /// The answer to `Take`.
     Taken(Vec<Hold>),
@@ -29,30 +29,30 @@ pub(crate) enum EngineInput {
     Gone,
     /// The answer to `Look`.
     Looked(Option<u64>),
-    /// The answer to `Place`: so many aggregates had no hash.
+    /// The answer to `Place`: the number of aggregates that had no hash.
     Placed(usize),
     /// The answer to `Fetch`.
     Fetched(FetchResult),
-    /// The answer to `Send`. With `unknown_end` (it took too long, or broke) more may have arrived than was accepted.
+    /// The answer to `Send`. If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
     Sent { id: SendId, accepted: Acceptance, unknown_end: bool },
     /// The answer to `Record`: these holds were fenced.
     Recorded { fenced: Vec<Hold> },
     /// The answer to `Sweep`.
     Swept(SweepResult),
-    /// The answer to `Clean`: whether the same may find more at once.
+    /// The answer to `Clean`; `more`: whether the same step may find more immediately.
     Cleaned { more: bool },
-    /// The store failed on that one, and nothing is known to have happened.
+    /// This call to the store failed; it may have taken effect.
     Failed(StoreCall),
-    /// Somebody in this process says that there is something new.
+    /// Another part of this process reports that there is something new.
     Nudged,
-    /// Stop: finish or give back what is in flight until then.
+    /// Stop: finish or return what is in flight by that time.
     Stop { by: Moment },
 }
 
-/// The calls to the store that can fail.
+/// The kinds of call to the store that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StoreCall {
-    /// Register, touch, take, release, leave: one at a time.
+    /// Register, touch, take, release and leave, of which one runs at a time.
     Fence,
     Look,
     Place,
@@ -62,7 +62,7 @@ pub(crate) enum StoreCall {
     Clean,
 }
 
-/// Something to be done.
+/// An action for the runner to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineAction {
     Register,
@@ -79,7 +79,7 @@ pub(crate) enum EngineAction {
         id: SendId,
         batch: Arc<[Delivery]>,
     },
-    /// Drop a send; there will be no answer.
+    /// Drop a send; no answer follows.
     Cancel(SendId),
     Record(Vec<Outcome>),
     Sweep {
@@ -87,7 +87,7 @@ pub(crate) enum EngineAction {
         position: i64,
         limit: usize,
     },
-    /// What falls due now and then. It goes wrong or well without anything else.
+    /// Periodic cleaning. Its failure affects nothing else.
     Clean {
         parked_retention: Duration,
         limit: usize,
@@ -96,31 +96,31 @@ pub(crate) enum EngineAction {
     Finish,
 }
 
-/// Sums since the start, and how things stand.
+/// Sums since the start, and current values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counters {
     /// Events accepted by the sink and marked.
     pub(crate) delivered: u64,
-    /// Events sent again after a send whose end is not known.
+    /// Events sent again after a send whose outcome is unknown.
     pub(crate) repeated: u64,
-    /// Heads that failed, or whose destination was down, and that are tried later.
+    /// Heads that failed, or whose destination was down, and that will be retried.
     pub(crate) retried: u64,
     /// Aggregates blocked.
     pub(crate) blocked: u64,
     /// Events set aside.
     pub(crate) parked: u64,
-    /// Events given up for good.
+    /// Events given up permanently.
     pub(crate) discarded: u64,
-    /// Slots found to be another's at a write or a touch.
+    /// Slots found at a write or a touch to be held by another publisher.
     pub(crate) fenced: u64,
-    /// Times the own fence ran out before it could be renewed.
+    /// The number of times this publisher's fence expired before it was renewed.
     pub(crate) lapsed: u64,
-    /// Slots held now.
+    /// The number of slots held now.
     pub(crate) held: u32,
-    /// Slots the sharding gives now.
+    /// The number of slots that the sharding assigns now.
     pub(crate) wanted: u32,
-    /// Events in memory now, on their way or waiting.
+    /// The number of events in memory now, waiting or being sent.
     pub(crate) in_memory: usize,
-    /// Destinations that are taken to be down.
+    /// The number of destinations that count as down.
     pub(crate) destinations_down: usize,
 }

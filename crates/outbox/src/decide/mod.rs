@@ -1,8 +1,9 @@
-//! Every decision of a publisher: a state machine without a clock, randomness or I/O. It is told what happened ([`EngineInput`]) and asked what
-//! to do ([`Engine::next`]), and the runner does it.
+//! Every decision of a publisher: a state machine without a clock, randomness or I/O. The runner feeds it inputs ([`EngineInput`]), asks
+//! for actions ([`Engine::next`]) and carries them out.
 //!
-//! Parts: this file (taking note), `act` (what to do), `slots` (what to take and give back), `flow` (the way of events), `destination` (failures), `destinations` (each its own), `poll`
-//! (when to read), `retention` (when to delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
+//! Parts: this file (inputs), `act` (actions), `slots` (what to take and release), `flow` (the path of events), `destination` (failures),
+//! `destinations` (one circuit breaker each), `poll` (when to read), `retention` (when to delete), `pause` (a failing store). At most one
+//! call of each kind is under way; touches, takes and releases count as one kind.
 
 mod act;
 mod destination;
@@ -37,18 +38,18 @@ use crate::sink::{Acceptance, SinkLimits};
 use crate::store::{FetchResult, HeadUpdate, Hold, Outcome, TouchReply};
 use crate::{AggregateId, PublisherOptions};
 
-/// The most aggregates that get their hash in one go.
+/// The most aggregates whose hashes are written in one call.
 const PLACE_MAX: usize = 1_000;
 /// What one destination refused in one answer.
 #[derive(Default)]
 struct DestinationRefusal {
     aggregates: Vec<AggregateId>,
-    /// It refused something for good, and so it is there.
+    /// Whether it refused something permanently, which shows that it is up.
     for_good: bool,
     said: String,
 }
 
-/// A publisher's mind.
+/// The state machine of a publisher.
 #[derive(Debug)]
 pub(crate) struct Engine {
     options: PublisherOptions,
@@ -58,21 +59,21 @@ pub(crate) struct Engine {
     stop_by: Option<Moment>,
     gone: bool,
     slots: PublisherSlots,
-    /// The slots' state when what waits was last looked through.
+    /// The state of the slots when the waiting events were last checked.
     looked_through: (u64, bool, bool),
     flow: Flow,
     destinations: Destinations,
     poller: PollSchedule,
     touch_at: Moment,
-    /// Behind this hash the next reading begins.
+    /// The next reading begins behind this hash.
     cursor: Option<u64>,
-    /// So many events the next reading takes at most.
+    /// The most events that the next reading fetches.
     reading: usize,
-    /// How much of the circle readings in a row have gone without finding anything.
+    /// How much of the hash circle consecutive readings have covered without finding anything.
     barren: u64,
-    /// When heads that are tried later must be recorded.
+    /// When heads to retry later must be recorded.
     retries_by: Option<Moment>,
-    /// Until then they may wait for others.
+    /// Until then those heads may wait for other outcomes.
     busy_until: Moment,
     retention: Retention,
     under_way: BTreeSet<StoreCall>,
@@ -85,7 +86,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// A publisher of `slots` slots; `seed` is a random number.
+    /// An engine for an outbox of `slots` slots; `seed` is a random number.
     pub(crate) fn new(options: PublisherOptions, limits: SinkLimits, timing: Timing, slots: u32, seed: u64) -> Self {
         Self {
             poller: PollSchedule::new(options.poll),
@@ -116,12 +117,12 @@ impl Engine {
         }
     }
 
-    /// The same for a sink of several destinations, which `address` tells apart.
+    /// The same for a sink of several destinations, which `address` distinguishes.
     pub(crate) fn addressed(self, address: DestinationResolver) -> Self {
         Self { flow: Flow::addressed(address), ..self }
     }
 
-    /// Takes note of something that happened.
+    /// Processes an input.
     pub(crate) fn on(&mut self, input: EngineInput, now: Moment) {
         match input {
             EngineInput::Wanted { slots, until } if self.stop_by.is_none() => self.slots.want(slots, until),
@@ -210,20 +211,20 @@ impl Engine {
         let found = !fetched.runs.is_empty();
         let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
         self.poller.read(found, more);
-        // Cut short, perhaps by aggregates that have nothing to send: those count as well.
+        // The reading was cut short, perhaps by aggregates that have nothing to send: those count as well.
         let is_full = fetched.resume.is_some();
         self.reading = if is_full { self.reading * 2 } else { PublisherOptions::POLL_EVENTS }.min(self.options.batch);
         for run in fetched.runs {
-            // What was read under another epoch than ours, or for a slot given up meanwhile, is not ours to send.
+            // Events that were read under another epoch, or for a slot released meanwhile, are not ours to send.
             if self.slots.may_send(run.hold, now) {
                 self.flow.add(run, now);
             }
         }
     }
 
-    /// Moves the cursor to where the reading stopped, and answers whether to read on from there at once. A store may have to look at
-    /// aggregates that turn out to have nothing to send, and then even a reading without events was cut short. Once that has gone all the
-    /// way around, there is nothing, and the next reading waits for its time.
+    /// Moves the cursor to where the reading stopped, and returns whether to continue reading immediately. A store may have to visit
+    /// aggregates that turn out to have nothing to send, so even a reading without events may have been cut short. Once such readings have
+    /// gone around the whole circle, nothing is pending, and the next reading waits for its time.
     fn goes_on(&mut self, found: bool, resume: Option<u64>) -> bool {
         let Some(stopped) = resume else {
             self.barren = 0;
@@ -232,7 +233,7 @@ impl Engine {
             }
             return false;
         };
-        // 0: the whole way, or none.
+        // 0 means the whole circle, or nothing.
         let step = stopped.wrapping_sub(self.cursor.unwrap_or(u64::MAX));
         self.cursor = Some(stopped);
         let so_far = self.barren.checked_add(step).filter(|_| step > 0 && !found);
@@ -259,7 +260,7 @@ impl Engine {
             }
             destinations.judge(to, |destination| destination.verdict(refusal, head, sequence, options, now, jitter.next()))
         });
-        // One judgement of each destination for one answer, whatever the order of its parts.
+        // Each destination is judged once for one answer, whatever the order of its parts.
         for (to, DestinationRefusal { aggregates, for_good, said }) in refused {
             if for_good {
                 destinations.answered(&to);
@@ -297,7 +298,8 @@ impl Engine {
         }
     }
 
-    /// These holds are another's: the slots, what waits of them, and sends of nothing else go; they are taken again by the usual rule.
+    /// Another publisher holds these slots: drops them, their waiting events, and sends that contain nothing else. They are taken again as
+    /// usual.
     fn lose(&mut self, holds: &[Hold]) {
         if holds.is_empty() {
             return;
@@ -307,7 +309,7 @@ impl Engine {
         self.cancel(|hold| holds.contains(&hold));
     }
 
-    /// The own fence has run out: others may have taken everything.
+    /// This publisher's fence has expired: others may have taken every slot.
     fn lapse(&mut self) {
         if self.slots.held_count() == 0 {
             return;
@@ -327,7 +329,7 @@ impl Engine {
     fn failed(&mut self, call: StoreCall, now: Moment) {
         self.under_way.remove(&call);
         match call {
-            // It may have happened all the same: the touch reads what the store has.
+            // The call may have taken effect: the next touch reads the state of the store.
             StoreCall::Fence => {
                 self.touch_at = now;
                 self.fence_pause.failed(now);
@@ -346,7 +348,7 @@ impl Engine {
         }
     }
 
-    /// Destinations that went down (true) or answer again since the last time.
+    /// Destinations that went down (`true`) or are up again (`false`) since the last call.
     pub(crate) fn destination_news(&mut self) -> Vec<(DestinationKey, bool)> {
         self.destinations.news()
     }

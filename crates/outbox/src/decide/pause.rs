@@ -1,4 +1,4 @@
-//! Waiting after failed calls to the store: a little longer each time.
+//! Backoff after failed calls to the store.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use shardwise::Moment;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// A pause that grows with every failure in a row.
+/// A backoff that grows with every consecutive failure.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pause {
     failures: u32,
@@ -28,13 +28,13 @@ impl Pause {
         now >= self.until
     }
 
-    /// When it ends, if it has not.
+    /// When the backoff ends, if it has not ended.
     pub(crate) fn until(&self, now: Moment) -> Option<Moment> {
         (!self.over(now)).then_some(self.until)
     }
 }
 
-/// `first` doubled `doublings` times, at most `longest`.
+/// `first` doubled `doublings` times, but at most `longest`.
 pub(crate) fn exponential(first: Duration, doublings: u32, longest: Duration) -> Duration {
     first.checked_mul(1u32.checked_shl(doublings).filter(|_| doublings < 31).unwrap_or(u32::MAX)).map_or(longest, |d| d.min(longest))
 }

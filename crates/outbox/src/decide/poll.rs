@@ -1,4 +1,4 @@
-//! When to look for changes, and when to read.
+//! When to check for changes, and when to read.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,12 +8,12 @@ use shardwise::Moment;
 
 use crate::PublisherOptions;
 
-/// Retries beyond so many are found by the regular reading instead of at their exact time.
+/// Retries beyond this number are found by the regular reading instead of at their exact time.
 const RETRIES_MAX: usize = 10_000;
-/// Between two looks at a store whose change mark costs next to nothing, while others keep it busy.
+/// The longest interval between two checks of a store with a cheap change mark, while other writers keep it busy.
 const MARKED_LOOK_MAX: Duration = Duration::from_millis(100);
 
-/// What the publisher knows about there being something new.
+/// Whether there is, or may be, something new to read.
 #[derive(Debug)]
 pub(crate) struct PollSchedule {
     poll: Duration,
@@ -22,10 +22,10 @@ pub(crate) struct PollSchedule {
     /// There may be aggregates without a hash.
     place: bool,
     mark: Option<u64>,
-    /// Grows while nothing is found.
+    /// The current interval between checks; it grows while nothing is found.
     wait: Duration,
     look_at: Moment,
-    /// A reading is due by then whatever the marks say.
+    /// A reading is due by then, whatever the change marks say.
     read_by: Moment,
     retries: BinaryHeap<Reverse<Moment>>,
 }
@@ -44,17 +44,17 @@ impl PollSchedule {
         }
     }
 
-    /// There is something to read for certain or very likely.
+    /// There is certainly, or very likely, something to read.
     pub(crate) fn more(&mut self) {
         self.dirty = true;
     }
 
-    /// Somebody has written.
+    /// A writer has reported a commit.
     pub(crate) fn nudged(&mut self) {
         (self.dirty, self.place, self.wait) = (true, true, PublisherOptions::POLL_MIN);
     }
 
-    /// A retry is due then.
+    /// A retry is due at that time.
     pub(crate) fn retry_at(&mut self, at: Moment) {
         if self.retries.len() < RETRIES_MAX {
             self.retries.push(Reverse(at));
@@ -79,7 +79,7 @@ impl PollSchedule {
         self.place
     }
 
-    /// Aggregates get their hashes now; whatever comes later sets the flag again.
+    /// Hashes are being written now; aggregates that arrive later set the flag again.
     pub(crate) fn placing(&mut self) {
         self.place = false;
     }
@@ -101,7 +101,7 @@ impl PollSchedule {
         self.dirty
     }
 
-    /// A reading begins; whatever comes later sets the flag again.
+    /// A reading begins; changes that arrive later set the flag again.
     pub(crate) fn reading(&mut self, now: Moment) {
         self.dirty = false;
         self.read_by = now.plus(self.poll);

@@ -1,8 +1,9 @@
-//! When delivered rows are deleted, and how many in one step: few at a time while there is little, and as fast as they come while there is much.
+//! When delivered rows are deleted, and how many in one step: small steps while there is little to delete, and the full rate while there
+//! is much.
 //!
-//! A step holds the locks of its rows, so it grows only while steps are short. Between two steps others have the store for a part of the time that the
-//! step took, or for as long as it let nobody else write, so that neither publishing nor writing has to wait for a long deletion. Where most of what is
-//! old may not go yet, being pending, looking through it has time.
+//! A step holds the locks of its rows, so it grows only while steps are short. Between two steps the store is free for other work for part
+//! of the step's duration, or for as long as the step blocked other writers, so that a long deletion delays neither publishing nor
+//! writing. While most old rows cannot be deleted yet because they are pending, the scan is slow.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use shardwise::Moment;
 
 use crate::store::SweepResult;
 
-/// Rows of a step, at first and at most.
+/// The rows of a step: at first and at most.
 pub(super) const ROWS: usize = 1_000;
 const ROWS_MAX: usize = 16_000;
-/// Between two steps while there is more: the longest, and what part of the last step's time.
+/// The pause between two steps while there is more to delete: the longest, and as a fraction of the last step's duration.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_PART: u32 = 4;
-/// Between two steps while there is not.
+/// The interval between two steps while there is nothing more.
 pub(super) const EVERY: Duration = Duration::from_mins(1);
-/// A step that takes less may be larger next time, and one that takes more must be smaller.
+/// A step that takes less time may be larger next time; a longer step must be smaller next time.
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_millis(50);
 
-/// Where the retention stands.
+/// The progress of retention.
 #[derive(Debug)]
 pub(super) struct Retention {
     sweep_at: Moment,
@@ -43,14 +44,14 @@ impl Retention {
         now >= self.sweep_at
     }
 
-    /// A step begins: where, and with how many rows at most.
+    /// A step begins: returns where, and its largest number of rows.
     pub(super) fn sweeping(&mut self, now: Moment) -> (i64, usize) {
         self.began = now;
         (self.position, self.rows)
     }
 
-    /// A step has ended; with a position to go on from it was full of rows that are old enough for `retention`, or, with a retention of zero, there are more
-    /// aggregates to look at, of which as a rule none has anything.
+    /// A step has ended. If it returned a position to continue from, it was full of rows that are old enough for `retention`, or, with a
+    /// retention of zero, more aggregates remain to be visited, most of which have nothing to delete.
     pub(super) fn swept(&mut self, swept: SweepResult, retention: Duration, now: Moment) {
         self.position = swept.resume.unwrap_or(0);
         let took = now.since(self.began);
@@ -97,12 +98,13 @@ mod tests {
     use crate::sink::SinkLimits;
     use crate::store::TouchReply;
 
-    /// A publisher whose store has `rows` old rows and takes `cost` for a thousand of them, for ten seconds. Answers with each step: when it began (ms), its rows, and how long it took.
+    /// Simulates ten seconds of a store that has `rows` old rows and takes `cost` to delete a thousand of them. Returns each step: when it
+    /// began (ms), its rows, and how long it took.
     fn sweep(retention: Duration, rows: usize, cost: Duration) -> Vec<(u64, usize, Duration)> {
         sweep_of(retention, rows, cost, |rows, _| SweepResult { deleted: rows, ..SweepResult::default() })
     }
 
-    /// The same; `swept` says what a step of so many rows and such a time has come to.
+    /// The same; `swept` returns the result of a step from its number of rows and its duration.
     fn sweep_of(
         retention: Duration,
         mut rows: usize,
@@ -136,7 +138,7 @@ mod tests {
         steps
     }
 
-    /// What a publisher delivers in a second must not take longer to delete.
+    /// Deleting the rows that a publisher delivers in a second must not take longer than a second.
     #[test]
     fn a_backlog_of_old_rows_goes_as_fast_as_a_publisher_delivers() {
         let steps = sweep(Duration::from_hours(6), 100_000_000, Duration::from_millis(5));
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!(steps.iter().map(|(_, rows, _)| *rows).collect::<Vec<_>>(), [1_000, 2_000, 4_000, 3_000]);
     }
 
-    /// Without retention there is as a rule nothing to delete, however many aggregates are looked at.
+    /// With a retention of zero there is usually nothing to delete, however many aggregates are visited.
     #[test]
     fn looking_through_aggregates_has_time() {
         let steps = sweep(Duration::ZERO, 100_000_000, Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Stories of a sink with several destinations, one of which is down: aggregates with an even number go to one, the others to the other.
+//! Tests of a sink with two destinations, one of which is down: aggregates with an even number go to one, the others to the other.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn single(aggregate: AggregateId) -> EventRun {
     run(aggregate, HOLD, 1..=1, 1)
 }
 
-/// All of a batch but for these aggregates.
+/// Accepts a whole batch except these aggregates.
 fn all_but(events: usize, refused: &[AggregateId]) -> Acceptance {
     let apart = refused.iter().map(|aggregate| (*aggregate, (0, Some(Refusal::retryable("503"))))).collect();
     Acceptance { apart, ..accepted(events) }
@@ -30,7 +30,7 @@ fn retries(outcomes: &[Outcome]) -> Vec<(AggregateId, u32, u32)> {
     outcomes.iter().filter_map(retry).collect()
 }
 
-/// An engine that has just found the even ones down.
+/// An engine that has just found the destination of the even aggregates down.
 fn with_one_down() -> Engine {
     let mut engine = two(SinkLimits::default());
     let actions = read(&mut engine, (1..=6).map(single).collect(), at(3));
@@ -50,7 +50,7 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     assert_eq!(retries(&recorded(&actions)), [(8, 0, 0), (10, 0, 0)], "not tried, and not charged");
     assert_eq!(engine.counters(at(5)).in_memory, 2, "and nothing of it is kept");
     answer(&mut engine, 1, accepted(2), at(6));
-    // When it is time for the probe, one event asks, and the rest waits for the next time.
+    // When the probe is due, one event is sent, and the rest waits.
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(7));
     let probe_at = at(4).plus(engine.options.backoff);
     assert!(fetches(&engine.next(at(7))));
@@ -80,7 +80,7 @@ fn an_attempt_is_charged_by_what_its_own_destination_has_accepted() {
     }
 }
 
-/// Answers that do not come for a long time take the whole sink's sends, unless some are kept for others.
+/// Sends to a destination that hangs would use all sends of the sink unless some are reserved for other destinations.
 #[test]
 fn a_destination_that_hangs_leaves_sends_to_the_others() {
     let limits = SinkLimits { batch_events: 1, concurrency: 4, mixed: false, ..SinkLimits::default() };
@@ -93,7 +93,7 @@ fn a_destination_that_hangs_leaves_sends_to_the_others() {
     assert_eq!(sent(&answer(&mut engine, 3, accepted(1), at(5))), [(4, vec!["3-1".into()])]);
 }
 
-/// Everything is down, or that is all there is: what waits goes back in steps, and the store has its peace.
+/// While nothing is accepted, waiting events return to the store in steps, so that the store is not kept busy.
 #[test]
 fn while_nothing_is_accepted_little_is_put_off() {
     let mut engine = two(SinkLimits { batch_events: 3, ..SinkLimits::default() });
@@ -117,7 +117,7 @@ fn while_nothing_is_accepted_little_is_put_off() {
     assert_eq!(put_off, 30, "a batch of ten at once, after 250 ms and after 750");
 }
 
-/// A sink that breaks its word about destinations costs batches, and nobody stops.
+/// A resolver that changes its answer costs batches but blocks no event.
 #[test]
 fn a_destination_that_is_another_one_each_time_stops_nobody() {
     let asked = std::sync::atomic::AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Which slots to take and which to give back: what the sharding says against what the fence says.
+//! Which slots to take and which to release: the slots that the sharding assigns, compared with those that the fence confirms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use shardwise::{Moment, SlotSet};
 use super::pause::exponential;
 use crate::store::Hold;
 
-/// Between two tries to take a slot that its former holder has not given back: short, for the handover…
+/// The first interval between attempts to take a slot that its former holder has not released: short, for a handover…
 const TAKE_AGAIN: Duration = Duration::from_millis(20);
-/// …and growing to this while the holder seems to be dead and its TTL is awaited.
+/// …and the longest, while the holder seems to be dead and its TTL must expire.
 const TAKE_AGAIN_MAX: Duration = Duration::from_millis(100);
-/// So many tries are made before the wait grows: two seconds' worth.
+/// This many attempts are made at the short interval, for two seconds in all.
 const QUICK_TRIES: u32 = 100;
 
 /// The publisher's slots.
@@ -22,19 +22,19 @@ pub(crate) struct PublisherSlots {
     until: Option<Moment>,
     /// Slot to epoch, as the store granted them.
     held: BTreeMap<u32, u64>,
-    /// Holds whose release has not been answered. If it was given up, the store may execute it at any later time, so they are not used again:
-    /// each is released once more, or taken again under another epoch, which that release does not fit.
+    /// Holds whose release has not been answered. The store may still execute a release that was given up, so these holds are not used
+    /// again: each is either released once more, or taken again under a new epoch, which the old release does not match.
     releasing: BTreeSet<Hold>,
-    /// Those of the release under way: its answer is about no other one.
+    /// The holds of the release under way; its answer concerns only these.
     asked: Vec<Hold>,
     /// A known mistake, for the simulation: a hold is used again although its release may still be executed.
     #[cfg(test)]
     pub(crate) forgets_releases: bool,
-    /// Until when the store counts this publisher as alive for certain; `None` before it is registered.
+    /// Until when the store certainly counts this publisher as alive; `None` before it is registered.
     fence_until: Option<Moment>,
     take_at: Moment,
     tries: u32,
-    /// Rises with every change, so that what depends on it is looked through only then.
+    /// Increases with every change, so that dependent state is checked only after a change.
     generation: u64,
 }
 
@@ -55,7 +55,7 @@ impl PublisherSlots {
         }
     }
 
-    /// The sharding's newest word; newly wanted slots are tried at once.
+    /// The newest assignment of the sharding; newly assigned slots are tried immediately.
     pub(crate) fn want(&mut self, slots: SlotSet, until: Option<Moment>) {
         if !slots.minus(&self.wanted).is_empty() {
             (self.take_at, self.tries) = (Moment::ZERO, 0);
@@ -68,12 +68,12 @@ impl PublisherSlots {
         self.fence_until = Some(until);
     }
 
-    /// Whether the fence protects what is held.
+    /// Whether the fence still protects the held slots.
     pub(crate) fn fence_is_live(&self, now: Moment) -> bool {
         self.fence_until.is_some_and(|until| now < until)
     }
 
-    /// Differs whenever the answer of [`PublisherSlots::may_send`] may differ.
+    /// Changes whenever the answer of [`PublisherSlots::may_send`] may change.
     pub(crate) fn state(&self, now: Moment) -> (u64, bool, bool) {
         (self.generation, self.fence_is_live(now), self.until.is_none_or(|until| now < until))
     }
@@ -86,7 +86,7 @@ impl PublisherSlots {
         if self.until.is_none_or(|until| now < until) { self.wanted.len() } else { 0 }
     }
 
-    /// Whether events of this hold may be sent now: held, wanted, and both before their deadlines.
+    /// Whether events of this hold may be sent now: it is held and wanted, and both deadlines are in the future.
     pub(crate) fn may_send(&self, hold: Hold, now: Moment) -> bool {
         self.fence_is_live(now) && self.is_wanted(hold.slot, now) && self.holds(hold)
     }
@@ -103,12 +103,12 @@ impl PublisherSlots {
         self.held.contains_key(&slot)
     }
 
-    /// Whether anything held is wanted.
+    /// Whether any held slot is wanted.
     pub(crate) fn has_work(&self, now: Moment) -> bool {
         self.fence_is_live(now) && self.held.keys().any(|slot| self.is_wanted(*slot, now))
     }
 
-    /// Wanted and not held, if it is time to try.
+    /// The slots that are wanted and not held, if the next attempt is due.
     pub(crate) fn to_take(&self, now: Moment) -> Option<SlotSet> {
         if !self.fence_is_live(now) || now < self.take_at {
             return None;
@@ -132,14 +132,15 @@ impl PublisherSlots {
         self.take_at = now.plus(wait);
     }
 
-    /// Held, no longer wanted, and nothing of it in use; and what is not wanted of releases that were given up.
+    /// Holds that are no longer wanted and not in use, and unwanted holds whose release was given up.
     pub(crate) fn to_release(&self, in_use: &BTreeMap<u32, usize>, now: Moment) -> Vec<Hold> {
         let idle = self.unwanted(now).filter(|hold| !in_use.contains_key(&hold.slot));
         let given_up = self.releasing.iter().filter(|hold| !self.is_wanted(hold.slot, now));
         idle.chain(given_up.copied()).collect()
     }
 
-    /// These are being released. They are gone at once: should one be wanted again before the answer, it is taken again, under a new epoch.
+    /// Begins to release these holds. They are no longer held: a slot that is wanted again before the answer is taken again, under a new
+    /// epoch.
     pub(crate) fn release(&mut self, holds: &[Hold]) {
         self.drop_holds(holds);
         #[cfg(test)]
@@ -150,19 +151,19 @@ impl PublisherSlots {
         self.asked = holds.to_vec();
     }
 
-    /// The release under way was answered: the store has executed it.
+    /// The store has executed the release under way.
     pub(crate) fn released(&mut self) {
         for hold in self.asked.drain(..) {
             self.releasing.remove(&hold);
         }
     }
 
-    /// Held and no longer wanted.
+    /// Holds that are no longer wanted.
     pub(crate) fn unwanted(&self, now: Moment) -> impl Iterator<Item = Hold> + '_ {
         self.held.iter().filter(move |(slot, _)| !self.is_wanted(**slot, now)).map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch })
     }
 
-    /// Forgets holds that are given back or lost; answers how many of them it had.
+    /// Forgets holds that are released or lost; returns how many of them were held.
     pub(crate) fn drop_holds(&mut self, holds: &[Hold]) -> usize {
         self.generation += 1;
         let before = self.held.len();
@@ -176,8 +177,8 @@ impl PublisherSlots {
         (self.take_at, self.tries) = (Moment::ZERO, 0);
     }
 
-    /// Takes over the store's list: what the store does not have is lost and returned; what it has beyond ours came from a call whose
-    /// answer was lost, and is ours, unless its release was asked for.
+    /// Adopts the store's list of holds. Holds that the store does not have are lost and returned. Holds that only the store has came from
+    /// a call whose answer was lost; they are adopted unless their release was requested.
     pub(crate) fn reconcile(&mut self, in_store: &[Hold]) -> Vec<Hold> {
         self.releasing.retain(|hold| in_store.contains(hold));
         let theirs = in_store.iter().filter(|hold| !self.releasing.contains(hold));
@@ -189,7 +190,7 @@ impl PublisherSlots {
         lost
     }
 
-    /// When something here changes by itself.
+    /// When something here changes without an input.
     pub(crate) fn wake_at(&self, now: Moment) -> impl Iterator<Item = Moment> + use<> {
         let take = (self.fence_is_live(now) && !self.missing(now).is_empty()).then_some(self.take_at);
         let fence = self.fence_until.filter(|_| !self.held.is_empty());
@@ -250,7 +251,7 @@ mod tests {
         assert!(!book.may_send(hold(1, 6), at(99)));
     }
 
-    /// The store may execute a release long after it was given up, and names the epoch in it.
+    /// The store may execute a release long after it was given up, with the epoch named in it.
     #[test]
     fn what_a_release_that_was_given_up_names_is_never_used_again() {
         let mut book = PublisherSlots::new(8);

@@ -1,4 +1,4 @@
-//! The engine as a whole: small stories as lists of actions, and a seeded simulation of several engines over a model of a store.
+//! Tests of the engine as a whole: inputs, and the actions that must follow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) fn timing() -> Timing {
 
 pub(super) const HOLD: Hold = Hold { slot: 0, epoch: 7 };
 
-/// An engine that holds slot 0 of 4 under epoch 7, wants it for ever, and has read nothing yet.
+/// An engine that holds slot 0 of 4 under epoch 7, wants it without limit, and has read nothing yet.
 pub(super) fn holding(options: PublisherOptions, limits: SinkLimits) -> Engine {
     let mut engine = Engine::new(options, limits, timing(), 4, 1);
     engine.on(EngineInput::Wanted { slots: SlotSet::from_slots(4, [0]), until: None }, at(0));
@@ -87,7 +87,7 @@ pub(super) fn recorded(actions: &[EngineAction]) -> Vec<Outcome> {
         .unwrap_or_default()
 }
 
-/// Lets the engine read `runs` and returns what it does then.
+/// Feeds `runs` to the engine and returns its actions.
 pub(super) fn read(engine: &mut Engine, runs: Vec<EventRun>, now: Moment) -> Vec<EngineAction> {
     assert!(fetches(&engine.next(now)), "it reads");
     engine.on(EngineInput::Fetched(FetchResult { runs, resume: None }), now);
@@ -141,7 +141,7 @@ fn a_refusal_keeps_its_aggregate_and_sends_the_others_again() {
     assert!(matches!(outcomes[1].then, HeadUpdate::Retry { attempts: 0, failures: 1, .. }), "{outcomes:?}");
 }
 
-/// A sink that treats aggregates apart says so for each, and what was accepted of the others is not sent again.
+/// A sink that treats aggregates independently answers for each, and accepted events of the others are not sent again.
 #[test]
 fn a_refusal_apart_holds_up_nobody_else() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -203,7 +203,7 @@ fn a_slot_is_released_after_its_last_mark_and_not_used_meanwhile() {
     assert_eq!((recorded(&actions).len(), actions.len()), (1, 1), "the rest is not sent: {actions:?}");
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(6));
     assert_eq!(engine.next(at(6)), [EngineAction::Release(vec![HOLD])]);
-    // Wanted again before the answer: what is being given back is not used, and is taken anew after the answer.
+    // Wanted again before the answer: the hold being released is not used; the slot is taken again after the answer.
     engine.on(EngineInput::Wanted { slots: SlotSet::from_slots(4, [0]), until: None }, at(7));
     assert!(!fetches(&engine.next(at(7))));
     engine.on(EngineInput::Released, at(8));
@@ -292,7 +292,7 @@ fn the_rest_of_a_refused_batch_goes_with_its_slot() {
     engine.next(at(3));
     engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=2, 2), run(2, other, 1..=2, 2)], resume: None }), at(4));
     assert_eq!(sent(&engine.next(at(4))).len(), 1);
-    // Slot 1 is another's. The send goes on, since part of it is of slot 0.
+    // Another publisher holds slot 1. The send continues, since part of it is of slot 0.
     engine.on(EngineInput::Touched { started: at(3_100), touch: TouchReply::Seen(vec![HOLD]) }, at(3_101));
     engine.next(at(3_101));
     let actions = answer(&mut engine, 0, Acceptance::up_to(0, Refusal::retryable("503")), at(3_102));
@@ -311,7 +311,7 @@ fn the_rest_of_a_refused_batch_goes_with_the_ownerships_deadline() {
     assert_eq!(engine.counters(at(1_002)).in_memory, 0);
 }
 
-/// There may be rows that were delivered under another retention.
+/// Rows may have been delivered under another retention.
 #[test]
 fn without_retention_it_sweeps_too() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -321,7 +321,7 @@ fn without_retention_it_sweeps_too() {
     assert!(!sweeps(&engine.next(at(5))), "once a minute");
 }
 
-/// Three aggregates refused beside others that were accepted are their own trouble, not an outage.
+/// Three aggregates refused beside others that were accepted are not an outage.
 #[test]
 fn an_answer_that_accepts_something_does_not_say_that_the_destination_is_down() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -338,7 +338,7 @@ fn an_answer_that_accepts_something_does_not_say_that_the_destination_is_down() 
     assert_eq!(engine.counters(at(6)).destinations_down, 1, "five refused and nothing accepted");
 }
 
-/// However many aggregates a batch has, its answer is one failure.
+/// An answer counts as one failure, however many aggregates its batch has.
 #[test]
 fn one_answer_doubles_the_wait_for_the_next_probe_once() {
     let limits = SinkLimits { batch_events: 5, concurrency: 2, ..SinkLimits::default() };
@@ -363,7 +363,7 @@ fn one_answer_doubles_the_wait_for_the_next_probe_once() {
     assert_eq!(gate(&engine), destination::SendGate::Shut { until: first.plus(engine.options.backoff * 2) });
 }
 
-/// All accepted, and said so apart.
+/// An answer for each aggregate that accepts everything.
 #[test]
 fn an_aggregate_of_which_all_is_accepted_is_delivered() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -376,12 +376,12 @@ fn an_aggregate_of_which_all_is_accepted_is_delivered() {
     assert_eq!(engine.counters(at(5)).delivered, 4);
 }
 
-/// Where readings begin.
+/// The position after which each reading begins.
 fn fetches_after(actions: &[EngineAction]) -> Vec<Option<u64>> {
     actions.iter().filter_map(|action| if let EngineAction::Fetch(request) = action { Some(request.after) } else { None }).collect()
 }
 
-/// A look into a large backlog is short, and one that goes on and on is not made of short ones.
+/// The first reading of a large backlog is short, and later ones grow.
 #[test]
 fn readings_begin_small_and_grow_while_they_come_back_full() {
     let mut engine = holding(PublisherOptions { batch: 1_000, ..options() }, SinkLimits::default());
@@ -405,7 +405,7 @@ fn readings_begin_small_and_grow_while_they_come_back_full() {
     assert_eq!(engine.reading, 1_000, "full of aggregates that have nothing to send");
 }
 
-/// A store may list aggregates that have nothing to send, as long as a writer has them.
+/// A store may list aggregates that have nothing to send, while a writer holds their rows.
 #[test]
 fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -425,7 +425,7 @@ fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {
     assert_eq!(fetches_after(&engine.next(later)), [], "no step is the whole way");
 }
 
-/// A right that only the cleaning needs stops nothing else.
+/// A missing right that only the cleaning needs must stop nothing else.
 #[test]
 fn cleaning_fails_and_goes_on_by_itself() {
     let mut engine = holding(options(), SinkLimits::default());
@@ -446,7 +446,7 @@ fn cleaning_fails_and_goes_on_by_itself() {
     assert!(!cleans(&engine.next(later.plus(SWEEP_PAUSE * 2))));
 }
 
-/// Statements for one poison head in each large batch would cost all others.
+/// Statements for one poison head in each large batch would slow down all other events.
 #[test]
 fn few_retries_beside_many_marks_wait_for_company() {
     let mut engine = holding(PublisherOptions { batch: 100, ..options() }, SinkLimits::default());

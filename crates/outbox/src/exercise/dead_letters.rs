@@ -1,4 +1,4 @@
-//! The cases of the store suite about dead letters and about what is forgotten.
+//! Store suite: dead letters, and cleaning.
 
 use std::future::Future;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn ann() -> Signature {
     Signature::new("ann", "the broker is mended").unwrap()
 }
 
-/// `a` has three events: the first is delivered, the second set aside, the third delivered.
+/// `a` has three events: the first is delivered, the second is set aside, the third is delivered.
 async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::PublisherRegistration) {
     harness.insert(events("a", 3)).await;
     let (store, me) = owner(harness).await;
@@ -99,7 +99,7 @@ async fn what_is_discarded_is_gone_and_written_down(harness: &impl StoreHarness)
     assert_eq!(dead.audit(1).await.unwrap().len(), 1);
 }
 
-/// The answer to a recording was lost, an operator came, and the recording comes once more.
+/// The answer to a recording is lost, an operator acts, and the recording is repeated.
 async fn a_failure_that_is_recorded_again_is_not_the_next_events(harness: &impl StoreHarness) {
     harness.insert([events("a", 3), events("b", 3)].concat()).await;
     let (store, me) = owner(harness).await;
@@ -121,7 +121,7 @@ async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl Store
     let (store, me) = with_one_set_aside(harness).await;
     let more = events("a", 5).split_off(3);
     harness.insert([more, events("b", 1)].concat()).await;
-    // Both are in the publisher's hands when the operator comes.
+    // The publisher has both events in memory when the operator acts.
     let in_hand = fetch(&*store, &me).await;
     let run = in_hand.iter().find(|run| run.events.len() == 2).unwrap();
     let dead = harness.open_dead_letters().await;
@@ -133,7 +133,7 @@ async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl Store
     let resent = dead.replay_aggregate("order/a", Some("a-2"), 10, &ann()).await.unwrap();
     assert_eq!(resent, Some(ResendResult { events: 4, gone: 0, from: 6 }));
     assert_eq!(dead.replay_aggregate("order/a", None, 10, &ann()).await.unwrap(), None, "twice does nothing the second time");
-    // What was on its way is fenced: it may neither mark what is to come nor say anything about the new head.
+    // The recording on its way is fenced: it may neither mark later events nor change the new head.
     let late = outcome(run, Some(5), HeadUpdate::Next);
     assert_eq!(store.record(&me, &[late], false).await.unwrap(), [run.hold]);
     retake(&*store, &me).await;
@@ -182,7 +182,7 @@ async fn the_sequence_of_a_forgotten_aggregate_goes_on(harness: &impl StoreHarne
             store.record(&me, &[outcome(&run, Some(3), HeadUpdate::Next)], true).await.unwrap();
         }
     }
-    // Now and then a writer has the row, or what is drained is not struck off yet.
+    // A writer may have locked the row, or a drained aggregate is not removed from the list yet.
     fetch(&*store, &me).await;
     assert_eq!(store.clean(Duration::from_hours(1), 1).await.unwrap().forgotten, 1, "only the one without events");
     assert_eq!(store.clean(Duration::from_hours(1), 1).await.unwrap().forgotten, 0);

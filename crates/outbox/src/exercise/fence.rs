@@ -1,4 +1,4 @@
-//! The cases of the store suite about publishers and slots, by the clauses of [`Store`].
+//! Store suite: publishers and slots, by the clauses of [`Store`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn publisher(number: u64, slots: u32) -> PublisherRegistration {
     PublisherRegistration { publisher: format!("worker-{number}"), incarnation: Incarnation::new(number), ttl: TTL, slots }
 }
 
-/// A registered publisher and its own way to the store.
+/// A registered publisher and its own store handle.
 pub(super) async fn joined(harness: &impl StoreHarness, number: u64, slots: u32) -> (Arc<dyn Store>, PublisherRegistration) {
     let (store, me) = (harness.open().await, publisher(number, slots));
     store.register(&me).await.unwrap();

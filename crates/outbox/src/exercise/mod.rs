@@ -1,6 +1,6 @@
-//! Suites that every store and every sink passes, and a sink that does as it is told (feature `testing`).
+//! Test suites that every store and every sink must pass, and a scripted sink (feature `testing`).
 //!
-//! A suite panics with the case's name and what was wrong. Hand it a harness:
+//! A suite panics with the case's name and what was wrong. It needs a harness:
 //!
 //! ```
 //! use shardwise_outbox::exercise::{self, StoreHarness};
@@ -27,22 +27,22 @@ pub use scripted::{ScriptedReply, ScriptedSink};
 
 use crate::{DeadLetters, Delivery, NewEvent, Sink, Store};
 
-/// A fresh outbox, and what the suite needs beside the trait.
+/// A fresh outbox, and what the suite needs besides the trait.
 #[async_trait]
 pub trait StoreHarness: Send + Sync {
-    /// The outbox as a process of its own opens it.
+    /// Opens the outbox as a separate process does.
     async fn open(&self) -> Arc<dyn Store>;
 
-    /// The same for an operator.
+    /// Opens it for an operator.
     async fn open_dead_letters(&self) -> Arc<dyn DeadLetters>;
 
-    /// Inserts events as an application does: the one plain statement, in one transaction.
+    /// Inserts events as an application does: with one plain statement, in one transaction.
     async fn insert(&self, events: Vec<NewEvent>);
 
-    /// Moves the clock of the fence on.
+    /// Advances the clock of the fence.
     async fn advance(&self, by: Duration);
 
-    /// Whether a payload of text may have a NUL in it; where the database has no such text it must refuse one.
+    /// Whether a text payload may contain a NUL; a database that has no such text must refuse it.
     fn text_may_have_nul(&self) -> bool {
         true
     }
@@ -51,34 +51,34 @@ pub trait StoreHarness: Send + Sync {
 /// A fresh destination, and what arrived there.
 #[async_trait]
 pub trait SinkHarness: Send + Sync {
-    /// The sink as a process of its own opens it.
+    /// Opens the sink as a separate process does.
     async fn open(&self) -> Arc<dyn Sink>;
 
     /// What a consumer sees, in order: key, sequence and id of each event, repetitions included.
     async fn arrived(&self) -> Vec<(String, u64, String)>;
 
-    /// The destination's server, for the cases that are about one; `None` where there is none.
+    /// The destination's server, for the cases that need one; `None` if there is none.
     fn server(&self) -> Option<&dyn SinkServer> {
         None
     }
 }
 
-/// The server of a destination, which can fail.
+/// The server of a destination, which can be made to fail.
 #[async_trait]
 pub trait SinkServer: Send + Sync {
-    /// Kills it and starts it again with what it had stored; gives back when it is ready.
+    /// Kills the server and restarts it with its stored data; returns when it is ready.
     async fn restart(&self);
 
-    /// From now on what is sent arrives, and no answer comes back; or answers come again.
+    /// Whether answers are lost from now on: with `true`, messages arrive and no answer comes back.
     async fn lose_answers(&self, lose: bool);
 
-    /// Whether it drops what it has already.
+    /// Whether the destination drops repetitions.
     fn drops_repeats(&self) -> bool;
 
-    /// A payload of this size is too large for it.
+    /// A payload size, in bytes, that the destination refuses as too large.
     fn too_large(&self) -> usize;
 
-    /// The same destination with credentials that are wrong; `None` where it asks for none.
+    /// Opens the same destination with wrong credentials; `None` if it requires none.
     async fn open_as_stranger(&self) -> Option<Arc<dyn Sink>>;
 }
 
@@ -102,7 +102,7 @@ where
     sink::all(&fresh).await;
 }
 
-/// Events of one aggregate, numbered from `from`, ready to be handed to a sink.
+/// Events of one aggregate, numbered from `from`, ready for a sink.
 pub fn deliveries(aggregate_id: &str, from: u64, events: u64) -> Vec<Delivery> {
     let delivery = |sequence| Delivery {
         id: format!("{aggregate_id}-{sequence}"),

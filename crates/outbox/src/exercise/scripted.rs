@@ -1,4 +1,4 @@
-//! A sink that does as it is told and remembers what it was given.
+//! A sink that follows a script and remembers what it received.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,20 +7,20 @@ use async_trait::async_trait;
 use crate::Delivery;
 use crate::sink::{Acceptance, Refusal, Sink, SinkLimits};
 
-/// What a [`ScriptedSink`] does with one event.
+/// The reply of a [`ScriptedSink`] to one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptedReply {
-    /// Takes it.
+    /// Accepts the event.
     Accept,
-    /// Refuses it.
+    /// Refuses the event.
     Refuse(Refusal),
-    /// Never answers. What came before it in the batch has arrived all the same.
+    /// Never answers. The events before it in the batch have still arrived.
     Hang,
 }
 
 type Script = dyn Fn(&Delivery) -> ScriptedReply + Send + Sync;
 
-/// Asks a closure about each event. Clones share the script and what arrived.
+/// A sink that asks a closure about each event. Clones share the script and the received events.
 #[derive(Clone)]
 pub struct ScriptedSink {
     limits: SinkLimits,
@@ -30,12 +30,12 @@ pub struct ScriptedSink {
 }
 
 impl ScriptedSink {
-    /// A sink that takes what `script` accepts.
+    /// A sink that accepts what `script` accepts.
     pub fn new(script: impl Fn(&Delivery) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self { limits: SinkLimits::default(), script: Arc::new(script), arrived: Arc::default(), tried: Arc::default() }
     }
 
-    /// A sink that takes everything.
+    /// A sink that accepts every event.
     pub fn accepting() -> Self {
         Self::new(|_| ScriptedReply::Accept)
     }
@@ -46,17 +46,17 @@ impl ScriptedSink {
         Self { limits, ..self }
     }
 
-    /// What it has taken, in order, repetitions included.
+    /// The accepted events, in order, repetitions included.
     pub fn arrived(&self) -> Vec<Delivery> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What it was asked about, taken or not.
+    /// Every event that was offered, accepted or not.
     pub fn tried(&self) -> Vec<Delivery> {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Answers for the first events that are not simply accepted.
+    /// The answer, unless every event of the batch is accepted.
     fn answer(&self, batch: &[Delivery]) -> Option<Acceptance> {
         for (index, event) in batch.iter().enumerate() {
             self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());

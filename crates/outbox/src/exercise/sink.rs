@@ -1,4 +1,4 @@
-//! The cases of the sink suite, by the clauses of [`Sink`].
+//! Sink suite, by the clauses of [`Sink`].
 
 mod server;
 
@@ -76,7 +76,7 @@ async fn a_dropped_call_leaves_it_usable(harness: &impl SinkHarness) {
     drop(tokio::time::timeout(Duration::ZERO, sink.deliver(deliveries("a", 1, 1_000).into())).await);
     let batch = deliveries("b", 1, 10);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    // What was begun may still be under way, and then the next call is asked to come again.
+    // The cancelled call may still be under way; the sink then asks the next call to retry.
     while sink.deliver(batch.clone().into()).await != Acceptance::all(&batch) {
         assert!(tokio::time::Instant::now() < deadline, "clause 4: still not usable after 10 s");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! The cases of the store suite about events, by the clauses of [`Store`].
+//! Store suite: events, by the clauses of [`Store`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn request() -> FetchRequest {
     FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] }
 }
 
-/// A publisher that holds every slot of an outbox whose aggregates are placed.
+/// A publisher that holds every slot of an outbox whose aggregates have their hashes.
 pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, PublisherRegistration) {
     let (store, me) = joined(harness, 1, SLOTS).await;
     take(&*store, &me, 0..SLOTS).await;
@@ -52,7 +52,7 @@ pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Publi
     (store, me)
 }
 
-/// Takes whatever slot the publisher has lost.
+/// Takes the slots that the publisher has lost.
 pub(super) async fn retake(store: &dyn Store, me: &PublisherRegistration) {
     take(store, me, 0..SLOTS).await;
 }
@@ -155,7 +155,7 @@ async fn large_events_come_whole_and_only_as_far_as_they_fit(harness: &impl Stor
             assert_eq!(read.headers.as_ref().map_or(2, String::len) > 60_000, read.id == "a-4", "{}", read.id);
         }
     }
-    // The one with which the limit is reached still comes.
+    // The event that reaches the limit is still returned.
     for (bytes_max, whole) in [(1, 1), (1_000, 2), (LARGE + 1_000, 3), (2 * LARGE + 1_000, 4), (2 * LARGE + 70_000, 5), (4 * LARGE, 6)] {
         let fetched = store.fetch(&me, &FetchRequest { bytes_max, ..request() }).await.unwrap();
         let run = &fetched.runs[0];
@@ -186,7 +186,7 @@ async fn a_limit_of_bytes_passes_no_aggregate_over(harness: &impl StoreHarness) 
         let FetchResult { runs, resume } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
         whole(&runs);
         assert!(!runs.is_empty() && resume.is_some(), "more than the limit is pending");
-        // The hash goes up, and around once: what one turn has not seen, it has passed over.
+        // Hashes increase and wrap once: whatever one round has not returned was skipped.
         let around = after.is_some_and(|after| resume.is_some_and(|resume| resume <= after));
         seen.extend(runs.iter().map(|run| run.aggregate));
         (after, readings) = (resume, readings + 1);
@@ -254,7 +254,7 @@ async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
     }
 }
 
-/// A call that was given up may be executed long after it was repeated, and what came of that.
+/// A call that was given up may be executed long after it was repeated and its result was changed.
 async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness) {
     for delete in [false, true] {
         harness.insert(events(&format!("late{delete}"), 4)).await;
@@ -380,7 +380,7 @@ async fn delivered_events_are_swept_and_others_are_not(harness: &impl StoreHarne
         assert_eq!(store.record(&me, &[then], false).await.unwrap(), []);
     }
     assert_eq!(store.sweep(Duration::from_hours(1), 0, 100).await.unwrap(), SweepResult::default(), "all of it is younger than an hour");
-    // What was written in this very millisecond is not older than zero.
+    // An event written in this millisecond is not older than zero.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let (mut position, mut rounds) = (0, 0);
     while let Some(next) = store.sweep(retention, position, 5).await.unwrap().resume {
@@ -419,7 +419,7 @@ async fn events_in_slots_that_no_living_publisher_holds_are_counted(harness: &im
     let runs = fetch(&*two, &b).await;
     let theirs = 2 * runs.len() as u64;
     assert!(theirs > 0 && theirs < 128, "{theirs}");
-    // One head waits for a retry, one aggregate waits for an operator, who is shown it elsewhere.
+    // One head waits for a retry; one aggregate is blocked and is reported elsewhere.
     let error = String::from("503");
     let retry = HeadUpdate::Retry { sequence: 1, attempts: 1, failures: 1, retry_in: Duration::from_mins(1), error: error.clone() };
     let block = HeadUpdate::Block { sequence: 1, attempts: 1, error };

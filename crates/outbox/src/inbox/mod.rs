@@ -1,8 +1,8 @@
-//! For consumers: each event once, whatever comes twice.
+//! Deduplication for consumers: each event takes effect once, even if it arrives several times.
 //!
-//! `seen` notes an event's id in the consumer's own transaction, and says whether it was there before. What the consumer does with the event
-//! commits together with the note, or not at all; two that get the same event at once wait for each other, and the second one finds it
-//! seen.
+//! `seen` records an event's id in the consumer's own transaction and returns whether it was already there. The consumer's changes commit
+//! together with that record, or not at all. If two transactions process the same event at once, the second one waits and then finds the
+//! event seen.
 //!
 #![doc = include_str!("../../inbox.md")]
 

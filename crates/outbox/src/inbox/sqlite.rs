@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
-/// The table, for the consumer's own migrations.
+/// The table's definition, for the consumer's migrations.
 pub const TABLE: &str = include_str!("../../migrations/inbox/sqlite.sql");
 
 const NOTE: &str = "INSERT INTO outbox_inbox (consumer, event) VALUES (?1, ?2) ON CONFLICT (consumer, event) DO NOTHING";
@@ -14,12 +14,13 @@ const FORGET: &str = "DELETE FROM outbox_inbox WHERE (consumer, event) IN (
         SELECT consumer, event FROM outbox_inbox WHERE seen_at < CAST(strftime('%s', 'now') AS INTEGER) - ?1 ORDER BY seen_at LIMIT ?2
     )";
 
-/// Makes the table; harmless if it is there.
+/// Creates the table if it does not exist.
 pub async fn create_table(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(TABLE).execute(conn).await.map(drop)
 }
 
-/// Whether this consumer has seen the event of this id before; if not, it has from the commit of this transaction on.
+/// Returns whether this consumer has already seen the event with this id; if not, records it, effective with the commit of this
+/// transaction.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::SqlitePool, id: &str) -> Result<(), sqlx::Error> {
@@ -36,12 +37,12 @@ pub async fn seen(conn: &mut SqliteConnection, consumer: &str, event: &str) -> R
     Ok(sqlx::query(NOTE).bind(consumer).bind(event).execute(conn).await?.rows_affected() == 0)
 }
 
-/// Forgets at most `limit` events of all consumers that were seen longer ago than `older_than`, and returns how many. Call it now and then; an
-/// event that comes again after it was forgotten is taken for a new one.
+/// Forgets at most `limit` events, of all consumers, that were seen longer ago than `older_than`; returns how many. Call it from time to
+/// time. An event that arrives again after it was forgotten counts as new.
 pub async fn forget(conn: &mut SqliteConnection, older_than: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let seconds = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX).min(AGE_MAX);
     Ok(sqlx::query(FORGET).bind(seconds).bind(i64::from(limit)).execute(conn).await?.rows_affected())
 }
 
-/// A thousand years, which every clock can count back.
+/// A thousand years, which every clock can subtract.
 const AGE_MAX: i64 = 1_000 * 366 * 24 * 3_600;

@@ -1,4 +1,4 @@
-//! How much is waiting for and on its way to each destination, and how many sends one of them may have at a time.
+//! For each destination: how much is waiting, how much is being sent, and how many sends it may have at a time.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,12 +8,12 @@ use crate::sink::SinkLimits;
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Aggregates.
+    /// The number of aggregates with waiting events.
     waiting: usize,
     sends: usize,
 }
 
-/// Destinations for which there is anything in hand.
+/// Destinations with at least one event in memory.
 #[derive(Debug, Default)]
 pub(super) struct Lanes(BTreeMap<DestinationKey, Lane>);
 
@@ -47,8 +47,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a destination may have one send more. Where each send is one aggregate's, and may hang for as long as its answer takes, no destination
-    /// takes more than its share; of several, none is ever without one.
+    /// Whether a destination may have one more send. If each send carries one aggregate and may hang until its timeout, no destination may
+    /// use more than its share of the sends; with several destinations, each can always have one.
     pub(super) fn has_room(&self, to: &DestinationKey, limits: &SinkLimits) -> bool {
         let most = limits.concurrency.max(1);
         let share = match self.0.len() {

@@ -1,10 +1,10 @@
-//! The way of events through the publisher: read, waiting, on their way, answered, recorded.
+//! The path of events through the publisher: read, waiting, being sent, answered, recorded.
 //!
-//! An aggregate is in use as long as anything of it is anywhere on that way, and is not read again before. Within it, events are sent only
-//! after those before them were accepted, or in one batch with them. A slot is in use while an aggregate of it is.
+//! An aggregate is in use while any of its events is on that path, and it is not read again before. Within an aggregate an event is sent
+//! only after its predecessors were accepted, or in one batch with them. A slot is in use while one of its aggregates is.
 //!
-//! This file: what is in hand, and what waits. `sending`: batches on their way and their answers. `outcomes`: what is to be recorded. `lanes`: how
-//! much of it is for which destination.
+//! This file: what is in memory, and what waits. `sending`: batches being sent and their answers. `outcomes`: what must be recorded.
+//! `lanes`: the amounts for each destination.
 
 mod lanes;
 mod outcomes;
@@ -25,26 +25,26 @@ use super::io::SendId;
 use crate::store::{EventRun, HeadUpdate, Hold};
 use crate::{AggregateId, Delivery};
 
-/// Events of one aggregate that wait to be sent.
+/// Events of one aggregate that wait for their turn.
 #[derive(Debug)]
 struct WaitingEvents {
     aggregate: AggregateId,
     hold: Hold,
     head: HeadState,
-    /// Delivered up to here once the last event is.
+    /// The aggregate is delivered up to this sequence once the last of these events is.
     through: u64,
-    /// Where the first of them goes.
+    /// The destination of the first event.
     to: DestinationKey,
     events: VecDeque<Delivery>,
 }
 
-/// All events this publisher has in its hands.
+/// All events that this publisher has in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     address: DestinationResolver,
     lanes: Lanes,
     ready: VecDeque<WaitingEvents>,
-    /// What waits behind a part that is on its way.
+    /// Events that wait behind events of the same aggregate that are being sent.
     rests: BTreeMap<AggregateId, WaitingEvents>,
     sends: BTreeMap<SendId, InFlightSend>,
     next_send: SendId,
@@ -57,7 +57,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// With destinations that `address` tells apart.
+    /// An empty flow for a sink whose destinations `address` distinguishes.
     pub(crate) fn addressed(address: DestinationResolver) -> Self {
         Self { address, ..Self::default() }
     }
@@ -88,7 +88,7 @@ impl Flow {
         decrease(&mut self.slot_uses, slot);
     }
 
-    /// Takes in what was read of one aggregate.
+    /// Adds the events that were read of one aggregate.
     pub(crate) fn add(&mut self, run: EventRun, now: Moment) {
         if self.uses.contains_key(&run.aggregate) {
             return;
@@ -102,7 +102,7 @@ impl Flow {
             events: run.events.into(),
         };
         if waiting.events.is_empty() {
-            // Deleted by hand, all of it: there is nothing to send, and nothing to wait for.
+            // All of it was deleted by hand: there is nothing to send.
             self.settle(waiting.aggregate, waiting.hold, Some(waiting.through), HeadUpdate::Next, 0);
         } else {
             self.wait_last(waiting);
@@ -135,7 +135,7 @@ impl Flow {
         }
     }
 
-    /// Gives back to the store what waits for a destination that `is_shut`; `then` says what becomes of its head.
+    /// Returns waiting events to the store if their destination `is_shut`; `then` gives the update for their head.
     pub(crate) fn put_off(
         &mut self,
         is_shut: impl Fn(&DestinationKey, usize) -> bool,
@@ -157,12 +157,12 @@ impl Flow {
         gone.len()
     }
 
-    /// How many sends are under way to that destination.
+    /// The number of sends under way to that destination.
     pub(crate) fn sends_to(&self, to: &DestinationKey) -> usize {
         self.lanes.sends(to)
     }
 
-    /// Drops what waits and may not be sent.
+    /// Drops waiting events that may not be sent.
     pub(crate) fn drop_waiting(&mut self, may_send: impl Fn(Hold) -> bool) {
         let (keep, gone): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.ready).into_iter().partition(|waiting| may_send(waiting.hold));

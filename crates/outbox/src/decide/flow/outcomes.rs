@@ -1,4 +1,4 @@
-//! What became of events and is not in the store yet.
+//! Outcomes of events that are not in the store yet.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Flow;
 use crate::AggregateId;
 use crate::store::{HeadUpdate, Hold, Outcome};
 
-/// An outcome that is not in the store yet, and how many delivered events it stands for.
+/// An outcome that is not in the store yet, and the number of delivered events in it.
 #[derive(Debug)]
 pub(super) struct Unrecorded {
     outcome: Outcome,
@@ -20,7 +20,7 @@ impl Unrecorded {
 }
 
 impl Flow {
-    /// Aggregates whose outcome is not recorded.
+    /// The number of aggregates whose outcome is not recorded.
     pub(crate) fn unrecorded(&self) -> usize {
         self.outcomes.len() + self.recording.len()
     }
@@ -29,8 +29,8 @@ impl Flow {
         !self.recording.is_empty()
     }
 
-    /// Notes an outcome; one that is not recorded yet grows. Only a `Next` is ever followed by another one before it is recorded, since
-    /// nothing of an aggregate is kept behind a refused event.
+    /// Notes an outcome and merges it with one that is not recorded yet. Only a `Next` can be followed by another outcome before it is
+    /// recorded, because no event of an aggregate stays in memory behind a refused one.
     pub(super) fn settle(&mut self, aggregate: AggregateId, hold: Hold, through: Option<u64>, then: HeadUpdate, delivered: usize) {
         let delivered = delivered as u64;
         if let Some(earlier) = self.outcomes.get_mut(&aggregate) {
@@ -42,14 +42,14 @@ impl Flow {
         self.outcomes.insert(aggregate, Unrecorded { outcome: Outcome { aggregate, hold, through, then }, delivered });
     }
 
-    /// How many of what is to be recorded next are heads that are tried later, and how many are anything else.
+    /// The number of outcomes to be recorded next that are heads to retry later, and the number of all others.
     pub(crate) fn retries_and_others(&self) -> (usize, usize) {
         let retries = self.outcomes.values().filter(|unrecorded| unrecorded.is_retry()).count();
         (retries, self.outcomes.len() - retries)
     }
 
-    /// Begins to record what has come together, without heads that are tried later unless `retries_too`; empty while a recording is under way or
-    /// there is nothing.
+    /// Begins to record the pending outcomes, without heads to retry later unless `retries_too`. Empty if a recording is under way or
+    /// nothing is pending.
     pub(crate) fn record_next(&mut self, retries_too: bool) -> Vec<Outcome> {
         if self.recording.is_empty() {
             let (later, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -61,7 +61,8 @@ impl Flow {
         Vec::new()
     }
 
-    /// What was being recorded is in the store, but for fenced holds. Returns the outcomes that are, each with its delivered events.
+    /// The recording succeeded, except for fenced holds. Returns the outcomes that are in the store, each with its number of delivered
+    /// events.
     pub(crate) fn recorded(&mut self, fenced: &[Hold]) -> Vec<(Outcome, u64)> {
         let recorded = std::mem::take(&mut self.recording);
         for Unrecorded { outcome, .. } in &recorded {
@@ -71,13 +72,13 @@ impl Flow {
         written.map(|unrecorded| (unrecorded.outcome, unrecorded.delivered)).collect()
     }
 
-    /// The recording failed: the same again later, together with what has come since.
+    /// The recording failed: its outcomes are recorded later, merged with newer ones.
     pub(crate) fn record_again(&mut self) {
         for Unrecorded { outcome, delivered } in std::mem::take(&mut self.recording) {
             self.leave(outcome.aggregate, outcome.hold.slot);
             let events = usize::try_from(delivered).unwrap_or(usize::MAX);
             match self.outcomes.get_mut(&outcome.aggregate) {
-                // What came since is about later events.
+                // The newer outcome is about later events.
                 Some(later) => {
                     later.delivered += delivered;
                     later.outcome.through = later.outcome.through.or(outcome.through);

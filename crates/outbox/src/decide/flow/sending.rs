@@ -1,4 +1,4 @@
-//! Batches on their way: put together from what waits, and taken apart by their answers.
+//! Batches being sent: building them from waiting events, and applying their answers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ struct SendPart {
 }
 
 impl SendPart {
-    /// How many of its events were accepted, if it stands at `start` of its batch.
+    /// The number of its events that were accepted, if the part begins at `start` in its batch.
     fn delivered(&self, start: usize, accepted: &Acceptance) -> usize {
         match accepted.apart.get(&self.aggregate) {
-            // With a refusal one is left, whatever the sink counts.
+            // If there is a refusal, at least one event was not accepted, whatever number the sink reports.
             Some((events, refusal)) => (*events).min(self.events.saturating_sub(usize::from(refusal.is_some()))),
             None => accepted.events.saturating_sub(start).min(self.events),
         }
@@ -37,20 +37,20 @@ impl SendPart {
 pub(super) struct InFlightSend {
     batch: Arc<[Delivery]>,
     parts: Vec<SendPart>,
-    /// Where they go.
+    /// The destinations of the batch.
     to: BTreeSet<DestinationKey>,
 }
 
-/// A batch that is to be sent.
+/// A batch to send.
 #[derive(Debug)]
 pub(crate) struct SendBatch {
     pub(crate) id: SendId,
     pub(crate) batch: Arc<[Delivery]>,
-    /// It asks whether this destination is up again.
+    /// The destination that this send probes.
     pub(crate) probes: Option<DestinationKey>,
 }
 
-/// A refused head, for the decision what becomes of it.
+/// A refused head, for deciding what becomes of it.
 #[derive(Debug)]
 pub(crate) struct RefusedHead<'a> {
     pub(crate) aggregate: AggregateId,
@@ -69,8 +69,8 @@ impl Flow {
         self.sends.values().map(|sending| sending.batch.len()).sum()
     }
 
-    /// Puts the next batch together and sends it on its way; `None` if nothing is ready whose destination is open, or asks for a probe, which is one
-    /// event alone. All that waits may be sent otherwise: the caller has dropped the rest just now.
+    /// Builds the next batch and marks it as being sent; `None` if no waiting event has a destination that is open or due for a probe (one
+    /// event alone). The caller has already dropped the waiting events that may not be sent.
     pub(crate) fn send_next(
         &mut self,
         limits: &SinkLimits,
@@ -90,7 +90,7 @@ impl Flow {
             let Some(mut waiting) = self.ready.remove(at) else { break };
             self.count_out(&waiting);
             let before = batch.len();
-            // The first goes where it was said to go when it came: a sink that says something else each time stops nobody.
+            // The destination resolved on arrival is used here: a resolver that changes its answer must not block the batch.
             while batch.len() < events_max
                 && let Some(event) = waiting.events.pop_front_if(|event| {
                     (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes)
@@ -122,7 +122,7 @@ impl Flow {
         Some(SendBatch { id, batch, probes })
     }
 
-    /// The part of a batch that `events` make; what is left of them waits behind it.
+    /// The part of a batch made of `events`; the remaining events wait behind it.
     fn part(&mut self, rest: WaitingEvents, events: &[Delivery]) -> SendPart {
         let through = match events.last() {
             Some(last) if !rest.events.is_empty() => last.sequence,
@@ -139,7 +139,7 @@ impl Flow {
         part
     }
 
-    /// Drops the sends of which `lost` holds everything, and returns them; their end is not known.
+    /// Drops and returns the sends whose parts are all in `lost`; their outcome is unknown.
     pub(crate) fn cancel(&mut self, lost: impl Fn(Hold) -> bool) -> Vec<(SendId, usize)> {
         let cancelled = self.sends.extract_if(.., |_, sending| sending.parts.iter().all(|part| lost(part.hold)));
         let cancelled: Vec<_> = cancelled.collect();
@@ -155,7 +155,7 @@ impl Flow {
         cancelled.iter().map(|(id, sending)| (*id, sending.batch.len())).collect()
     }
 
-    /// How many events of a send were accepted, by the destinations that accepted any.
+    /// The number of accepted events of a send, for each destination that accepted any.
     pub(crate) fn accepted_of(&self, id: SendId, accepted: &Acceptance) -> BTreeMap<DestinationKey, usize> {
         let parts = self.sends.get(&id).map_or(&[][..], |sending| &sending.parts);
         let (mut start, mut taken) = (0, BTreeMap::new());
@@ -169,8 +169,8 @@ impl Flow {
         taken
     }
 
-    /// Takes the answer to a send apart. What was not tried waits again if it `may_send`. `decide` says what becomes of a refused head;
-    /// it is called at most once for each aggregate.
+    /// Applies the answer to a send. Events that were not tried wait again if they `may_send`. `decide` returns the update for a refused
+    /// head; it is called at most once for each aggregate.
     pub(crate) fn sent(
         &mut self,
         id: SendId,
@@ -211,7 +211,7 @@ impl Flow {
         back.into_iter().rev().filter(|waiting| may_send(waiting.hold)).for_each(|waiting| self.wait_first(waiting));
     }
 
-    /// A part whose event number `delivered` was refused. What waits behind it is read again when its turn comes.
+    /// Applies a part whose event number `delivered` was refused. The events behind it are dropped and read again later.
     fn refused(
         &mut self,
         part: &SendPart,
@@ -227,13 +227,13 @@ impl Flow {
     }
 }
 
-/// What of a part was not tried, with what waits behind it.
+/// The events of a part that were not tried, followed by the events that wait behind the part.
 fn unsent(part: &SendPart, events: &[Delivery], rest: Option<WaitingEvents>) -> WaitingEvents {
     let through = rest.as_ref().map_or(part.through, |rest| rest.through);
     let left = events.len();
     let mut events: VecDeque<_> = events.iter().cloned().collect();
     events.extend(rest.into_iter().flat_map(|rest| rest.events));
-    // Behind what was delivered there is another head, which has not been tried.
+    // After a delivery the aggregate has another head, which has not been tried.
     let head = if part.events == left { part.head } else { HeadState::default() };
     WaitingEvents { aggregate: part.aggregate, hold: part.hold, head, through, to: part.to.clone(), events }
 }

@@ -1,11 +1,11 @@
-//! Several engines over a model of a store and a destination, with a seed deciding everything: delays, lost answers, failing calls,
-//! calls that the store executes after their caller gave up and asked again, pauses beyond the TTL, crashes, refusals, and shardings
-//! that disagree. Then the faults stop, and everything must arrive.
+//! Several engines against a model of a store and a destination. A seed decides everything: delays, lost answers, failing calls, calls
+//! that the store executes after their caller gave up and retried, pauses beyond the TTL, crashes, refusals, and shardings that disagree.
+//! Then the faults stop, and every event must arrive.
 //!
-//! Checked all along: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are 1, 2, 3 …; without
-//! faults nothing is sent twice; memory is bounded.
+//! Invariants checked in every step: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are 1, 2, 3
+//! …; without faults no event is sent twice; memory is bounded.
 //!
-//! This file: the world and what is checked. `store`: the model of the store. `tests`: which seeds are run.
+//! This file: the simulated world and its checks. `store`: the model of the store. `tests`: which seeds run.
 
 mod store;
 mod tests;
@@ -26,12 +26,12 @@ use crate::{AggregateId, Delivery, Poison};
 const SLOTS: u32 = 8;
 const ENGINES: usize = 3;
 const AGGREGATES: AggregateId = 24;
-/// Aggregates go to so many destinations; one of them is down for a while.
+/// The number of destinations; one of them is down for a while.
 const KINDS: AggregateId = 3;
 const OUTAGE_MS: std::ops::Range<u64> = 5_000..12_000;
 const TTL_MS: u64 = 3_000;
 const BATCH: usize = 7;
-/// So long after its caller gave up a call may still be executed.
+/// For this long after its caller gave up, a call may still be executed.
 const LATE_MS: u64 = 2 * TTL_MS;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ struct Aggregate {
     done: u64,
     trouble: HeadTrouble,
     retry_at: u64,
-    /// The largest sequence that arrived.
+    /// The largest sequence that has arrived.
     arrived: u64,
     deliveries: u64,
 }
@@ -49,7 +49,7 @@ fn slot(aggregate: AggregateId) -> u32 {
     u32::try_from(aggregate).unwrap() % SLOTS
 }
 
-/// A worker: its engine, who it is in the store, and answers on their way to it.
+/// A worker: its engine, its registration in the store, and answers on their way to it.
 struct SimWorker {
     engine: Engine,
     incarnation: u64,
@@ -57,12 +57,12 @@ struct SimWorker {
     inbox: Vec<(u64, EngineInput)>,
 }
 
-/// A known mistake, put back.
+/// A known mistake that a test puts back in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EngineMistake {
-    /// A store that gives a slot to every publisher that asks.
+    /// A store that grants a slot to every publisher that asks.
     NoFence,
-    /// Engines that use a hold again whose release they gave up.
+    /// Engines that use a hold again after giving up its release.
     UsesWhatItReleases,
 }
 
@@ -70,24 +70,24 @@ struct World {
     now: u64,
     random: Jitter,
     faults: bool,
-    /// Slots change hands all the time, and calls fail more often.
+    /// Slots move all the time, and calls fail more often.
     restless: bool,
-    /// A bug that the simulation must find.
+    /// A mistake that the simulation must find.
     mistake: Option<EngineMistake>,
     /// Slot to epoch and holder.
     slots: BTreeMap<u32, (u64, Option<u64>)>,
-    /// Slot and epoch to who took it.
+    /// Slot and epoch to the publisher that took it.
     takers: BTreeMap<(u32, u64), u64>,
-    /// Incarnation to when it was seen.
+    /// Incarnation to the time when it was last seen.
     seen: BTreeMap<u64, u64>,
     aggregates: BTreeMap<AggregateId, Aggregate>,
     workers: Vec<SimWorker>,
     incarnations: u64,
-    /// Batches on their way: when they arrive, from whom, and what. Nothing calls them back, not even their sender's end.
+    /// Batches on their way: when they arrive, from which worker, and what. Nothing cancels them, not even the end of their sender.
     wire: Vec<(u64, u64, SendId, Arc<[Delivery]>)>,
-    /// Calls that were given up and that the store executes all the same: when, for whom, and what.
+    /// Calls that their caller gave up and that the store still executes: when, for which worker, and what.
     late: Vec<(u64, u64, EngineAction)>,
-    /// What happened, and how often.
+    /// The number of occurrences of each kind of event.
     figures: BTreeMap<&'static str, u64>,
 }
 
@@ -154,7 +154,7 @@ impl World {
         SimWorker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
     }
 
-    /// One millisecond: what comes due, then whatever the engines ask for.
+    /// One millisecond: what is due happens, then the engines' actions are carried out.
     fn step(&mut self) {
         self.now += 1;
         self.happen();
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The world outside: events are written, shardings change and disagree, processes stop and die.
+    /// The environment: events are written, shardings change and disagree, processes pause and crash.
     fn happen(&mut self) {
         if self.now < 20_000 && self.below(4) == 0 {
             let id = AggregateId::try_from(self.below(AGGREGATES.unsigned_abs())).unwrap();
@@ -202,7 +202,7 @@ impl World {
         if self.now % 700 == 1 || self.fault(if self.restless { 30 } else { 3 }) {
             let turn = self.below(100);
             self.share(turn, 0);
-            // And at once another way, as when a member comes back.
+            // And immediately another change, as when a member comes back.
             if self.fault(300) {
                 let other = turn + 1 + self.below(2);
                 self.share(other, 50);
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// Shares the slots out, and disagrees a little; each engine hears of it when it does.
+    /// Distributes the slots, with some disagreement; each engine learns of it at its own time.
     fn share(&mut self, turn: u64, after: u64) {
         for n in 0..ENGINES as u64 {
             let mine = (0..SLOTS).filter(|slot| (u64::from(*slot) + turn) % ENGINES as u64 == n);
@@ -239,15 +239,15 @@ impl World {
         self.slots.get(&hold.slot) == Some(&(hold.epoch, Some(incarnation)))
     }
 
-    /// Whether the slot is this incarnation's in the store, and no other's since that epoch. Its own epoch may have risen: by a `Take`
-    /// that was given up and executed late.
+    /// Whether this incarnation holds the slot in the store and no other has held it since that epoch. The epoch may have risen: by a
+    /// `Take` that was given up and executed late.
     fn has_held_since(&self, incarnation: u64, hold: Hold) -> bool {
         let (epoch, holder) = self.slots[&hold.slot];
         holder == Some(incarnation) && (hold.epoch..=epoch).all(|epoch| self.takers[&(hold.slot, epoch)] == incarnation)
     }
 
-    /// Does it, now, and has the answer come later; with faults it may fail before or after being done, or be done after its caller has been
-    /// given up and has asked again.
+    /// Executes the action now and delivers its answer later. With faults, it may fail before or after it is executed, or be executed
+    /// after its caller gave up and retried.
     fn carry_out(&mut self, n: usize, action: EngineAction) {
         let (me, slow) = (self.workers[n].incarnation, if self.fault(20) { 2_000 } else { 12 });
         let due = self.now + 1 + self.below(slow);
@@ -279,7 +279,7 @@ impl World {
             return;
         }
         let input = match action {
-            // It may arrive all the same, and then its answer is nobody's.
+            // The batch may still arrive, but nobody receives its answer.
             EngineAction::Cancel(_) => return,
             EngineAction::Finish => unreachable!("nobody asked for it"),
             EngineAction::Send { id, batch } => {
@@ -301,10 +301,10 @@ impl World {
         self.workers[n].inbox.push((due, input));
     }
 
-    /// A batch reaches the destination, and the answer its sender, if that still lives; or the answer is lost. Either an event stops the
-    /// batch, or each aggregate of it fares alone, and then several may be refused.
+    /// A batch reaches the destination, and its answer reaches the sender if that still lives; or the answer is lost. Either the first
+    /// refused event stops the batch, or aggregates are independent, and then several events may be refused.
     fn arrive(&mut self, from: u64, id: SendId, batch: &[Delivery]) {
-        // Aggregate to the first of its events that is refused.
+        // Aggregate to the index of its first refused event.
         let mut refused_at: BTreeMap<AggregateId, usize> = BTreeMap::new();
         if self.fault(50) {
             for _ in 0..=self.below(2 * batch.len() as u64) {
@@ -338,7 +338,7 @@ impl World {
         if alone && !unknown_end {
             for (aggregate, at) in &refused_at {
                 let before = batch[..*at].iter().filter(|event| event.aggregate == *aggregate).count();
-                // For want of time only if something was accepted.
+                // Lack of time explains a rest only if something was accepted.
                 let refusal = (before == 0 || self.below(2) == 0).then(|| Refusal::retryable("no"));
                 apart.insert(*aggregate, (before, refusal));
             }

@@ -1,4 +1,4 @@
-//! The model of the store: it does at once what it is asked, under a fence like the real one's.
+//! The model of the store: it executes each call immediately, under a fence like that of the real stores.
 
 use std::time::Duration;
 

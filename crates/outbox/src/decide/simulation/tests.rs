@@ -1,11 +1,11 @@
-//! Which seeds are run, and what each must come to.
+//! Which seeds run, and what each run must show.
 
 use super::*;
 
-/// So many in each run of the tests; `SHARDWISE_SEED=<n>` repeats one, `cargo xtask simulate-outbox` runs as many as wanted.
+/// The number of seeds in each test run; `SHARDWISE_SEED=<n>` repeats one, `cargo xtask simulate-outbox` runs any number.
 const SEEDS: u64 = 60;
 
-/// Within so many lives a hold that is used again after its release was given up is found.
+/// Within this many runs the simulation finds a hold that is used again after its release was given up.
 const FORGETFUL: u64 = 200;
 
 fn simulate(seed: u64, faults: bool) -> World {
@@ -75,7 +75,7 @@ fn a_store_without_a_fence_is_found_out() {
     assert!(is_found(fenceless, 10), "ten seeds found nothing: the simulation checks too little");
 }
 
-/// The store executes the release late, another publisher takes the slot, and this one goes on sending.
+/// The store executes the release late, another publisher takes the slot, and this one continues to send.
 #[test]
 fn a_hold_that_is_used_after_its_release_was_given_up_is_found_out() {
     let forgetful = |seed| World { restless: true, ..World::new(seed, true).with(EngineMistake::UsesWhatItReleases) };

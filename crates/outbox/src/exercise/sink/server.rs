@@ -1,4 +1,4 @@
-//! The cases about a destination that is a server: too large, restarted, no answer, wrong credentials.
+//! Sink suite for destinations that are servers: too large, restarted, no answer, wrong credentials.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,9 +10,9 @@ use super::{SinkHarness, deliveries};
 use crate::sink::Acceptance;
 use crate::{AggregateId, Delivery, Sink};
 
-/// How long anything may take on a busy machine.
+/// The longest time that a step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a call may take whose answer is lost.
+/// How long to wait for a call whose answer is lost.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
 const AGGREGATES: AggregateId = 5;
 
@@ -27,7 +27,7 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     a_stranger_is_told_what_to_do(&fresh().await).await;
 }
 
-/// Events of several aggregates, one after the other in turn.
+/// Events of several aggregates, interleaved.
 fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
     let of = |aggregate: AggregateId| {
         let events = deliveries(&format!("agg-{aggregate}"), from, events).into_iter();
@@ -37,7 +37,7 @@ fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
     (0..aggregates[0].len()).flat_map(|turn| aggregates.iter().map(move |events| events[turn].clone())).collect()
 }
 
-/// What of a batch has to be sent again after this answer.
+/// The events of a batch that must be sent again after this answer.
 fn rest(batch: &[Delivery], answer: &Acceptance) -> Vec<Delivery> {
     let mut left: BTreeMap<AggregateId, usize> = answer.apart.iter().map(|(aggregate, (events, _))| (*aggregate, *events)).collect();
     let accepted = |index: usize, event: &Delivery, left: &mut BTreeMap<AggregateId, usize>| match left.get_mut(&event.aggregate) {
@@ -67,7 +67,7 @@ async fn send_until_accepted(sink: &dyn Sink, mut batch: Vec<Delivery>) {
     }
 }
 
-/// Each aggregate's sequences as a consumer sees them that drops what it has seen.
+/// Each aggregate's sequences as seen by a consumer that drops repetitions.
 fn first_deliveries(arrived: Vec<(String, u64, String)>) -> BTreeMap<String, Vec<u64>> {
     let mut by_key: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (key, sequence, id) in arrived {
@@ -151,7 +151,7 @@ async fn what_is_replayed_arrives_beside_what_it_repeats(harness: &impl SinkHarn
     let arrived: Vec<_> = harness.arrived().await.into_iter().map(|(_, sequence, id)| (sequence, id)).collect();
     let expected = [(1, "a-1"), (2, "a-2"), (3, "a-1"), (4, "a-1")].map(|(sequence, id)| (sequence, id.to_owned()));
     assert_eq!(arrived, expected, "under its own id, each time anew");
-    // Another one than the last, and the last one, come once more.
+    // A replay other than the last one, and the last one, are repeated.
     send_until_accepted(&*sink, replays).await;
     let again = if drops_repeats { 0 } else { 2 };
     assert_eq!(harness.arrived().await.len(), expected.len() + again, "a replay's own repetition is one");
@@ -162,7 +162,7 @@ async fn a_stranger_is_told_what_to_do(harness: &impl SinkHarness) {
     let error = stranger.check().await.unwrap_err();
     assert!(!error.is_retryable(), "{error}");
     assert!(error.to_string().contains("correct"), "says what to do: {error}");
-    // Correcting it is not the event's business.
+    // Wrong credentials are not the event's fault.
     let answer = stranger.deliver(interleaved(1, 1).into()).await;
     assert!(answer.refusals().all(|refusal| !refusal.permanent) && answer.refusals().next().is_some(), "{answer:?}");
     assert!(harness.arrived().await.is_empty());
