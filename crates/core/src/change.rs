@@ -1,4 +1,4 @@
-//! What another placement would move, told before it is made.
+//! A preview of what another placement would move.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::plan::{Balance, exact, fair_shares};
 use crate::{InstanceId, PlacementParams, SlotOwners, TooManyPoints, ViewPlacement, Weight, hash_bytes, slot_start};
 
-/// A share of all keys that would go from one member to another.
+/// A share of all keys that would move from one member to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShareMove {
-    /// Who has it before; `None` if nobody is there.
+    /// The owner before; `None` if there are no members.
     pub from: Option<InstanceId>,
-    /// Who has it afterwards; `None` if nobody is there.
+    /// The owner afterwards; `None` if there are no members.
     pub to: Option<InstanceId>,
-    /// How much, from 0 to 1.
+    /// The share of all keys, 0 to 1.
     pub share: f64,
 }
 
@@ -25,50 +25,50 @@ pub struct Side {
     pub placement: &'static str,
     /// Slots of the circle; `None` under a key placement.
     pub slots: Option<u32>,
-    /// Points per unit of weight; `None` where the rule has a number of its own, or none.
+    /// Points per unit of weight; `None` where the algorithm has none or fixes their number.
     pub virtual_nodes: Option<u32>,
-    /// The bound on a member's share, as it is written in the settings; `None` under a key placement.
+    /// The bound on a member's share, as written in the settings; `None` under a key placement.
     pub load_margin: Option<String>,
-    /// How even it is; under a key placement as the sample shows it.
+    /// How even it is; under a key placement, estimated from the sample.
     #[serde(flatten)]
     pub balance: Balance,
 }
 
-/// The keys by which a change is measured where there are no slots: equal on every machine.
+/// The keys that measure a change where there are no slots; the same on every machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// How many keys.
+    /// The number of keys.
     pub keys: u32,
-    /// Which.
+    /// The seed that determines the keys.
     pub seed: u64,
 }
 
 impl Sample {
-    /// A share measured with so many keys is within half a percentage point of the real one, but for one case in a thousand.
+    /// A share measured with this many keys is within half a percentage point of the real one in all but one of a thousand cases.
     const OF_A_CHANGE: Self = Self { keys: 100_000, seed: 0 };
 
-    /// The keys: the hexadecimal digits of [`hash_bytes`] of the seed and the key's number, as little-endian bytes.
+    /// Each key: the hexadecimal digits of [`hash_bytes`] of the seed and the key's number, as little-endian bytes.
     pub fn each_key(self) -> impl Iterator<Item = String> {
         let key = move |n: u32| [&self.seed.to_le_bytes()[..], &n.to_le_bytes()].concat();
         (0..self.keys).map(move |n| format!("{:016x}", hash_bytes(&key(n))))
     }
 }
 
-/// What would move if keys were placed otherwise, whatever the numbers of slots. Between two rings the shares are exact: each is the length
-/// of the arcs that change hands, over the whole circle. From or to a key placement they are those of a [`Sample`].
+/// What would move under another placement, whatever the numbers of slots. Between two rings the shares are exact: the length of the arcs
+/// that change owners over the whole circle. From or to a key placement they are estimated from a [`Sample`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlacementChange {
-    /// The share of all keys that would have another owner, from 0 to 1.
+    /// The share of all keys that would change owner, 0 to 1.
     pub moved_share: f64,
-    /// What would have to move between shares that are exactly as the weights say: nothing, if the members stay the same.
+    /// The least share that must move between exact shares by weight; 0 if the members stay the same.
     pub exact_share: f64,
-    /// From whom to whom, the largest first.
+    /// The moves, largest first.
     pub moves: Vec<ShareMove>,
-    /// How it is.
+    /// The present placement.
     pub before: Side,
-    /// How it would be.
+    /// The placement afterwards.
     pub after: Side,
-    /// By which keys it was measured; `None` if it is exact.
+    /// The keys used for the estimate; `None` if the result is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
 }
@@ -79,11 +79,11 @@ struct MeasuredSide {
     placed: ViewPlacement,
 }
 
-/// How much goes from whom to whom, and how much stays.
+/// The length that moves between each pair of owners, or stays.
 type Pairs<'a> = BTreeMap<(Option<&'a InstanceId>, Option<&'a InstanceId>), u128>;
 
 impl PlacementChange {
-    /// What moves when `before` becomes `after`: members as [`ViewPlacement::place`] takes them, and the placement of each.
+    /// What moves from `before` to `after`: for each, the members as [`ViewPlacement::place`] takes them, and the placement.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl MeasuredSide {
         fair_shares(self.params.kind, self.placed.members())
     }
 
-    /// `loads` are shares of owners, each in parts; they count where there are no slots to be counted.
+    /// `loads` are the owners' shares; they are used where there are no slots to count.
     fn side(&self, loads: impl Iterator<Item = (InstanceId, f64)>) -> Side {
         let PlacementParams { kind, slots, virtual_nodes, load_margin } = self.params;
         let has_slots = kind.by_key().is_none();
@@ -170,7 +170,7 @@ fn by_arcs<'a>(before: &'a SlotOwners, after: &'a SlotOwners) -> Pairs<'a> {
 
 const CIRCLE: u128 = 1 << 64;
 
-/// Every arc that lies in one slot of a circle of `slots` and in one of a circle of `others`, with its length.
+/// Visits every arc that lies in one slot of a circle of `slots` and in one of a circle of `others`, with its length.
 fn each_common_arc(slots: u32, others: u32, mut visit: impl FnMut(u32, u32, u128)) {
     let end = |slot: u32, of: u32| if slot + 1 < of { u128::from(slot_start(slot + 1, of)) } else { CIRCLE };
     let (mut slot, mut other, mut from) = (0, 0, 0);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// Key by key, on a circle that cuts both.
+        /// Checks key by key, on a circle that divides both.
         #[test]
         fn a_change_tells_the_share_of_keys_that_change_hands(slots in 1u32..60, others in 1u32..60, members in 1u32..6, more in 0u32..2) {
             let before = PlacementParams { slots, virtual_nodes: 8, ..PlacementParams::default() };
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(left.moves, [ShareMove { from: Some(id("a")), to: None, share: 1.0 }]);
     }
 
-    /// The sample tells what the arcs tell, where both can be asked.
+    /// The sample agrees with the arcs where both exist.
     #[test]
     fn a_sample_is_as_good_as_it_says() {
         let (old, new) =
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(nobody.after.balance, Balance { members: 0, peak: 0.0, least: 0.0 });
     }
 
-    /// Another program that wants to measure the same keys has to find the same text.
+    /// Another program that measures the same keys needs the same text.
     #[test]
     fn the_keys_of_a_sample_stay_as_they_are() {
         let keys: Vec<_> = Sample { keys: 3, seed: 7 }.each_key().collect();

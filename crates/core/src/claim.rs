@@ -1,4 +1,4 @@
-//! Claims: who holds a slot or a name, and under which epoch (exclusive mode; `docs/internals/backend-contract.md`).
+//! Claims: the holder of a slot or a name, and its epoch (exclusive mode; `docs/internals/backend-contract.md`).
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClaimName, Incarnation, InstanceId};
 
-/// The fencing token of one acquisition: it rises with every acquisition of a resource and never falls or repeats, and those of one group
+/// The fencing token of one acquisition. It rises with every acquisition of a resource and never falls or repeats; epochs of one group
 /// are comparable across resources. 1 to [`Epoch::MAX`], so that it fits BIGINT in SQL and a number in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(u64);
 
-/// A number that is no epoch.
+/// A number outside the range of epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no epoch: a number from 1 to {max} is one", max = Epoch::MAX.0)]
 pub struct EpochError(pub u64);
 
 impl Epoch {
-    /// 2^53 - 1, the largest whole number that every JSON reader keeps.
+    /// 2^53 - 1, the largest integer that every JSON reader represents exactly.
     pub const MAX: Self = Self((1 << 53) - 1);
 
     /// Checks the range.
@@ -57,23 +57,23 @@ impl fmt::Debug for Epoch {
     }
 }
 
-/// The backend's answer for one resource that a member asked for.
+/// The backend's answer for one requested resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireOutcome {
     /// The member holds it under this epoch.
     Granted(Epoch),
-    /// Another member holds it; the watch reports when it is free.
+    /// Another member holds it; the watch reports when it becomes free.
     Held,
-    /// Nobody holds it, but the backend does not grant it yet (Consul's lock delay). No watch reports when it does: ask again.
+    /// It is free, but the backend does not grant it yet (Consul's lock delay). No watch reports the end of that: ask again.
     NotYet,
 }
 
-/// What a claim is on. Slots and names of one group do not collide.
+/// What a claim is for. Slots and names of one group do not collide.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// A slot of the group's circle, below [`SLOTS_MAX`](crate::SLOTS_MAX).
     Slot(u32),
-    /// A name of its own: a singleton, a daemon, a timer.
+    /// The name of a singleton, a daemon or a timer.
     Name(ClaimName),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// What the user's own write carries, so that his resource can refuse it once somebody else has had the slot since.
+/// What your own write carries, so that your database can reject it once another member has acquired the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fence {
     /// The slot of the key.
@@ -95,32 +95,32 @@ pub struct Fence {
     pub epoch: Epoch,
 }
 
-/// One life of one member, as the holder of a claim.
+/// One incarnation of a member, as the holder of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// The member.
     pub instance_id: InstanceId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// A record in the backend that says who holds a resource and under which epoch.
+/// A record in the backend with the holder of a resource and its epoch.
 ///
-/// Only the answer to the acquisition tells the holder its epoch; what others read may be older than that.
+/// Only the answer to the acquisition gives the holder its epoch; other readers may see an older one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Who holds it.
     pub holder: Holder,
-    /// Under which epoch, as far as the reader can see.
+    /// The epoch, as far as the reader can see.
     pub epoch: Epoch,
 }
 
-/// The random id of one store of claims. A store that was wiped or replaced has another one.
+/// The random id of one store of claims. A wiped or replaced store has another id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreId(pub(crate) u64);
 
 impl StoreId {
-    /// An id from its number; draw it at random where a store is made.
+    /// Wraps the number that was drawn at random when the store was created.
     pub const fn new(id: u64) -> Self {
         Self(id)
     }
@@ -131,20 +131,20 @@ impl StoreId {
     }
 }
 
-/// The store of one group's claims, and the number above which all its epochs are.
+/// The store of one group's claims, and a lower bound on its epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimStore {
     /// Its id.
     pub id: StoreId,
-    /// Every epoch granted under this is above it. The operator raises it after a wipe, above the highest epoch used before.
+    /// Every epoch granted in this store is above it. After a wipe, the operator raises it above the highest epoch used before.
     pub floor: u64,
 }
 
 impl ClaimStore {
-    /// The highest floor: half of the range stays for epochs.
+    /// The highest floor; it leaves half of the range for epochs.
     pub const FLOOR_MAX: u64 = 1 << 52;
 
-    /// The epoch of an acquisition that the backend numbered `number` (from 1, rising).
+    /// The epoch of the acquisition with the backend's number `number` (from 1, rising).
     pub const fn epoch(&self, number: u64) -> Result<Epoch, EpochError> {
         Epoch::new(self.floor.saturating_add(number))
     }

@@ -1,4 +1,4 @@
-//! What can be sharded, and how its bytes become a hash.
+//! What can be a key, and how its bytes become a hash.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 /// XXH3-64 with seed 0 over `bytes`: the hash of protocol 1, for keys as for points.
 #[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
-    // Short keys are a handful of instructions, which belong into the caller's loop; the code for the others would be in their way there.
+    // Short keys take a handful of instructions that belong in the caller's loop; code for longer ones would be in the way there.
     if bytes.len() <= 16 { XxHash3_64::oneshot(bytes) } else { hash_longer(bytes) }
 }
 
@@ -19,9 +19,9 @@ fn hash_longer(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// A key as a [`ShardKey`] hands it over: its bytes, and whether they are a number's.
+/// A key as a [`ShardKey`] passes it on: its bytes, and whether they are an integer.
 ///
-/// The placement `ring` goes by the bytes alone. The key placements go by the text, because that is what other fleets ask for.
+/// The placement `ring` uses only the bytes. Key placements use the text, because other fleets hash that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     bytes: &'a [u8],
@@ -30,28 +30,28 @@ pub struct Key<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyKind {
-    /// Text, or bytes of any kind.
+    /// Text, or arbitrary bytes.
     Bytes,
-    /// An integer's, big-endian at its own width.
+    /// An unsigned integer, big-endian at its type's width.
     Unsigned,
-    /// The same in two's complement.
+    /// A signed integer, big-endian in two's complement at its type's width.
     Signed,
 }
 
 impl<'a> Key<'a> {
-    /// A key of these bytes; text is its UTF-8.
+    /// A key of these bytes; for text, its UTF-8.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, kind: KeyKind::Bytes }
     }
 
-    /// What protocol 1 hashes.
+    /// The bytes that protocol 1 hashes.
     pub const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Hands over the key's text as bytes: of an integer its decimal digits with a `-` if it is negative, whatever its width; of
-    /// everything else the bytes as they are. Nothing is allocated.
+    /// Passes the key's text to `read`: the decimal digits of an integer, with `-` if negative, whatever its width; otherwise the bytes
+    /// unchanged. Allocates nothing.
     pub fn with_text<R>(self, read: impl FnOnce(&[u8]) -> R) -> R {
         let fill = match self.kind {
             KeyKind::Bytes => return read(self.bytes),
@@ -64,7 +64,7 @@ impl<'a> Key<'a> {
         wide[begin..].copy_from_slice(self.bytes);
         let mut text = [0; 40];
         let mut rest = &mut text[..];
-        // It fits; if it did not, what fits would be written.
+        // The text always fits; an overflow would only truncate it.
         let _ = if self.kind == KeyKind::Signed {
             write!(rest, "{}", i128::from_be_bytes(wide))
         } else {
@@ -75,7 +75,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// A key that is kept beyond the value it came from.
+/// A key that outlives the value it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedKey {
     bytes: Box<[u8]>,
@@ -96,9 +96,9 @@ impl ShardKey for OwnedKey {
 
 /// A value that can be placed on the ring: text, bytes, fixed arrays and integers.
 ///
-/// Its bytes decide, and nothing else does: UTF-8 for text, the bytes as they are, big-endian at the type's own width for integers. So
-/// `7u32` and `7u64` are different keys; choose one type for one kind of id. `usize` is left out because its width is the
-/// machine's. (The key placements `uhashring`, `modulo` and `hashring` go by [`Key::with_text`]; there an integer is its decimal text.)
+/// Only its bytes count: UTF-8 for text, bytes as they are, and integers big-endian at their type's width. So `7u32` and `7u64` are
+/// different keys; choose one type for one kind of id. `usize` is left out because its width depends on the machine. (The key placements
+/// `uhashring`, `modulo` and `hashring` use [`Key::with_text`], where an integer is its decimal text.)
 ///
 /// A type of your own delegates to the part that identifies it:
 ///
@@ -116,7 +116,7 @@ impl ShardKey for OwnedKey {
 /// assert_eq!(Tenant { name: "acme".into() }.key_hash(), "acme".key_hash());
 /// ```
 pub trait ShardKey {
-    /// Hands the key to `read`; borrowed, so that nothing is allocated.
+    /// Passes the key to `read`, borrowed, so that nothing is allocated.
     fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R;
 
     /// The key's hash, the same in every language and version.

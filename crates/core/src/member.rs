@@ -10,13 +10,13 @@ use crate::{Escaped, Fingerprint, InstanceId, Serves};
 /// The largest weight; the smallest is 1.
 pub const WEIGHT_MAX: u8 = 100;
 
-/// A member's share of the work beside the others': 1 to [`WEIGHT_MAX`], default 1.
+/// A member's share of the work relative to others: 1 to [`WEIGHT_MAX`], default 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u8")]
 pub struct Weight(u8);
 
 impl Weight {
-    /// The weight of a member that names none.
+    /// The default weight.
     pub const ONE: Self = Self(1);
 
     /// A weight from 1 to [`WEIGHT_MAX`]; anything else is `None`.
@@ -49,12 +49,12 @@ impl From<Weight> for u8 {
     }
 }
 
-/// A random number made at each start; it tells a restarted member from its former self.
+/// A random number drawn at each start; it distinguishes a restarted member from its former run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub(crate) u64);
 
 impl Incarnation {
-    /// Keeps a number that the caller drew at random.
+    /// Wraps a number that the caller drew at random.
     pub const fn new(random: u64) -> Self {
         Self(random)
     }
@@ -64,14 +64,14 @@ impl Incarnation {
         self.0
     }
 
-    /// The one after it, for a member that has left and joins again in the same process.
+    /// The next incarnation, for a member that left and joins again in the same process.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 }
 
-/// Where a member can be reached, for people and for request forwarding; placement does not look at it.
+/// Where a member can be reached, for display and for request forwarding; placement ignores it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Address {
     /// Host name or IP address.
@@ -80,7 +80,7 @@ pub struct Address {
     pub port: u16,
 }
 
-/// For people: what a terminal or a log would obey is escaped.
+/// For display: control characters are escaped.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = Escaped(&self.host);
@@ -88,17 +88,17 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a member says of itself.
+/// The state in a member's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// Takes its share.
+    /// Has its share.
     Active,
-    /// Is leaving: still renews, is out of the placement.
+    /// Is leaving: still renews, and has no share.
     Draining,
-    /// Is leaving for a while: finishes its work and still renews. It keeps its share, which nobody serves.
+    /// Is leaving for a while: finishes its work and still renews. It keeps its share, which is not served.
     Pausing,
-    /// Has left for a while, and its record lives on without it: it keeps its share, which nobody serves, until it is back or that time is over.
+    /// Has left for a while; its record stays. It keeps its share, which is not served, until it returns or the grace period ends.
     Away,
 }
 
@@ -108,12 +108,12 @@ impl MemberState {
         !matches!(self, Self::Draining)
     }
 
-    /// Whether it has a share that nobody serves for a while.
+    /// Whether it keeps a share that is not served for a while.
     pub const fn rests(self) -> bool {
         matches!(self, Self::Pausing | Self::Away)
     }
 
-    /// The name in records and in what people read.
+    /// The name in records and in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -133,13 +133,13 @@ pub struct Missing {
     pub weight: Weight,
 }
 
-/// What a record says about members that have vanished (see `max_loss`).
+/// The part of a record about vanished members (see `max_loss`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// More have vanished within one TTL than its policy allows: these keep their share until they are back.
+    /// More members vanished within one TTL than the policy allows: these keep their share until they return.
     Missing(Vec<Missing>),
-    /// An operator says that they are gone for good.
+    /// An operator confirmed that they are gone for good.
     Confirmed,
 }
 
@@ -148,33 +148,32 @@ pub enum Loss {
 pub struct Member {
     /// Its name in the group.
     pub instance_id: InstanceId,
-    /// Which life of that name this is.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// The backend's own number for the moment it joined: later registrations have higher ones. Comparable only within one
-    /// backend.
+    /// The backend's number for the moment it joined: later registrations have higher ones. Comparable only within one backend.
     pub joined: u64,
-    /// Where it can be reached, if it said so.
+    /// Its address, if it gave one.
     pub address: Option<Address>,
-    /// Its share beside the others'.
+    /// Its share relative to others.
     pub weight: Weight,
     /// Its failure domain, if it named one.
     pub zone: Option<String>,
     /// The application's version, if it named one.
     pub version: Option<String>,
-    /// Whether it takes its share.
+    /// Whether it has its share.
     pub state: MemberState,
-    /// What it says about members that have vanished.
+    /// Its statement about vanished members.
     pub loss: Option<Loss>,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,
-    /// What it works for; `None` in the record of a version that did not say so.
+    /// What it serves; `None` in the record of an older version.
     pub serves: Option<Serves>,
-    /// What the application attached to it.
+    /// Metadata attached by the application.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl Member {
-    /// An active member of weight 1 with nothing but a name: a beginning for plans and tests.
+    /// An active member of weight 1 with only an id, for plans and tests.
     pub fn named(instance_id: InstanceId) -> Self {
         Self {
             instance_id,

@@ -1,4 +1,4 @@
-//! What one member holds right now: an immutable snapshot that readers share.
+//! An immutable snapshot of what one member holds now, shared by readers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{
     ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
 };
 
-/// Where a service stands in its life (`docs/architecture.md`, "The life of a member").
+/// The state of a service (`docs/architecture.md`, "The life of a member").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -20,23 +20,23 @@ pub enum ServiceState {
     Created,
     /// Registering, or waiting for the first view that shows this member.
     Joining,
-    /// A member that takes its share.
+    /// A member with its share.
     Active,
-    /// Without the backend, on its last view: keeps what it has until the deadline, takes nothing new, and others may do the same work.
-    /// Only under [`BackendLoss::Keep`](crate::BackendLoss).
+    /// Cut off from the backend, on its last view: keeps its share until the deadline, takes nothing new, and others may do the same
+    /// work. Only under [`BackendLoss::Keep`](crate::BackendLoss).
     Stale,
     /// Leaving: takes nothing new.
     Draining,
     /// Deregistered.
     Left,
-    /// Its lease or its view ran out; owns nothing until it has joined again.
+    /// Its lease expired or its view became too old; owns nothing until it has joined again.
     Fenced,
-    /// The group or the backend does not accept it, and [`Ownership::refusal`] tells why: rights that are missing or have expired, wrong
-    /// settings, a living member of the same id, other placement constants than the group's.
+    /// The group or the backend does not accept it; [`Ownership::refusal`] has the reason: missing or expired rights, wrong settings, a
+    /// living member with the same id, or other placement constants than the group's.
     ///
-    /// It comes back by itself once the cause is gone. Refused by the backend, it asks again about once per TTL, at least every 30 s and at
-    /// most twice a second; refused by the group, it stays registered and takes part again with the first view that accepts it.
-    /// Joining for the first time is different: `register_self` gives the reason back at once and takes the wish to join back.
+    /// It recovers by itself once the cause is gone. Refused by the backend, it retries about once per TTL, at least every 30 s and at
+    /// most twice a second; refused by the group, it stays registered and takes part again with the first view that accepts it. The first
+    /// join is different: `register_self` returns the reason at once and cancels the join.
     Refused,
     /// Sharding is switched off: this worker owns everything.
     Unsharded,
@@ -65,41 +65,41 @@ impl fmt::Display for ServiceState {
     }
 }
 
-/// Why a service answers "nothing is mine", told apart from "none of these keys is mine".
+/// Why a service owns nothing at all, as opposed to owning none of the given keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this worker owns nothing: {state}, {hint}")]
 pub struct NotOwning {
-    /// Where the service stands.
+    /// The state of the service.
     pub state: ServiceState,
     /// Since when, on the service's clock.
     pub since: Moment,
-    /// What is going on and what to do.
+    /// The cause and what to do.
     pub hint: String,
 }
 
-/// Why a key has no fence here and now.
+/// Why a key has no fence on this member now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotHeld {
     /// The service holds nothing.
     #[error("this worker holds nothing: it is {0}")]
     NotLive(ServiceState),
-    /// The slot of the key is not held here.
+    /// The key's slot is not held on this member.
     #[error("slot {slot} is not held by this worker")]
     Elsewhere {
         /// The key's slot.
         slot: u32,
     },
-    /// The key is another member's, under a placement that has no slots.
+    /// Another member owns the key, under a placement without slots.
     #[error("the key is not held by this worker: placement {} gives it to another member", placement.as_str())]
     KeyElsewhere {
         /// The placement that the group serves.
         placement: PlacementKind,
     },
-    /// The name is not held here.
+    /// The name is not held on this member.
     #[error("the name is not held by this worker")]
     NameElsewhere,
-    /// The policy knows no epochs.
+    /// The policy's ownership is not exclusive, so there are no epochs.
     #[error("there are no epochs: the policy's ownership is not \"exclusive\"")]
     NoEpochs,
 }
@@ -107,11 +107,11 @@ pub enum NotHeld {
 /// What is held under one placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldShare {
-    /// Under a key placement a circle without slots.
+    /// Under a key placement, a circle without slots.
     pub(crate) slots: Arc<SlotSet>,
-    /// Under a key placement alone.
+    /// `None` unless under a key placement.
     pub(crate) keys: Option<KeyShare>,
-    /// Under exclusive ownership alone.
+    /// `None` unless ownership is exclusive.
     pub(crate) grants: Option<Arc<Grants>>,
 }
 
@@ -120,7 +120,7 @@ impl HeldShare {
         Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
     }
 
-    /// Nothing, under the same placement.
+    /// An empty share under the same placement.
     pub(crate) fn emptied(&self) -> Self {
         Self { slots: Arc::new(SlotSet::empty(self.slots.slots())), keys: self.keys.as_ref().map(|_| KeyShare::nothing()), grants: None }
     }
@@ -138,18 +138,18 @@ impl HeldShare {
     }
 }
 
-/// What one member holds at one moment: state, slots, and the deadline after which it holds nothing whatever the bitmap says.
+/// What one member holds at one moment: state, slots, and the deadline after which it holds nothing, whatever the bitmap says.
 ///
-/// Reading takes no lock and allocates nothing. Every question about keys takes the present moment, so that a paused process that
-/// wakes up with an old snapshot is told no.
+/// Reading takes no lock and allocates nothing. Every question about keys takes the present moment, so a process that wakes after a pause
+/// with an old snapshot owns nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ownership {
     pub(crate) state: ServiceState,
     pub(crate) since: Moment,
     pub(crate) held: HeldShare,
-    /// `None`: never ends (unsharded or frozen).
+    /// `None`: it never ends (unsharded or frozen).
     pub(crate) deadline: Option<Moment>,
-    /// Until when the record, and with it every claim of this life, is the member's own: also of what drains and is owned no more.
+    /// Until when the record, and with it every claim of this incarnation, belongs to the member, including claims that drain.
     pub(crate) claims_end: Option<Moment>,
     pub(crate) view: Arc<View>,
     pub(crate) policy_fingerprint: Option<Fingerprint>,
@@ -175,27 +175,27 @@ impl Ownership {
         }
     }
 
-    /// A snapshot that never ends, with a fixed share for tests.
+    /// A snapshot that never ends, with a fixed share, for tests.
     pub fn fixed(state: ServiceState, slots: SlotSet, view: Arc<View>, since: Moment) -> Self {
         let rebalancing_frozen = !view.missing().is_empty();
         let held = HeldShare { slots: Arc::new(slots), keys: None, grants: None };
         Self { state, held, view, rebalancing_frozen, ..Self::created(&PlacementParams::default(), since) }
     }
 
-    /// A snapshot that never ends, of a service with sharding switched off: everything.
+    /// A snapshot that never ends and owns everything, of a service with sharding switched off.
     pub fn unsharded(params: &PlacementParams, view: Arc<View>, since: Moment) -> Self {
         let keys = params.kind.by_key().map(|_| KeyShare::everything());
         let held = HeldShare { slots: Arc::new(SlotSet::full(params.circle())), keys, grants: None };
         Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
-    /// The last snapshot of a service without a backend that leaves: nothing.
+    /// The last snapshot of a leaving service without a backend; it owns nothing.
     #[must_use]
     pub fn left(&self, since: Moment) -> Self {
         Self { state: ServiceState::Left, since, held: self.held.emptied(), ..self.clone() }
     }
 
-    /// Where the service stands as of this snapshot. Past the deadline an `Active` snapshot owns nothing all the same.
+    /// The state as of this snapshot. An `Active` snapshot past its deadline owns nothing.
     pub const fn state(&self) -> ServiceState {
         self.state
     }
@@ -205,29 +205,29 @@ impl Ownership {
         self.since
     }
 
-    /// The slots held until the deadline. Under a key placement the circle has no slots ([`SlotSet::slots`] is 0), and what is held is
+    /// The slots held until the deadline. Under a key placement the circle has no slots ([`SlotSet::slots`] is 0); see
     /// [`Ownership::keys`].
     pub fn slots(&self) -> &SlotSet {
         &self.held.slots
     }
 
-    /// How many slots are held until the deadline; `None` under a key placement, which has none.
+    /// The number of slots held until the deadline; `None` under a key placement.
     pub fn slots_owned(&self) -> Option<u32> {
         self.held.slots_owned()
     }
 
-    /// The keys held until the deadline under a key placement; `None` under any other.
+    /// The keys held until the deadline; `None` unless under a key placement.
     pub const fn keys(&self) -> Option<&KeyShare> {
         self.held.keys.as_ref()
     }
 
-    /// When the ownership ends unless it is renewed; `None` if it never ends or nothing is owned.
+    /// When ownership ends unless renewed; `None` if it never ends or nothing is owned.
     pub const fn deadline(&self) -> Option<Moment> {
         self.deadline
     }
 
-    /// When every claim ends unless the lease is renewed, under exclusive ownership: also the claims of slots that drain and are owned no
-    /// more. `None` while nothing can be claimed.
+    /// Under exclusive ownership, when every claim ends unless the lease is renewed, including claims of slots that drain and are no
+    /// longer owned. `None` while nothing can be claimed.
     pub const fn claims_end(&self) -> Option<Moment> {
         self.claims_end
     }
@@ -258,7 +258,7 @@ impl Ownership {
         }
     }
 
-    /// The slots held, each with its epoch, ascending; empty but under exclusive ownership.
+    /// The slots held, each with its epoch, ascending; empty unless ownership is exclusive.
     pub fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
         let grants = self.held.grants.as_deref();
         let slots = grants.into_iter().flat_map(|_| self.held.slots.iter());
@@ -270,8 +270,8 @@ impl Ownership {
         self.held.grants.iter().flat_map(|grants| grants.names()).map(|(name, epoch)| (name, *epoch))
     }
 
-    /// The fingerprint of the policy by which the group goes and this member with it: of its policy with the placement as it is, or with that of
-    /// its `next`. `None` until it has been active; a member that is not active any more keeps the last one.
+    /// The fingerprint in force: of the policy with its `placement`, or with its `next`. `None` until the member has been active;
+    /// afterwards a member that is no longer active keeps the last one.
     pub const fn policy_fingerprint(&self) -> Option<Fingerprint> {
         self.policy_fingerprint
     }
@@ -286,13 +286,13 @@ impl Ownership {
         self.refusal.as_ref()
     }
 
-    /// Whether members that have vanished keep their share, because they are more than `max_loss` allows.
-    /// The view's records list them, or this member's own is about to.
+    /// Whether vanished members keep their share because there are more than `max_loss` allows. The view's records list them, or this
+    /// member's record is about to.
     pub const fn rebalancing_frozen(&self) -> bool {
         self.rebalancing_frozen
     }
 
-    /// Whether anything may be owned at `now`: active, stale or unsharded, and before the deadline.
+    /// Whether anything can be owned at `now`: active, stale or unsharded, and before the deadline.
     #[inline]
     pub fn is_live_at(&self, now: Moment) -> bool {
         matches!(self.state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded)
@@ -305,13 +305,13 @@ impl Ownership {
         self.is_live_at(now) && self.held.holds(key)
     }
 
-    /// Why nothing is owned at `now`; `None` if something may be (an active member may still have no slot, and then no key is its own).
+    /// Why nothing is owned at `now`; `None` if something can be. An active member may have no slots and then owns no key.
     pub fn not_owning_at(&self, now: Moment) -> Option<NotOwning> {
         let gated = self.state == ServiceState::Active && self.view.active() < self.min_members as usize;
         (!self.is_live_at(now) || gated).then(|| NotOwning { state: self.state_at(now), since: self.since, hint: self.hint_at(now) })
     }
 
-    /// The state at `now`: an active or stale snapshot past its deadline is fenced, whether or not any timer has run.
+    /// The state at `now`: an active or stale snapshot past its deadline is fenced, whether or not a timer has fired.
     pub fn state_at(&self, now: Moment) -> ServiceState {
         let may_end = matches!(self.state, ServiceState::Active | ServiceState::Stale);
         if may_end && !self.is_live_at(now) { ServiceState::Fenced } else { self.state }

@@ -1,4 +1,4 @@
-//! Placements shared by all members of one process that look at the same group: the circle is kept once, and a view is placed once.
+//! Placements shared by all members of one process in the same group: the circle is kept, and each view is placed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -9,27 +9,27 @@ use crate::{
     View, Weight,
 };
 
-/// More points of a key placement than a task of a runtime should make in one go: MD5 of so many takes some 15 ms.
+/// Above this many points a key placement should not run inside an async task: MD5 of so many takes some 15 ms.
 const KEY_POINTS_LONG: u64 = 65_536;
-/// The same of the ring, whose points are cheaper.
+/// The same for the ring, whose points are cheaper.
 const RING_POINTS_LONG: u64 = 400_000;
 
-/// Who owns what in a view: each slot, or, under a key placement, each key by itself.
+/// The owners in a view: of each slot or, under a key placement, of each key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ViewPlacement {
-    /// The slots have owners, and each key is in one slot.
+    /// Slots have owners, and each key is in one slot.
     Slots(Arc<SlotOwners>),
-    /// The keys have owners.
+    /// Keys have owners.
     Keys(Arc<KeyOwners>),
 }
 
 impl ViewPlacement {
-    /// Places on the members, given in any order; an id that comes twice counts once, with its first weight. `params` are taken as valid (see
-    /// [`PlacementParams::validated`]).
+    /// Places on `members`, given in any order; a repeated id counts once, with its first weight. `params` must be valid
+    /// ([`PlacementParams::validated`]).
     ///
     /// # Errors
     ///
-    /// [`TooManyPoints`], under a key placement alone.
+    /// [`TooManyPoints`], only under a key placement.
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Result<Self, TooManyPoints> {
         Ok(match params.kind.by_key() {
             None => Self::Slots(Arc::new(SlotOwners::place(members, params))),
@@ -37,16 +37,16 @@ impl ViewPlacement {
         })
     }
 
-    /// The placement of a view. `params` are taken as valid (see [`PlacementParams::validated`]).
+    /// The placement of a view. `params` must be valid ([`PlacementParams::validated`]).
     ///
     /// # Errors
     ///
-    /// [`TooManyPoints`], under a key placement alone.
+    /// [`TooManyPoints`], only under a key placement.
     pub fn of_view(view: &View, params: PlacementParams) -> Result<Self, TooManyPoints> {
         Placer::new(params).place(view)
     }
 
-    /// Whether placing `view` would give this very placement again, told without placing it.
+    /// Whether placing `view` would give this placement again; computed without placing it.
     pub fn is_of(&self, view: &View) -> bool {
         match self {
             Self::Slots(owners) => owners.is_of(view),
@@ -54,7 +54,7 @@ impl ViewPlacement {
         }
     }
 
-    /// What one member holds; nothing for a stranger.
+    /// What one member holds; nothing for an unknown id.
     pub(crate) fn held_by(&self, instance_id: &InstanceId) -> HeldShare {
         match self {
             Self::Slots(owners) => HeldShare { slots: Arc::new(owners.slots_of(instance_id)), keys: None, grants: None },
@@ -62,7 +62,7 @@ impl ViewPlacement {
         }
     }
 
-    /// The members it was made of, sorted by the bytes of their ids.
+    /// The members it was made from, sorted by the bytes of their ids.
     pub fn members(&self) -> &[(InstanceId, Weight)] {
         match self {
             Self::Slots(owners) => owners.members(),
@@ -79,7 +79,7 @@ impl ViewPlacement {
     }
 }
 
-/// Places views and keeps the circle and the last placement, so that of a thousand members that share it one does the work.
+/// Places views and keeps the circle and the last placement, so that a thousand members that share it compute each view once.
 #[derive(Debug)]
 pub struct Placer {
     params: PlacementParams,
@@ -99,34 +99,34 @@ impl PlacerState {
 }
 
 impl Placer {
-    /// Nothing placed so far. `params` are taken as valid (see [`PlacementParams::validated`]).
+    /// A placer without a placement yet. `params` must be valid ([`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
         Self { params, placing: Mutex::new(PlacerState { circle: Circle::new(params), last: None }) }
     }
 
-    /// What it places by.
+    /// The parameters of its placements.
     pub const fn params(&self) -> &PlacementParams {
         &self.params
     }
 
-    /// Whether to place `view` would take so long that a task of a runtime should leave it to a thread that may be blocked; told at once. It
-    /// is the first placement of a large or heavy fleet, up to about 0.2 s on the ring and a second by a key placement, and not what follows on
-    /// that: from then on only the points of newcomers are made.
+    /// Whether placing `view` takes so long that an async task should leave it to a blocking thread; answers at once. That is the case
+    /// for the first placement of a large or heavy fleet: up to about 0.2 s on the ring and a second by a key placement. Later placements
+    /// only add the points of newcomers.
     pub fn takes_long(&self, view: &View) -> bool {
-        // From nothing it is the most.
+        // A placement from scratch makes the most points.
         if !self.is_long(self.points_to_make(None, view)) {
             return false;
         }
         let placing = match self.placing.try_lock() {
             Ok(placing) => placing,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Somebody else is placing such a fleet just now, and to wait for that takes as long.
+            // Another caller is placing such a fleet now, and waiting for it takes as long.
             Err(TryLockError::WouldBlock) => return true,
         };
         self.is_long(self.points_to_make(Some(&placing), view))
     }
 
-    /// How many points placing `view` would make, after what was placed last or from nothing.
+    /// The number of points that placing `view` would make, starting from the last placement or from scratch.
     fn points_to_make(&self, last: Option<&PlacerState>, view: &View) -> u64 {
         let PlacementParams { kind, virtual_nodes, .. } = self.params;
         match (kind.by_key(), last) {
@@ -140,13 +140,13 @@ impl Placer {
         points > if self.params.kind.by_key().is_none() { RING_POINTS_LONG } else { KEY_POINTS_LONG }
     }
 
-    /// The placement of a view, as [`SlotOwners::of_view`] or [`KeyOwners::of_view`] gives it: the last one again if it is of this view.
+    /// The placement of a view, equal to [`SlotOwners::of_view`] or [`KeyOwners::of_view`]; reuses the last one if it is of this view.
     ///
     /// # Errors
     ///
-    /// [`TooManyPoints`], under a key placement alone.
+    /// [`TooManyPoints`], only under a key placement.
     pub fn place(&self, view: &View) -> Result<ViewPlacement, TooManyPoints> {
-        // Whoever panicked in here left a circle that is as good as any: the next view is compared with what it holds.
+        // A panic here leaves a usable circle: the next view is compared with its contents.
         let mut placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = placing.last.as_ref().filter(|last| last.is_of(view)) {
             return Ok(last.clone());
@@ -161,7 +161,7 @@ impl Placer {
         Ok(placed)
     }
 
-    /// Who should hold what in a view whose members hold this, as [`Succession::of_view`] gives it.
+    /// The owners in a view given the present holders, equal to [`Succession::of_view`].
     pub(crate) fn succession<'a>(
         &self,
         view: &View,
@@ -172,7 +172,7 @@ impl Placer {
         Succession::new(view, self.params, names, holders, points)
     }
 
-    /// Who owns each name in a view, as [`NameOwners::of_view`](crate::NameOwners::of_view) says, on the circle that it has.
+    /// The owner of each name in a view, equal to [`NameOwners::of_view`](crate::NameOwners::of_view), computed on the kept circle.
     pub fn place_names(&self, view: &View, names: &BTreeSet<ClaimName>) -> BTreeMap<ClaimName, InstanceId> {
         self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.place_names(view, names)
     }
@@ -235,13 +235,13 @@ mod tests {
         assert!(!placer.takes_long(&view(390)) && placer.takes_long(&view(391)), "it does not wait to tell");
         drop(held);
         placer.place(&view(600)).unwrap();
-        // A point that is merged costs four that are made from nothing.
+        // Merging a point costs as much as making four from scratch.
         assert!(!placer.takes_long(&view(600)) && !placer.takes_long(&view(697)) && !placer.takes_long(&view(503)));
         assert!(placer.takes_long(&view(698)) && placer.takes_long(&view(502)), "a hundred at once");
         assert!(placer.takes_long(&view(6_000)), "from here on everybody has fewer points");
     }
 
-    /// While somebody places, whoever filters by what was placed before gets an answer.
+    /// While a placement is under way, readers that filter by the former one are not blocked.
     #[test]
     fn readers_do_not_wait_for_a_placement() {
         for kind in [PlacementKind::Ring, PlacementKind::Key(KeyPlacement::Uhashring)] {

@@ -1,4 +1,4 @@
-//! What a change of the group would move, told before it is made.
+//! A preview of what a change of the group would move.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,27 @@ use serde::Serialize;
 
 use crate::{InstanceId, KeyPlacement, PlacementKind, PlacementParams, SlotOwners, Weight};
 
-/// Slots that would go from one member to another.
+/// Slots that would move from one member to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Move {
-    /// Who has them before; `None` if nobody is there.
+    /// The owner before; `None` if there are no members.
     pub from: Option<InstanceId>,
-    /// Who has them afterwards; `None` if nobody is there.
+    /// The owner afterwards; `None` if there are no members.
     pub to: Option<InstanceId>,
-    /// How many.
+    /// The number of slots.
     pub slots: u32,
-    /// The same over all slots, from 0 to 1.
+    /// Their share of all slots, 0 to 1.
     pub share: f64,
 }
 
 /// How evenly a placement spreads the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Balance {
-    /// How many members there are.
+    /// The number of members.
     pub members: usize,
-    /// The most loaded member's slots over the mean; with weights, over what its weight entitles it to. 0 without members.
+    /// The largest ratio of a member's slots to the mean or, with weights, to its fair share. 0 without members.
     pub peak: f64,
-    /// The same of the least loaded member. Both are 0 where no slot has an owner.
+    /// The smallest such ratio. Both are 0 where no slot has an owner.
     pub least: f64,
 }
 
@@ -39,7 +39,7 @@ impl Balance {
         Self::of_load(&load, &fair_shares(placed.params().kind, placed.members()))
     }
 
-    /// Each member's share, beside what it should be.
+    /// Compares each member's load with its fair share.
     pub(crate) fn of_load(load: &[f64], fair: &Shares<'_>) -> Self {
         let ratios = || load.iter().zip(fair).map(|(load, (_, fair))| load / fair);
         let least = if load.is_empty() { 0.0 } else { ratios().fold(f64::INFINITY, f64::min) };
@@ -47,30 +47,30 @@ impl Balance {
     }
 }
 
-/// What would move between two sets of members on the ring. A key placement has no slots: see [`crate::PlacementChange`].
+/// What would move between two sets of members on the ring. For key placements, which have no slots, see [`crate::PlacementChange`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// Slots of the circle.
     pub slots: u32,
-    /// How many of them would have another owner.
+    /// The number of slots that would change owner.
     pub moved: u32,
-    /// The same over all slots, from 0 to 1.
+    /// Their share of all slots, 0 to 1.
     pub moved_share: f64,
-    /// How many would have to move between shares that are exactly as the weights say, for comparison. Shares are only nearly so, before and
-    /// after, so that a good plan may move a little less.
+    /// For comparison, the number of slots that must move between shares that match the weights exactly. Real shares only approximate
+    /// them, before and after, so a good plan may move slightly less.
     pub exact: f64,
-    /// The same over all slots, from 0 to 1.
+    /// Their share of all slots, 0 to 1.
     pub exact_share: f64,
-    /// Which, the largest first.
+    /// The moves, largest first.
     pub moves: Vec<Move>,
-    /// How even it is before.
+    /// The balance before.
     pub before: Balance,
-    /// How even it would be afterwards.
+    /// The balance afterwards.
     pub after: Balance,
 }
 
 impl Plan {
-    /// What moves when the group of `before` becomes that of `after`, both as [`SlotOwners::place`] takes them.
+    /// What moves when the members `before` become `after`, both as [`SlotOwners::place`] takes them.
     pub fn new(
         before: impl IntoIterator<Item = (InstanceId, Weight)>,
         after: impl IntoIterator<Item = (InstanceId, Weight)>,
@@ -107,7 +107,7 @@ impl Plan {
     }
 }
 
-/// So many slots over all of them; of none at all it is nothing.
+/// `slots` as a share of `of`; 0 if `of` is 0.
 fn share(slots: u32, of: u32) -> f64 {
     f64::from(slots) / f64::from(of.max(1))
 }
@@ -115,7 +115,7 @@ fn share(slots: u32, of: u32) -> f64 {
 /// Members, each with its share of all keys.
 pub(crate) type Shares<'a> = [(&'a InstanceId, f64)];
 
-/// Each member's share of all keys by its weight; equal ones under `modulo`, for which weights do not count.
+/// Each member's fair share of all keys by weight; equal shares under `modulo`, which ignores weights.
 pub(crate) fn fair_shares(kind: PlacementKind, members: &[(InstanceId, Weight)]) -> Vec<(&InstanceId, f64)> {
     let is_equal = kind == PlacementKind::Key(KeyPlacement::Modulo);
     let counted = |weight: &Weight| if is_equal { 1 } else { weight.get() };
@@ -123,7 +123,8 @@ pub(crate) fn fair_shares(kind: PlacementKind, members: &[(InstanceId, Weight)])
     members.iter().map(|(id, weight)| (id, f64::from(counted(weight)) / sum as f64)).collect()
 }
 
-/// The share of all keys that has to move between exact shares: all of it from or to nobody, else what the members gain together.
+/// The least share of all keys that must move between fair shares: all of it if there were or will be no members, else the sum of all
+/// gains.
 pub(crate) fn exact(before: &Shares<'_>, after: &Shares<'_>) -> f64 {
     let had: BTreeMap<_, _> = before.iter().copied().collect();
     let gains = after.iter().map(|(id, fair)| (fair - had.get(id).unwrap_or(&0.0)).max(0.0));

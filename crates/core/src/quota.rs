@@ -1,30 +1,30 @@
-//! Placement `quota`, protocol 5: the circle of protocol 1, on which the members of each weight together get what their weight entitles them to
-//! (rule 9 of `docs/reference/placement.md`, ADR 0022).
+//! Placement `quota`, protocol 5: the circle of protocol 1, on which the members of each weight together get what their weight entitles
+//! them to (rule 9 of `docs/reference/placement.md`, ADR 0022).
 //!
-//! The limit of protocol 1 cuts what a light member has by chance above its share and gives nothing back for what is below. Here all members of
-//! one weight together stay within 1 % of their share: above it their points are passed over, and what lacks below it they take. Among
-//! members of one weight nothing differs from protocol 1, and where all are of one weight nothing at all.
+//! The limit of protocol 1 cuts off what a light member gets by chance above its share and returns nothing below it. Here the members of
+//! one weight together stay within 1 % of their share: above it their points are skipped, and below it they take the missing slots. Among
+//! members of one weight protocol 1 applies unchanged, and where all weights are equal the whole placement does.
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, PlacementKind, PlacementParams, Weight, WeightClassLoad, slot_of};
 
-/// How far the members of one weight together may be from their share, in thousandths of it.
+/// How far the members of one weight together may deviate from their share, in thousandths of it.
 const BAND: u64 = 10;
 
 /// All members of one weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Class {
     weight: Weight,
-    /// How many slots they have together, at least and at most.
+    /// The least and the most slots that they may have together.
     least: u32,
     most: u32,
-    /// How many they have.
+    /// The slots that they have.
     taken: u32,
 }
 
-/// The members by their weights.
+/// The members grouped by weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Classes {
     /// In ascending weight, which is at most 100.
@@ -33,20 +33,21 @@ pub(crate) struct Classes {
     of: Vec<u8>,
 }
 
-/// A slot that was taken from its first owner so that a class has its least.
+/// A slot taken from its first owner so that a class reaches its least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TransferredSlot {
     pub(crate) slot: u32,
     pub(crate) to: u32,
-    /// By which of its points, and where that stands.
+    /// The number of the point that took it, and its place.
     pub(crate) point: u32,
     pub(crate) place: u64,
-    /// How many slots it had before.
+    /// How many slots the member had before.
     pub(crate) had: u32,
 }
 
 impl Classes {
-    /// Of `members`, which are in order; `None` where they make no difference: under another placement, and where all are of one weight.
+    /// The classes of `members`, which are in order; `None` where classes change nothing: under another placement, or if all weights are
+    /// equal.
     pub(crate) fn of(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Option<Self> {
         let mut weights: Vec<_> = members.iter().map(|(_, weight)| *weight).collect();
         weights.sort_unstable();
@@ -67,7 +68,7 @@ impl Classes {
         });
         let class = |((weight, total), quota): ((Weight, u64), u64)| Class {
             weight,
-            // Nobody's least is above its quota or its most below, and quotas add up to `slots`: all of it is at most 65,536.
+            // A class's least is at most its quota and its most at least that, and quotas add up to `slots`: all of it is at most 65,536.
             least: (slots * total * (1_000 - BAND)).div_ceil(1_000 * sum).min(quota) as u32,
             most: (slots * total * (1_000 + BAND) / (1_000 * sum)).max(quota).min(slots) as u32,
             taken: 0,
@@ -75,14 +76,14 @@ impl Classes {
         Some(Self { classes: weights.into_iter().zip(totals).zip(quotas).map(class).collect(), of })
     }
 
-    /// Nobody has more room than its class.
+    /// Limits each member's room to that of its class.
     pub(crate) fn limit(&self, room: &mut [u32]) {
         for (room, class) in room.iter_mut().zip(&self.of) {
             *room = (*room).min(self.classes[usize::from(*class)].most);
         }
     }
 
-    /// One more slot for this member. Names every member of its weight if they have their most with it.
+    /// Counts one more slot for this member. If its class then has its most, calls `full` for each of its members.
     pub(crate) fn take(&mut self, member: usize, full: impl FnMut(usize)) {
         let of = self.of[member];
         let class = &mut self.classes[usize::from(of)];
@@ -92,22 +93,22 @@ impl Classes {
         }
     }
 
-    /// How many slots all members of this one's weight have together with so many `more`, and at most.
+    /// How many slots the members of this one's weight have together, including `more`, and their most.
     pub(crate) fn together(&self, member: usize, more: u32) -> WeightClassLoad {
         let class = &self.classes[usize::from(self.of[member])];
         WeightClassLoad { slots: class.taken + more, most: class.most }
     }
 
-    /// Whether both are of one weight.
+    /// Whether both have the same weight.
     pub(crate) fn is_same(&self, one: usize, other: usize) -> bool {
         self.of[one] == self.of[other]
     }
 
-    /// Brings every class to its least, after the walk has given away all slots.
+    /// Brings every class to its least, after the walk has assigned all slots.
     ///
-    /// Classes take in ascending weight. The members of a class take in turn, the smaller id first, each by its point 0, then each by its point 1
-    /// and so on: the slot in which the point stands, if the member is not full and the owner is of another class that has more than its
-    /// least. If that is not enough, once more with the slot before that one, and so on.
+    /// Classes take in ascending weight. The members of a class take in turn, the smaller id first, each by its point 0, then each by its
+    /// point 1 and so on: the slot that contains the point, if the member is not full and the owner is in another class that has more
+    /// than its least. If that is not enough, they repeat this with the slot before that one, and so on.
     pub(crate) fn fill(
         &mut self,
         members: &[(InstanceId, Weight)],
@@ -129,7 +130,7 @@ impl Classes {
             let tries = (0..params.slots).flat_map(|back| (0..points).map(move |point| (back, point)));
             let mut tries = tries.flat_map(|(back, point)| mine.iter().map(move |member| (back, point, *member)));
             while self.classes[class].taken < self.classes[class].least
-                // Somebody else has more than its quota, in some slot, and somebody in here is below its limit.
+                // Another class has more than its quota in some slot, and a member of this class is below its limit.
                 && let Some((back, point, member)) = tries.next()
             {
                 let to = member as usize;
@@ -156,14 +157,14 @@ impl Classes {
     }
 }
 
-/// The share of each class in whole slots, `slots` together: rounded down, and one more for as many classes as it takes. The larger what was cut
-/// off, the sooner a class gets one: first the one whose draw, the upper half of `hash`, is the smallest multiple of it.
+/// The quota of each class in whole slots, adding up to `slots`: rounded down, plus one for as many classes as needed. Classes with a
+/// larger remainder tend to come first: they are ordered by draw over remainder, where the draw is the upper half of `hash`.
 fn quotas(totals: &[u64], slots: u64, sum: u64, hash: impl Fn(usize) -> u64) -> Vec<u64> {
     let mut quotas: Vec<u64> = totals.iter().map(|total| slots * total / sum).collect();
     let more = slots - quotas.iter().sum::<u64>();
     let mut drawn: Vec<_> = (0..totals.len()).map(|class| (hash(class) >> 32, slots * totals[class] % sum, class)).collect();
     drawn.retain(|(_, cut, _)| *cut > 0);
-    // Draws have 32 bits, and what is cut off is below the sum of the weights.
+    // Draws have 32 bits, and remainders are below the sum of the weights, so the products fit.
     drawn.sort_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1)).then(one.2.cmp(&other.2)));
     for (_, _, class) in drawn.into_iter().take(more as usize) {
         quotas[class] += 1;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Version, Weight, hash_bytes};
 
-/// The most members one view may have; a backend that sees more reports an error instead of a view.
+/// The most members of a view; a backend that finds more reports an error instead.
 pub const MEMBERS_MAX: u32 = 16_384;
 
-/// A record set aside because an older one of the same id is alive.
+/// A record left out because an older one with the same id is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
     /// The id that both use.
@@ -19,14 +19,14 @@ pub struct Duplicate {
     pub incarnation: Incarnation,
 }
 
-/// What has changed of a member from one view to a later one.
+/// The change of a member from one view to a later one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberChange {
     /// Its id.
     pub instance_id: InstanceId,
-    /// Its state before and now, if that is another one.
+    /// Its state before and now, if it changed.
     pub state: Option<(MemberState, MemberState)>,
-    /// Its weight before and now, if that is another one.
+    /// Its weight before and now, if it changed.
     pub weight: Option<(Weight, Weight)>,
 }
 
@@ -37,15 +37,15 @@ pub struct View {
     members: Vec<Member>,
     duplicates: Vec<Duplicate>,
     foreign: Vec<InstanceId>,
-    /// What the group works for, and what its members' lists say: kept because many ask for it; the members never change, and their marks are not
-    /// part of it.
+    /// What the group serves, and its fingerprint, cached because they are read often. Members never change, and their marks do not
+    /// affect these.
     serves: Option<Serves>,
     group: Option<Fingerprint>,
 }
 
 impl View {
-    /// Sorts the members; of two records with one id the one that joined first stays and the other is set aside. A record that says its member
-    /// is away means nothing beside one of a life of that member.
+    /// Sorts the members. Of two records with one id the one that joined first stays and the other becomes a duplicate; a record of an
+    /// absent member gives way to any other record with its id.
     pub fn new(revision: u64, mut members: Vec<Member>) -> Self {
         let is_away = |member: &Member| member.state == MemberState::Away;
         let order = |m: &Member| (is_away(m), m.joined, m.incarnation);
@@ -63,8 +63,8 @@ impl View {
         Self { revision, members, duplicates, foreign: Vec::new(), serves, group }
     }
 
-    /// This view with the healthy instances beside the members that have no record of ours: workers of another fleet under the group's name.
-    /// Each is kept once; one with a member's id is that member to everybody else, and is left out.
+    /// Adds healthy instances without a record of ours: workers of another fleet under the group's name. Each is kept once; one with a
+    /// member's id is left out, because other fleets cannot distinguish it from that member.
     #[must_use]
     pub fn with_foreign(mut self, mut foreign: Vec<InstanceId>) -> Self {
         foreign.retain(|id| self.member(id).is_none());
@@ -74,8 +74,8 @@ impl View {
         self
     }
 
-    /// The backend's number for this state of the group. It rises with every change and never falls, not even when the backend was
-    /// restored or replaced. Two views may share one only where expired members were left out before their records were deleted.
+    /// The backend's number for this state of the group. It rises with every change and never falls, even after the backend was restored
+    /// or replaced. Two views share a revision only where expired members were left out before their records were deleted.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
@@ -85,49 +85,50 @@ impl View {
         &self.members
     }
 
-    /// Records set aside because an older one of the same id is alive.
+    /// Records left out because an older one with the same id is alive.
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.duplicates
     }
 
-    /// Healthy instances of the group's name without a record of ours, sorted by the bytes of their ids, each once, none of them a member.
-    /// Only a backend that other fleets use as well, such as Consul, has any. The placement `ring` leaves them out.
+    /// Healthy instances under the group's name without a record of ours, sorted by the bytes of their ids, each once, none of them a
+    /// member. Only backends that other fleets use too, such as Consul, have any. The placement `ring` ignores them.
     pub fn foreign(&self) -> &[InstanceId] {
         &self.foreign
     }
 
-    /// The member of that id.
+    /// The member with that id.
     pub fn member(&self, instance_id: &InstanceId) -> Option<&Member> {
         self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)).ok().map(|at| &self.members[at])
     }
 
-    /// How many members are active: neither draining nor away, and not serving something else than the group does.
+    /// The number of active members: neither draining nor away, and serving what the group serves.
     pub fn active(&self) -> usize {
         self.members.iter().filter(|m| m.state == MemberState::Active && self.belongs(m)).count()
     }
 
-    /// What the group works for: what the member that joined first says, of those that say so and are not away; if all are away, of those. `None` if
-    /// no record says so.
+    /// What the group serves: the value of the member that joined first, among the records that state one and whose member is not away;
+    /// if all are away, among all that state one. `None` if no record states one.
     pub const fn serves(&self) -> Option<&Serves> {
         self.serves.as_ref()
     }
 
-    /// Whether `member` works for what the group works for. Of a record that does not say, it is assumed: it is of an older version.
+    /// Whether `member` serves what the group serves. A record without that field comes from an older version and counts as serving the
+    /// same.
     pub fn belongs(&self, member: &Member) -> bool {
         belongs(member, self.serves())
     }
 
-    /// What the group serves: the last fingerprint that all list; else the one that most list, of those the smallest. `None` if nobody
-    /// lists any. Draining members count like all others: what one of them cannot serve, the group does not serve before it is gone. Those that
-    /// are away count as long as somebody who is here lists what comes out; else only those who are here do.
+    /// The fingerprint that the group serves: the last one that all members list; otherwise the one that most list, the smallest of
+    /// several. `None` if no member lists any. Draining members count: the group serves only what they can serve until they are gone.
+    /// Members that are away count as long as a present member lists the result; otherwise only the present members count.
     ///
-    /// The last one is the one that stands furthest back in any member's list; of several the smallest. So members that list the same two in
-    /// different orders, of which some go one way and some the other, still agree.
+    /// The last fingerprint is the one furthest back in any member's list; of several, the smallest. So members that list the same two in
+    /// different orders, during opposite changes, still agree.
     pub const fn group_fingerprint(&self) -> Option<Fingerprint> {
         self.group
     }
 
-    /// A hash of everything in the view that placement looks at; two workers that show the same one see the same group.
+    /// A hash of everything in the view that affects placement; workers with equal values see the same group.
     pub fn fingerprint(&self) -> Fingerprint {
         let mut canonical = String::new();
         for member in &self.members {
@@ -150,23 +151,23 @@ impl View {
         Fingerprint::of(&canonical)
     }
 
-    /// Who placement counts: members that list `group` and work for what the group works for; of those all that are not draining, or all of them if
-    /// every one is.
+    /// The members that the placement counts: those that list `group` and serve what the group serves; of these, all that are not
+    /// draining, or all if every one is draining.
     pub fn eligible(&self, group: Option<Fingerprint>) -> impl Iterator<Item = &Member> {
         let serves = move |m: &&Member| group.is_none_or(|g| m.fingerprints.contains(&g)) && self.belongs(m);
         let any_share = self.members.iter().filter(serves).any(|m| m.state.has_share());
         self.members.iter().filter(serves).filter(move |m| !any_share || m.state.has_share())
     }
 
-    /// Whether the members whom placement counts are of more than one version ([`Version`]).
+    /// Whether the members that the placement counts have different versions ([`Version`]).
     pub fn versions_differ(&self) -> bool {
         let mut versions = self.eligible(self.group).map(|member| Version::of(member.version.as_deref()));
         let first = versions.next();
         versions.any(|version| Some(version) != first)
     }
 
-    /// Who has vanished and keeps its share in the placement: whom the members' records list as missing and who is not here, in the order of
-    /// the ids' bytes. Nobody, once an operator has confirmed the loss.
+    /// Vanished members that keep their share: those that the members' records list as missing and that are not in the view, in the order
+    /// of the ids' bytes. Empty once an operator has confirmed the loss.
     pub fn missing(&self) -> Vec<(&InstanceId, Weight)> {
         let marks = || self.members.iter().filter_map(|member| member.loss.as_ref());
         if marks().any(|loss| *loss == Loss::Confirmed) {
@@ -179,7 +180,7 @@ impl View {
         missing
     }
 
-    /// This view with another mark in that member's record; itself if the record has it already.
+    /// This view with another mark in that member's record; the same view if the record has it already.
     #[must_use]
     pub fn marked(self: &Arc<Self>, instance_id: &InstanceId, loss: Option<&Loss>) -> Arc<Self> {
         match self.members.binary_search_by(|m| m.instance_id.cmp(instance_id)) {
@@ -192,15 +193,15 @@ impl View {
         }
     }
 
-    /// Who was active in `before` and is not here, by id and incarnation: gone without having shown that it leaves. One that was no part of that group,
-    /// because it works for something else, does not count: it takes its record back by itself.
+    /// Members active in `before` and not in this view, by id and incarnation: gone without having shown that they leave. Members that
+    /// serve something else than the group do not count, because they delete their records themselves.
     pub fn vanished_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| self.member(&m.instance_id).is_some_and(|now| now.incarnation == m.incarnation);
         let active = before.members.iter().filter(|m| m.state == MemberState::Active && before.belongs(m));
         active.filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
     }
 
-    /// Whose state or weight is another one than in `before`.
+    /// Members whose state or weight differs from `before`.
     pub fn changed_since(&self, before: &Self) -> Vec<MemberChange> {
         let change = |now: &Member| {
             let then = before.member(&now.instance_id).filter(|then| then.incarnation == now.incarnation)?;
@@ -212,15 +213,15 @@ impl View {
         self.members.iter().filter_map(change).collect()
     }
 
-    /// Who is here and not in `before`, by id and incarnation.
+    /// Members in this view and not in `before`, by id and incarnation.
     pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
         self.members.iter().filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
     }
 }
 
-/// What the group serves: as if those that are away were here, unless nobody who is here could serve that. A group that was stopped as a whole
-/// and is started with other settings need not wait for the records of its former members.
+/// The group's fingerprint, counting members that are away unless no present member could serve the result. A group that was stopped as a
+/// whole and restarts with other settings need not wait for the records of its former members.
 fn agreed<'a>(members: impl Iterator<Item = &'a Member>) -> Option<Fingerprint> {
     let mut members: Vec<_> = members.collect();
     let all = group_fingerprint(&members);
@@ -229,7 +230,7 @@ fn agreed<'a>(members: impl Iterator<Item = &'a Member>) -> Option<Fingerprint> 
     if listed_here { all } else { group_fingerprint(&members).or(all) }
 }
 
-/// See [`View::serves`]. The one that joined first decides, so that a newcomer never takes the group over.
+/// See [`View::serves`]. The member that joined first decides, so a newcomer never changes what the group serves.
 fn serves(members: &[Member]) -> Option<&Serves> {
     let stating = members.iter().filter_map(|member| member.serves.as_ref().map(|serves| (member, serves)));
     stating.min_by_key(|(member, _)| (member.state == MemberState::Away, member.joined, member.incarnation)).map(|(_, serves)| serves)
@@ -240,7 +241,7 @@ fn belongs(member: &Member, group: Option<&Serves>) -> bool {
     both.is_none_or(|(serves, group)| serves.is_same_as(group))
 }
 
-/// See [`View::group_fingerprint`]. It takes time for each fingerprint that is listed, however many different ones there are.
+/// See [`View::group_fingerprint`]. Takes time linear in the listed fingerprints, however many differ.
 fn group_fingerprint(members: &[&Member]) -> Option<Fingerprint> {
     struct ListedMember {
         by: usize,
@@ -251,7 +252,7 @@ fn group_fingerprint(members: &[&Member]) -> Option<Fingerprint> {
     for (at, member) in members.iter().enumerate() {
         for (position, fingerprint) in member.fingerprints.iter().enumerate() {
             match tally.entry(*fingerprint) {
-                // A member that lists it twice has said so the first time.
+                // A repetition within one member's list does not count.
                 Entry::Occupied(known) if known.get().last_by == at => {}
                 Entry::Occupied(mut known) => {
                     let listed = known.get_mut();
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!((marked.members()[0].loss.as_ref(), marked.group_fingerprint()), (Some(&Loss::Confirmed), new));
     }
 
-    /// A list of this length took minutes when each fingerprint was compared with all others.
+    /// Regression: a list of this length took minutes when each fingerprint was compared with all others.
     #[test]
     fn long_lists_take_time_for_each_fingerprint_once() {
         let many: Vec<_> = (0..200_000u32).map(|i| Fingerprint::of(&i.to_string())).collect();
@@ -397,7 +398,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rule of `docs/reference/placement.md`, "Which constants count", from sets and counts, whoever computes it and in whatever order the records came.
+        /// The rule of `docs/reference/placement.md`, "Which constants count", from sets and counts, independent of the order of the
+        /// records.
         #[test]
         fn the_groups_fingerprint_is_a_function_of_the_view_alone(
             lists in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..4), 0..7), seed in any::<u64>(),

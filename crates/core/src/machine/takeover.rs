@@ -67,7 +67,7 @@ impl Unclaimed {
     }
 
     /// Checks, if it is time, which resources are free. Returns those that have been free for at least a TTL and for which `me` is next:
-    /// the first member after the owner for one TTL, the second for two, and so on.
+    /// the first member after the owner after one TTL, the second for two, and so on.
     pub(super) fn look(
         &mut self,
         now: Moment,
