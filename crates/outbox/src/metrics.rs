@@ -1,7 +1,7 @@
-//! What a publisher counts, for whatever exporter the application installs (the `metrics` facade; we install none). One table: names and
-//! texts of the code, and the page `metrics.md`.
+//! The metrics of a publisher, for any exporter that the application installs (the `metrics` facade; this crate installs none). One table
+//! holds their names and texts for the code and for the page `metrics.md`.
 //!
-//! An exporter has to be installed before the publisher runs: a publisher asks for its counters once.
+//! Install the exporter before the publisher runs: a publisher requests its counters once.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use metrics::{Counter, Gauge, Histogram, Label};
 use crate::decide::Counters;
 use crate::store::Backlog;
 
-/// How a metric is to be read.
+/// How to read a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PublisherMetricKind {
     /// A sum since the publisher's start.
     Counter,
-    /// How something stands.
+    /// A current value.
     Gauge,
-    /// How long something took, in seconds.
+    /// The duration of something, in seconds.
     Histogram,
 }
 
 impl PublisherMetricKind {
-    /// Its name in the page.
+    /// The kind's name in the page.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -32,14 +32,14 @@ impl PublisherMetricKind {
     }
 }
 
-/// One metric. All have the label `sink`, the destination's name.
+/// One metric. Every metric has the label `sink`, the destination's name.
 #[derive(Debug, Clone, Copy)]
 pub struct PublisherMetric {
     /// Its name.
     pub name: &'static str,
-    /// How it is to be read.
+    /// How to read it.
     pub kind: PublisherMetricKind,
-    /// What it says, and in which unit.
+    /// Its meaning and unit.
     pub help: &'static str,
 }
 
@@ -152,10 +152,10 @@ pub const METRICS: [PublisherMetric; 21] = [
     DOWN,
 ];
 
-/// What is counted, and what of the engine's numbers it shows.
+/// A metric, and the engine's number that it shows.
 type MeterReading<M, T> = (M, fn(&Counters) -> T);
 
-/// A publisher's counters, asked for once.
+/// A publisher's counters, requested once.
 #[derive(Debug, Clone)]
 pub(crate) struct PublisherMeters {
     counters: [MeterReading<Counter, u64>; 8],
@@ -188,7 +188,7 @@ impl BacklogMeters {
         self.0.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
     }
 
-    /// Nothing is known of the outbox, so nothing says that it is well.
+    /// Sets the gauges when the state of the outbox is unknown, so that they do not show a healthy one.
     pub(crate) fn unknown(&self) {
         let [.., complete, _, stuck] = &self.0;
         complete.set(0.0);
@@ -239,7 +239,7 @@ impl PublisherMeters {
         }
     }
 
-    /// Passes on what has changed since the last time.
+    /// Reports the changes since the last call.
     pub(crate) fn count(&mut self, now: &Counters) {
         if *now == self.counted {
             return;

@@ -1,4 +1,4 @@
-//! What a publisher can be told.
+//! The options of a publisher.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ pub const RETRY_DELAY_MAX: Duration = Duration::from_mins(5);
 /// The most events of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
-/// What becomes of an event that has used up its attempts.
+/// What happens to an event that has used up its attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Poison {
-    /// It stays at the head and its aggregate waits for an operator; every other aggregate goes on.
+    /// It stays at the head, and its aggregate waits for an operator; every other aggregate continues.
     #[default]
     Block,
-    /// It is set aside and the aggregate goes on with the next.
+    /// It is set aside, and the aggregate continues with the next event.
     Park,
-    /// It is given up for good, with a line in the outbox's record, and the aggregate goes on with the next.
+    /// It is given up permanently, with an entry in the outbox's audit table, and the aggregate continues with the next event.
     Discard,
 }
 
-/// How a publisher works. The defaults are those of the settings; every field can be set alone:
+/// How a publisher works. The defaults are those of the settings; each field can be set separately:
 ///
 /// ```
 /// use shardwise_outbox::{Poison, PublisherOptions};
@@ -33,21 +33,21 @@ pub enum Poison {
 pub struct PublisherOptions {
     /// The most events fetched, sent and marked together: 1 to 10,000, default 1,000.
     pub batch: usize,
-    /// Charged attempts after which `poison` decides: 1 or more, default 10.
+    /// Charged attempts after which `poison` applies: 1 or more, default 10.
     pub max_attempts: u32,
-    /// The wait after the first failed attempt, doubled after each further one up to five minutes: more than zero, default 1 s.
+    /// The wait after the first failed attempt, doubled after each further failure up to five minutes: more than zero, default 1 s.
     pub backoff: Duration,
-    /// What becomes of an event that has used up its attempts; default `block`.
+    /// What happens to an event that has used up its attempts; default `block`.
     pub poison: Poison,
-    /// Failures are charged after this time even if the destination accepts nothing at all; default 1 h.
+    /// After this time failures are charged even if the destination accepts nothing at all; default 1 h.
     pub outage_limit: Duration,
-    /// The longest time between two looks into the outbox: 25 ms or more, default 1 s.
+    /// The longest interval between two checks of the outbox: 25 ms or more, default 1 s.
     pub poll: Duration,
-    /// How long delivered events are kept, counted from their writing; zero deletes them together with the mark; default 6 h.
+    /// How long delivered events are kept, counted from when they were written; zero deletes them together with the mark; default 6 h.
     pub retention: Duration,
-    /// How long events that are set aside are kept, counted from when they were; more than zero, default 7 days.
+    /// How long events that are set aside are kept, counted from that moment; more than zero, default 7 days.
     pub parked_retention: Duration,
-    /// How long a sink may take for one batch before it counts as not answering: more than zero, default 30 s.
+    /// How long a sink may take for one batch before the send times out: more than zero, default 30 s.
     pub send_timeout: Duration,
     /// How long a graceful stop waits for what is in flight; default 30 s.
     pub drain_timeout: Duration,
@@ -71,14 +71,14 @@ impl Default for PublisherOptions {
 }
 
 impl PublisherOptions {
-    /// The shortest `poll`, and the pause between two looks while there is work.
+    /// The shortest `poll`, and the pause between two checks while there is work.
     pub const POLL_MIN: Duration = Duration::from_millis(25);
 
-    /// The most events that the first reading after a quiet time takes, so that a look into a large backlog is short: what waits may lie in a block of its
-    /// own each. While readings come back full, each takes twice as many as the one before, up to `batch`.
+    /// The most events in the first reading after a quiet time, which keeps the first reading of a large backlog short: each waiting event
+    /// may lie in a different block. While readings are full, each one fetches twice as many events as the one before, up to `batch`.
     pub const POLL_EVENTS: usize = 250;
 
-    /// Checks every option; the error names it, its value and what is allowed.
+    /// Checks every option; the error names the option, its value and the allowed values.
     pub fn validated(self) -> Result<Self> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Settings, what));
         if !(1..=BATCH_MAX).contains(&self.batch) {

@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres};
 
-/// A connection out of the pool. A call that is given up half-way takes its connection with it: nobody knows when, or whether, the answer
-/// still comes, and the next call must not wait for it.
+/// A connection out of the pool. A call that is dropped closes its connection: the answer may still arrive at any time, and the next call
+/// must not wait for it.
 pub(super) struct LeasedConnection(Option<PoolConnection<Postgres>>);
 
 impl LeasedConnection {
@@ -14,7 +14,7 @@ impl LeasedConnection {
         Self(Some(conn))
     }
 
-    /// The call is over: the connection goes back.
+    /// Ends the call and returns the connection to the pool.
     pub(super) fn back<T>(mut self, answer: T) -> T {
         drop(self.0.take());
         answer
@@ -39,7 +39,7 @@ impl DerefMut for LeasedConnection {
 
 impl Drop for LeasedConnection {
     fn drop(&mut self) {
-        // Detached, the connection is closed as soon as it is dropped.
+        // A detached connection is closed when it is dropped.
         drop(self.0.take().map(PoolConnection::detach));
     }
 }

@@ -1,4 +1,4 @@
-//! What falls due now and then: events that were set aside long ago, aggregates without events, old lines of the record.
+//! Periodic cleaning: expired events that were set aside, aggregates without events, old audit entries.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use super::{PostgresStore, call, millis, unsigned};
 use crate::Result;
 use crate::store::CleanResult;
 
-/// Batches of one kind at one time, and how long they may take together.
+/// The most batches of one kind in one call, and how long they may take together.
 const BATCHES: usize = 20;
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// $1 age in milliseconds, $2 how many. Each leaves a line: it was never delivered.
+/// $1 age in milliseconds, $2 how many. Each event leaves an audit entry, because it was never delivered.
 const EXPIRE: &str = "WITH old AS MATERIALIZED (
         SELECT o.position FROM outbox AS o WHERE o.parked_at < statement_timestamp() - $1::bigint * interval '1 millisecond'
         ORDER BY o.parked_at LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -30,8 +30,8 @@ const FORGET_LINES: &str = "DELETE FROM outbox_audit AS d USING (
         SELECT id FROM outbox_audit WHERE at < statement_timestamp() - interval '365 days' ORDER BY at LIMIT $1
     ) AS old WHERE d.id = old.id";
 
-/// $1 aggregate, $2 how many to look at. Idle: struck off, so that nobody has anything of it in hand, and without a row. What has changed since it
-/// was looked at is found when its row is locked, by its last event's sequence.
+/// $1 aggregate, $2 how many to visit. An aggregate is idle if it is not on the list (so no publisher has any of it in memory) and has no
+/// row. A change since the visit is found by the sequence of its last event when its row is locked.
 const IDLE: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
@@ -47,7 +47,7 @@ const IDLE: &str = concat!(
     FROM idle"
 );
 
-/// $1 the highest sequence of what is to be forgotten. Seen by every transaction from now on, even if this one fails.
+/// $1 the highest sequence of the aggregates to forget. Every transaction sees it from now on, even if this one fails.
 const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
 
 pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
@@ -64,7 +64,7 @@ pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, lim
     let mut further = false;
     for _ in 0..BATCHES {
         let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where a writer goes first, this is looked at next time.
+        // If a writer holds a row, the range is visited again next time.
         let Some((forgotten, next)) = call!(store, conn => forget_unless_in_the_way(conn, after, rows))? else { break };
         cleaned.forgotten += forgotten;
         *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
@@ -83,7 +83,7 @@ async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64)
     Ok(sqlx::query(EXPIRE).bind(age).bind(limit).execute(conn).await?.rows_affected())
 }
 
-/// `None` if it gave way to a writer.
+/// Returns `None` if it gave way to a writer.
 async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, StatementError> {
     match forget(conn, after, limit).await {
         Err(fault) if fault.gave_way() => Ok(None),
@@ -91,10 +91,10 @@ async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i6
     }
 }
 
-/// Answers how many were forgotten, and where to go on.
+/// Returns the number of forgotten aggregates, and where to continue.
 async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), StatementError> {
     let mut tx = conn.begin().await?;
-    // One at a time, or a lower floor might be set after a higher one.
+    // One process at a time, or a lower floor might be set after a higher one.
     let alone = sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;
     if alone.is_none() {
         return Ok((0, None));

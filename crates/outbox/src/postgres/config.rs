@@ -1,4 +1,4 @@
-//! Which database, and how a session is set up.
+//! Which database to use, and how to set up a session.
 
 use std::fmt;
 use std::path::Path;
@@ -9,17 +9,17 @@ use sqlx::{ConnectOptions, PgConnection};
 
 use crate::{Error, ErrorKind, Result, secret};
 
-/// What a session of a store is told first. The statements are written so that only nested loops over indexes answer them well; with the
-/// other ways switched off, no statistics, old or missing, can turn the plans around. Nothing here waits for ever.
+/// The settings of a store's session. The statements are written for nested loops over indexes. All other plans are switched off, so that
+/// no statistics, old or missing, can change the plans. No statement waits without a limit.
 pub const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET jit = off; SET max_parallel_workers_per_gather = 0;
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
     SET plan_cache_mode = force_generic_plan; SET client_encoding = 'UTF8';
     SET statement_timeout = '12s'; SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '60s'";
 
-/// The parameters behind the `?` of an address that are understood.
+/// The supported parameters behind the `?` of an address.
 const PARAMETERS: [&str; 7] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "application_name", "host", "options[search_path]"];
 
-/// Which database and as whom. `Debug` shows no password.
+/// The database and its user. `Debug` shows no password.
 #[derive(Clone)]
 pub struct PostgresConfig {
     pub(super) options: PgConnectOptions,
@@ -27,12 +27,12 @@ pub struct PostgresConfig {
 }
 
 impl PostgresConfig {
-    /// An address such as `postgres://user@host:5432/database?sslmode=verify-full`. What it leaves out comes from the variables `PGHOST`,
-    /// `PGUSER`, `PGPASSWORD` and so on, and from `~/.pgpass`. `sslmode` is `prefer` unless given: encrypted where the server can, and
-    /// without proof who the server is; only `verify-full` has that. `options[search_path]=NAME` chooses the schema.
+    /// An address such as `postgres://user@host:5432/database?sslmode=verify-full`. Missing parts come from the variables `PGHOST`,
+    /// `PGUSER`, `PGPASSWORD` and so on, and from `~/.pgpass`. The default `sslmode` is `prefer`: encrypted if the server supports it, but
+    /// the server's identity is not verified; only `verify-full` verifies it. `options[search_path]=NAME` selects the schema.
     pub fn from_url(url: &str) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the outbox's database {what}"));
-        // What the parser says is not passed on: it may repeat a password.
+        // The parser's message is dropped: it may repeat a password.
         let known = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
         if !known {
             return Err(wrong("must begin with postgres://, as in postgres://user@host:5432/database".into()));
@@ -49,26 +49,26 @@ impl PostgresConfig {
         Ok(Self { options: options.disable_statement_logging(), listen: false })
     }
 
-    /// The same with this password.
+    /// The same configuration with this password.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
         Self { options: self.options.password(password), ..self }
     }
 
-    /// Whether publishers are told of commits by LISTEN and NOTIFY, instead of finding them at their next look; off unless set. NOTIFY makes
-    /// all writers of the server's databases commit one after the other: `cargo xtask bench outbox` measures what that costs.
+    /// Whether publishers are notified of commits with LISTEN and NOTIFY, instead of finding them at their next check; off by default.
+    /// NOTIFY serializes the commits of all writers on the server: `cargo xtask bench outbox` measures the cost.
     #[must_use]
     pub fn listen(self, listen: bool) -> Self {
         Self { listen, ..self }
     }
 
-    /// The same with the password in a file, without its last newline.
+    /// The same configuration with the password from a file, without its last newline.
     pub fn password_file(self, path: &Path) -> Result<Self> {
         let password = &secret::in_file(path, "the file with the outbox's password")?;
         Ok(self.password(password))
     }
 
-    /// Host, port and database, for people.
+    /// Host, port and database, for messages.
     pub fn place(&self) -> String {
         let options = &self.options;
         let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());

@@ -1,6 +1,6 @@
-//! What an operator does with dead letters: each a transaction, with its line in the record.
+//! An operator's actions on dead letters: each is one transaction with its audit entry.
 //!
-//! Locks are taken in the order of writers and publishers: the aggregate's row, the slot, the head, the events.
+//! Locks are taken in the same order as by writers and publishers: the aggregate's row, the slot, the head, the events.
 
 use sqlx::{Connection, PgConnection, Row};
 
@@ -25,7 +25,8 @@ const LIST: &str = "
      FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate
      WHERE o.parked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY o.parked_at, o.position LIMIT $2)";
 
-/// The columns that make an event, for moving it to the end of its aggregate: written once more, it gets the next sequence, as from a writer.
+/// The columns of an event, for moving it to the end of its aggregate: it is inserted again and gets the next sequence, like a writer's
+/// event.
 #[rustfmt::skip]
 macro_rules! moved {
     ($which:literal, $replayed:literal) => {
@@ -40,21 +41,22 @@ macro_rules! moved {
 
 /// $1 id.
 const APPEND: &str = moved!("id = $1 AND parked_at IS NOT NULL", "coalesce(replayed, seq)");
-/// $1 aggregate, $2 from this sequence on, $3 up to where they were delivered.
+/// $1 aggregate, $2 from this sequence on, $3 the last delivered sequence.
 const APPEND_ALL: &str = moved!("aggregate = $1 AND seq >= $2", "CASE WHEN seq <= $3 THEN coalesce(replayed, seq) ELSE replayed END");
 
-/// $1 id. The event and its aggregate; the aggregate's row keeps writers and other operators away.
+/// $1 id. Finds the event and its aggregate; the lock on the aggregate's row excludes writers and other operators.
 const FIND: &str = "SELECT o.aggregate, a.key, o.seq, o.parked_at IS NOT NULL
     FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate WHERE o.id = $1 FOR UPDATE OF a";
 
-/// $1 aggregate, $2 sequence, $3 up to where the aggregate is done from now on. Only if that event is at the head, and blocked.
+/// $1 aggregate, $2 sequence, $3 the sequence through which the aggregate is done from now on. Applies only if that event is at the head
+/// and blocked.
 const RELEASE_HEAD: &str = "UPDATE outbox_head AS h
     SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = $3
     WHERE h.aggregate = $1 AND h.blocked_at IS NOT NULL
       AND $2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq)
     RETURNING h.done_seq";
 
-/// $1 aggregate. What its holder has in its hands is not written any more: the epoch is another one.
+/// $1 aggregate. Raises the slot's epoch, so that its holder can no longer mark the events it has in memory.
 const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = NULL
     FROM outbox_head AS h WHERE h.aggregate = $1 AND h.hash BETWEEN s.hash_from AND s.hash_to";
 
@@ -83,7 +85,7 @@ pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usiz
     rows.iter().take(limit.clamp(1, LIST_MAX)).map(letter).collect()
 }
 
-/// An event as an operator names it.
+/// An event as an operator identifies it.
 struct PgEventRow {
     aggregate: i64,
     key: String,
@@ -109,7 +111,7 @@ async fn note(
     Ok(())
 }
 
-/// Whether the event was the blocked head; if so, its aggregate goes on behind `done`.
+/// Returns whether the event was the blocked head; if so, its aggregate continues behind `done`.
 async fn release(conn: &mut PgConnection, found: &PgEventRow, done: i64) -> Result<bool, StatementError> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).fetch_optional(conn).await?;
     Ok(released.is_some())
@@ -138,7 +140,7 @@ pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -
     if !found.parked && !release(&mut tx, &found, found.seq).await? {
         return Ok(false);
     }
-    // Found before the wait for the aggregate's row: somebody may have sent it again meanwhile, under another sequence.
+    // The event was found before the wait for the aggregate's row: meanwhile it may have been replayed under another sequence.
     let delete = "DELETE FROM outbox WHERE id = $1 AND seq = $2 AND (parked_at IS NOT NULL) = $3";
     let delete = sqlx::query(delete).bind(id).bind(found.seq).bind(found.parked).execute(&mut *tx).await?;
     if delete.rows_affected() == 0 {
@@ -169,7 +171,7 @@ pub(super) async fn replay_aggregate(
         return Err(too_many(key, unsigned(events), events_max).into());
     }
     sqlx::query(FENCE).bind(aggregate).execute(&mut *tx).await?;
-    // Behind the fence, and so behind every mark.
+    // Read after the fence was raised, and so after every mark.
     let done: i64 =
         sqlx::query_scalar("SELECT done_seq FROM outbox_head WHERE aggregate = $1 FOR UPDATE").bind(aggregate).fetch_one(&mut *tx).await?;
     let moved = sqlx::query(APPEND_ALL).bind(aggregate).bind(seq).bind(done).fetch_all(&mut *tx).await?;

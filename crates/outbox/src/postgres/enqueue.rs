@@ -8,18 +8,18 @@ use super::error::StatementError;
 use super::to_ordered;
 use crate::{Error, ErrorKind, NewEvent, Payload, Result};
 
-/// With the key's hash, which the trigger cannot know.
+/// Includes the key's hash, which the trigger cannot compute.
 const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, keyhash)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 
 /// Writes one event in the caller's transaction, and returns its id. Nothing is sent unless the transaction commits.
 ///
-/// Writers of one aggregate wait for each other until commit; a transaction that writes to several aggregates does so in the order of
-/// their keys, or it may meet a deadlock with another (kind `Unavailable`: repeat the transaction). Above READ COMMITTED a transaction
-/// that comes second is refused with a serialization failure, as with any row (`Unavailable` as well).
+/// Writers of one aggregate wait for each other until commit. A transaction that writes to several aggregates must do so in the order of
+/// their keys, or it may deadlock with another (kind `Unavailable`: repeat the transaction). Above READ COMMITTED, the later of two such
+/// transactions is refused with a serialization failure, as for any row (also `Unavailable`).
 ///
-/// A name that is empty or too long and text with a NUL are refused without asking the server (kind `Event`), and the transaction goes
-/// on. What the server refuses, such as an id that is there already, ends the transaction unless there is a savepoint, as always in
+/// An empty or too long name and text with a NUL are refused without asking the server (kind `Event`), and the transaction remains usable.
+/// A refusal by the server, such as for an id that already exists, aborts the transaction unless there is a savepoint, as always in
 /// PostgreSQL.
 ///
 /// ```no_run

@@ -1,11 +1,11 @@
-//! What PostgreSQL's answers mean to the operator, and what to do.
+//! Errors for PostgreSQL's answers: what they mean to the operator, and what to do.
 
 use sqlx::error::DatabaseError;
 
 use super::{PostgresConfig, PostgresStore};
 use crate::{Error, ErrorKind, Result};
 
-/// The rights on each table that a publisher needs; writers need `INSERT ON outbox` and no more.
+/// The rights on each table that a publisher needs; writers need only `INSERT ON outbox`.
 const GRANTS: [(&str, &str); 8] = [
     ("outbox", "SELECT, UPDATE, DELETE"),
     ("outbox_aggregate", "SELECT, UPDATE, DELETE"),
@@ -17,7 +17,7 @@ const GRANTS: [(&str, &str); 8] = [
     ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
 ];
 
-/// Turns sqlx's errors into ours, with the place of the database.
+/// Converts errors of sqlx into errors of this crate, with the address of the database.
 pub(super) trait PgErrorContext<T> {
     fn at(self, store: &PostgresStore) -> Result<T>;
 }
@@ -34,7 +34,7 @@ impl<T> PgErrorContext<T> for Result<T> {
     }
 }
 
-/// What a statement fails with: the database's words, or ours already.
+/// Why a statement failed: the database's error, or one of this crate.
 #[derive(Debug)]
 pub(super) enum StatementError {
     Sql(sqlx::Error),
@@ -42,7 +42,7 @@ pub(super) enum StatementError {
 }
 
 impl StatementError {
-    /// Whether it gave up waiting for a lock.
+    /// Whether the statement gave up waiting for a lock.
     pub(super) fn gave_way(&self) -> bool {
         let Self::Sql(sqlx::Error::Database(error)) = self else { return false };
         error.code().as_deref() == Some("55P03")
@@ -76,7 +76,7 @@ impl<T> PgErrorContext<T> for Result<T, StatementError> {
     }
 }
 
-/// Puts the database's place before a message that has none.
+/// Puts the database's address before a message that has none.
 fn locate(error: Error, config: &PostgresConfig) -> Error {
     match error.kind() {
         ErrorKind::Event | ErrorKind::Settings => error,
@@ -97,15 +97,15 @@ fn classify(error: &sqlx::Error) -> Error {
         sqlx::Error::PoolTimedOut => {
             Error::new(ErrorKind::Unavailable, "the server has not answered in time, or no connection came free: try again")
         }
-        // What rustls does not accept comes as the connection's error, and trying again does not help.
+        // A rejection by rustls arrives as a connection error, and a retry does not help.
         sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => tls(error),
         sqlx::Error::Io(error) => {
             Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({error})"))
         }
-        // What the parser of PEM says quotes the line that it failed at, and that may be a private key.
+        // A PEM parser's message quotes the line that it failed at, which may be part of a private key.
         sqlx::Error::Tls(error) if error.is::<rustls::pki_types::pem::Error>() => unusable_files(),
         sqlx::Error::Tls(error) => tls(error),
-        // The text of a URL is refused before; here it is about the files that it names, and quotes them as well.
+        // The URL's text was checked before, so this concerns the files that it names; the message may quote them as well.
         sqlx::Error::Configuration(_) => unusable_files(),
         other => Error::new(ErrorKind::Internal, other.to_string()),
     }
@@ -144,15 +144,15 @@ fn answered(error: &dyn DatabaseError) -> Error {
             of(ErrorKind::Event, "an event with this id is in the outbox already".into())
         }
         "23502" | "23505" | "23514" => of(ErrorKind::Event, constraint(error)),
-        // Connections that break, and a server that starts, stops or fails over.
+        // Broken connections, and a server that starts, stops or fails over.
         _ if code.starts_with("08") || code.starts_with("57P") => of(ErrorKind::Unavailable, format!("{message}: try again")),
-        // Data that its column does not take: text that is no JSON, a NUL.
+        // Data that its column does not accept: text that is not JSON, a NUL.
         _ if code.starts_with("22") => of(ErrorKind::Event, message.to_owned()),
         _ => of(ErrorKind::Internal, format!("{message} ({code})")),
     }
 }
 
-/// A refused insert, in the constraint's own words.
+/// A refused insert, in the words of the constraint.
 fn constraint(error: &dyn DatabaseError) -> String {
     let message = error.message();
     match error.constraint() {
@@ -161,7 +161,7 @@ fn constraint(error: &dyn DatabaseError) -> String {
     }
 }
 
-/// The statement that the owner of the tables has to run; `<role>` is filled in where the name is known.
+/// The statement that the owner of the tables must run; `<role>` is filled in if the name is known.
 fn missing_grant(message: &str) -> String {
     let what = message.strip_prefix("permission denied for ").and_then(|rest| rest.split_once(' '));
     let statement = match what {

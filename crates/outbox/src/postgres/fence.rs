@@ -1,7 +1,7 @@
-//! Publishers and slots: who is alive, and who holds what under which epoch.
+//! Publishers and slots: which publishers are alive, and which publisher holds which slot under which epoch.
 //!
-//! One clause decides whether a publisher lives, here and in `status`: seen within its TTL, and not later than now by more than its TTL,
-//! which is what it looks like when the server's clock was set back. Either way the fence holds: a slot that is taken too early costs its
+//! One clause decides whether a publisher is alive, here and in `status`: it was seen within its TTL, and not more than its TTL in the
+//! future, which is how a server clock that was set back looks. The fence holds in both cases: a slot that is taken too early costs its
 //! former holder the slot, and nothing else.
 
 use shardwise::core::slot_start;
@@ -13,7 +13,7 @@ use super::{to_ordered, unsigned};
 use crate::store::{Hold, PublisherRegistration};
 use crate::{Error, ErrorKind};
 
-/// Whether the publisher `$p` lives, by how many TTLs it may not have been seen.
+/// Whether the publisher `$p` is alive: seen within `$ttls` TTLs, one unless given.
 #[rustfmt::skip]
 macro_rules! alive {
     ($p:literal, $ttls:literal) => {
@@ -31,24 +31,25 @@ const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, se
     ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl
     RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
 
-/// $1 own incarnation.
+/// $1 this publisher's incarnation.
 const OTHERS_ALIVE: &str = concat!("SELECT publisher FROM outbox_publisher AS p WHERE p.incarnation <> $1 AND ", alive!("p"), " LIMIT 1");
 
-/// Rows of the dead that hold nothing; those that do are kept until their slots are taken.
+/// Deletes dead publishers that hold nothing; the others are kept until their slots are taken.
 const FORGET: &str = concat!(
     "DELETE FROM outbox_publisher AS p WHERE NOT (",
     alive!("p", 10),
     ") AND NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.incarnation = p.incarnation)"
 );
 
-/// $1 incarnation, $2 slots. Under another number of slots a slot is another thing: unknown.
+/// $1 incarnation, $2 slots. With another number of slots the publisher counts as unknown, because its slots are different ranges.
 const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = outbox_now()
     WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2 RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
 
 const HELD: &str = "SELECT slot, epoch FROM outbox_slot WHERE incarnation = $1 ORDER BY slot";
 
-/// $1 slots, $2 incarnation, $3 number of slots. What may be taken: free, mine, or its holder's gone. A slot that changed after the
-/// reading, or that somebody is about to change, is left for the next time: a holder whom the reading did not see is not judged by it.
+/// $1 slots, $2 incarnation, $3 number of slots. Takes slots that are free, already held by this publisher, or whose holder is dead. A
+/// slot that changed after the reading, or whose row is locked, is left for the next attempt: the reading says nothing about its present
+/// holder.
 const TAKE: &str = concat!(
     "WITH takeable AS MATERIALIZED (
         SELECT s.slot, s.epoch FROM outbox_slot AS s
@@ -68,7 +69,8 @@ const TAKE: &str = concat!(
     UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = $2 FROM locked AS l WHERE s.slot = l.slot RETURNING s.slot, s.epoch"
 );
 
-/// $1 slots and $2 epochs side by side, $3 incarnation. Slots are looked up one by one (LATERAL), whatever the server knows of their table. Public for the test that reads the plan.
+/// $1 slots and $2 epochs as parallel arrays, $3 incarnation. LATERAL forces one lookup for each slot, whatever the table's statistics
+/// are. Public for the test that reads the plan.
 pub const RELEASE: &str = "WITH mine AS MATERIALIZED (
         SELECT s.slot FROM (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS g (slot, epoch) ORDER BY slot) AS h
         CROSS JOIN LATERAL (
@@ -84,10 +86,10 @@ const LEAVE: [&str; 2] = [
     "DELETE FROM outbox_publisher WHERE incarnation = $1",
 ];
 
-/// Answers when it was seen, by the server's clock in microseconds; so does [`touch`].
+/// Returns when the publisher was seen, by the server's clock in microseconds; so does [`touch`].
 pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<i64, StatementError> {
     let mut tx = conn.begin().await?;
-    // One at a time from here on, and what is read next is read behind the wait.
+    // One process at a time from here on; the next statements read the state after the wait.
     let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
     agree_on_slots(&mut tx, me, recorded).await?;
     sqlx::query(FORGET).execute(&mut *tx).await?;
@@ -98,7 +100,7 @@ pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration
     Ok(seen)
 }
 
-/// Keeps the recorded number of slots, or changes it if no other publisher lives.
+/// Keeps the recorded number of slots, or changes it if no other publisher is alive.
 async fn agree_on_slots(conn: &mut PgConnection, me: &PublisherRegistration, recorded: Option<i64>) -> Result<(), StatementError> {
     if recorded == Some(i64::from(me.slots)) {
         return Ok(());
@@ -114,7 +116,7 @@ async fn agree_on_slots(conn: &mut PgConnection, me: &PublisherRegistration, rec
     Ok(lay_out(conn, me.slots).await?)
 }
 
-/// A row for every slot. All epochs end above every epoch there ever was, so that no former holder's fence fits.
+/// Creates a row for every slot. Each epoch is set above every earlier epoch, so that no former holder's fence matches.
 async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error> {
     let (mut numbers, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
     for slot in 0..slots {
@@ -123,7 +125,7 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
         from.push(to_ordered(slot_start(slot, slots)));
         to.push(to_ordered(end));
     }
-    // Waits for marks on their way, so that the highest epoch is the last.
+    // Waits for concurrent marks, so that the highest epoch is final.
     sqlx::query("SELECT slot FROM outbox_slot ORDER BY slot FOR UPDATE").fetch_all(&mut *conn).await?;
     let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;
     sqlx::query("DELETE FROM outbox_slot").execute(&mut *conn).await?;
@@ -158,7 +160,7 @@ pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, sl
     holds(&take.fetch_all(conn).await?)
 }
 
-/// Slots and epochs side by side, as arrays.
+/// Slots and epochs as parallel arrays.
 pub(super) fn columns(holds: &[Hold]) -> (Vec<i64>, Vec<i64>) {
     holds.iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
 }

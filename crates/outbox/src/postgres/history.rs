@@ -1,12 +1,13 @@
-//! Whether what the database confirmed to this process's publishers is still in it.
+//! Checks whether the commits that the database confirmed to this process's publishers still exist.
 //!
-//! A failover to a standby that lagged, and a restored copy, take commits back: epochs, sequences and marks fall, and consumers refuse or
-//! drop what comes under numbers that they have seen. The write-ahead log has one order, so if the last things that were confirmed are there,
-//! everything before them is. Remembered are therefore the last touch, the highest epoch of each slot, the last recording, and what was read
-//! since. The first call on a connection that leads elsewhere compares them before it does anything: to another server, timeline or database,
-//! or to a server that has started anew (which loses commits too, with `synchronous_commit = off` or a copy of its disk).
+//! A failover to a standby that lagged, or a restored copy, loses commits: epochs, sequences and marks fall, and consumers refuse or drop
+//! later events because they have seen their numbers. The write-ahead log has one order, so if the last confirmed changes exist, all
+//! earlier ones do. The process therefore remembers the last touch, the highest epoch of each slot, the last recording, and the events
+//! read since then. The first call on a connection that leads elsewhere compares them before it does anything else: to another server,
+//! timeline or database, or to a server that has restarted (which loses commits too, with `synchronous_commit = off` or a copy of its
+//! disk).
 //!
-//! What no publisher was told cannot be compared: a transaction of a writer that was lost before any publisher read it.
+//! A writer's transaction that was lost before any publisher read it cannot be detected.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,27 +21,28 @@ use crate::store::sql::done_through;
 use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 
-/// So many aggregates are remembered at least of what was read and not recorded, and at most twice as many.
+/// Of aggregates that were read and not recorded, at least this many are remembered, and at most twice as many.
 const READ_MAX: usize = 10_000;
-/// Who was not seen for longer may have been forgotten by others (`FORGET` in `fence` waits for 10 TTLs).
+/// After this many TTLs without being seen, other publishers may have deleted the row (`FORGET` in `fence` waits for 10 TTLs).
 const FORGOTTEN_AFTER: u32 = 9;
 
-/// Which history a connection leads to: whether it is a standby's, the server and its timeline, when it was started, the database, the outbox (not
-/// by `to_regclass`, whose session would remember that there is none while another process makes it).
+/// Identifies the history that a connection leads to: whether it is a standby, the server and its timeline, when it started, the database,
+/// and the outbox (without `to_regclass`, because its session would remember a missing table while another process creates it).
 const WHERE: &str = "SELECT pg_is_in_recovery(),
         (SELECT system_identifier FROM pg_control_system())
             || '/' || CASE WHEN NOT pg_is_in_recovery() THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END,
         concat_ws('/', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()),
             (SELECT oid FROM pg_class WHERE relname = 'outbox_meta' AND pg_table_is_visible(oid)))";
-/// The same where the server does not show this user its identifier and timeline.
+/// The same for a user who may not read the server's identifier and timeline.
 const WHERE_WITHOUT_TIMELINE: &str = "SELECT pg_is_in_recovery(), NULL,
         concat_ws('/', pg_postmaster_start_time(), (SELECT oid FROM pg_database WHERE datname = current_database()),
             (SELECT oid FROM pg_class WHERE relname = 'outbox_meta' AND pg_table_is_visible(oid)))";
 
-/// $1 incarnation. When it was seen, by the server's clock in microseconds.
+/// $1 incarnation. Returns when it was seen, by the server's clock in microseconds.
 const SEEN: &str = "SELECT (extract(epoch FROM seen_at) * 1000000)::bigint FROM outbox_publisher WHERE incarnation = $1";
 
-/// $1 slots, $2 epochs, $3 incarnations: how many of these holds were never granted, or to another; how many slots have a higher epoch.
+/// $1 slots, $2 epochs, $3 incarnations. Counts the holds that were never granted, or granted to another; and the slots with a higher
+/// epoch.
 const HOLDS: &str = "SELECT
         count(*) FILTER (WHERE coalesce(s.epoch, m.epoch, 0) < g.epoch OR s.epoch = g.epoch AND s.incarnation <> g.incarnation),
         count(*) FILTER (WHERE coalesce(s.epoch, m.epoch, 0) > g.epoch)
@@ -48,8 +50,8 @@ const HOLDS: &str = "SELECT
     CROSS JOIN (SELECT max(epoch) AS epoch FROM outbox_slot) AS m
     LEFT JOIN outbox_slot AS s ON s.slot = g.slot";
 
-/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked: an event that is not there, or is another one, or is not marked. What was
-/// deleted since, or forgotten with its aggregate, is accounted for by the aggregate's numbers and the floor.
+/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked. Returns the events that are missing, different, or not marked.
+/// Events deleted since, or forgotten with their aggregate, are accounted for by the aggregate's numbers and the floor.
 const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS g (key, seq, id, marked)
     CROSS JOIN outbox_floor AS f
     LEFT JOIN outbox_aggregate AS a ON a.key = g.key
@@ -59,12 +61,12 @@ const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], 
                ELSE a.last_seq < g.seq OR g.marked AND coalesce(h.done_seq, 0) < g.seq OR o.id <> g.id END
     LIMIT 1";
 
-/// Where a connection leads.
+/// The database that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DatabaseIdentity {
-    /// `system identifier/timeline`; `None` where the server does not show it.
+    /// `system identifier/timeline`; `None` if the server does not show it.
     pub(super) timeline: Option<String>,
-    /// What else differs between two histories.
+    /// The other properties that distinguish two histories.
     rest: String,
 }
 
@@ -76,7 +78,7 @@ struct ConfirmedEvent {
     id: Option<String>,
 }
 
-/// A publisher's last sign of life.
+/// A publisher's last confirmed touch.
 #[derive(Debug, Clone, Copy)]
 struct LastTouch {
     micros: i64,
@@ -86,23 +88,23 @@ struct LastTouch {
 
 #[derive(Debug, Default)]
 struct ConfirmedState {
-    /// Where the connections led when everything was compared last.
+    /// Where the connections led at the last comparison.
     place: Option<DatabaseIdentity>,
     /// A connection leads elsewhere, or to a standby, and nothing has been compared since.
     suspect: bool,
-    /// Connections made before are not used any more.
+    /// Connections made before this moment are no longer used.
     since: Option<Instant>,
     seen: HashMap<Incarnation, LastTouch>,
-    /// Slot to the highest epoch that was granted, and to whom.
+    /// Slot to the highest epoch that was granted, and the incarnation that received it.
     holds: BTreeMap<u32, (u64, Incarnation)>,
     marked: Vec<ConfirmedEvent>,
-    /// The last event that was read of each aggregate, and not recorded yet.
+    /// The last event read of each aggregate, while it is not recorded.
     read: HashMap<AggregateId, ConfirmedEvent>,
     read_before: HashMap<AggregateId, ConfirmedEvent>,
     highest_sequence: u64,
 }
 
-/// What the database confirmed. Clones share it.
+/// The changes that the database confirmed. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CommitHistory(Arc<Mutex<ConfirmedState>>);
 
@@ -111,20 +113,20 @@ impl CommitHistory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection: looks where it leads.
+    /// Checks where a new connection leads.
     pub(super) async fn connected(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         let found = place(conn).await?;
         let mut memory = self.memory();
         match (&memory.place, found) {
             (Some(place), Some(found)) if *place == found => {}
-            // As long as nothing was confirmed there is nothing to compare: tables may be in the making, and a standby may be read.
+            // Before anything is confirmed there is nothing to compare: tables may be under creation, and a standby may be read.
             (_, found) if memory.seen.is_empty() => memory.place = found,
             _ => memory.suspect = true,
         }
         Ok(())
     }
 
-    /// Whether a connection may be used again that was made so long ago.
+    /// Whether a connection of this age may be used again.
     pub(super) fn may_use(&self, age: Duration) -> bool {
         self.memory().since.is_none_or(|since| age <= since.elapsed())
     }
@@ -133,7 +135,7 @@ impl CommitHistory {
         self.memory().suspect
     }
 
-    /// Compares what is remembered with what is there, if a connection led elsewhere.
+    /// Compares the remembered state with the database's, if a connection led elsewhere.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ impl CommitHistory {
         Ok(())
     }
 
-    /// What is missing, in words.
+    /// Describes what is missing.
     async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
         let (seen, holds, events) = {
             let memory = self.memory();
@@ -187,7 +189,7 @@ impl CommitHistory {
         }
         for (incarnation, seen) in &seen {
             let found: Option<i64> = sqlx::query_scalar(SEEN).bind(incarnation.to_string()).fetch_optional(&mut *conn).await?;
-            // Without its row it was forgotten long ago, or everything was lifted above what it knows.
+            // A missing row was deleted long ago, or every number was raised above those that are known here.
             let is_missing = match found {
                 Some(found) => found < seen.micros,
                 None => {
@@ -213,7 +215,7 @@ impl CommitHistory {
         self.memory().seen.insert(me.incarnation, LastTouch { micros, ttl: me.ttl, confirmed: Instant::now() });
     }
 
-    /// It is gone: nothing is expected of its row any more.
+    /// The publisher has left: its row is no longer expected.
     pub(super) fn left(&self, me: &PublisherRegistration) {
         self.memory().seen.remove(&me.incarnation);
     }
@@ -228,7 +230,7 @@ impl CommitHistory {
         }
     }
 
-    /// These were read: their events are on their way to a destination from now on.
+    /// Remembers the events that were read: they may be sent from now on.
     pub(super) fn read(&self, runs: &[EventRun]) {
         let mut memory = self.memory();
         for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
@@ -241,7 +243,7 @@ impl CommitHistory {
         }
     }
 
-    /// These were recorded, but for fenced holds.
+    /// Remembers the outcomes that were recorded, except those of fenced holds.
     pub(super) fn recorded(&self, outcomes: &[Outcome], fenced: &[Hold]) {
         let mut memory = self.memory();
         let mut marked = Vec::with_capacity(outcomes.len());
@@ -253,7 +255,7 @@ impl CommitHistory {
                 let id = known.id.clone().filter(|_| through == known.sequence);
                 marked.push(ConfirmedEvent { key: known.key.clone(), sequence: through, id });
             }
-            // The rest of it may have been sent.
+            // Events behind that sequence may have been sent.
             if through.is_none_or(|through| through < known.sequence) {
                 memory.read.insert(outcome.aggregate, known);
             }
@@ -263,7 +265,7 @@ impl CommitHistory {
         }
     }
 
-    /// Whether this process has come to this timeline with everything that it knew.
+    /// Whether this process has come to this timeline without losing anything it knew.
     pub(super) fn has_followed_to(&self, timeline: &str) -> bool {
         let memory = self.memory();
         memory.since.is_some() && memory.place.as_ref().and_then(|place| place.timeline.as_deref()) == Some(timeline)
@@ -271,18 +273,18 @@ impl CommitHistory {
 }
 
 impl ConfirmedState {
-    /// What was read or marked, and which of it is marked.
+    /// The events that were read or marked, and whether each is marked.
     fn events(&self) -> Vec<(ConfirmedEvent, bool)> {
         let read = self.read.values().chain(self.read_before.values()).map(|known| (known.clone(), false));
         self.marked.iter().map(|known| (known.clone(), true)).chain(read).collect()
     }
 }
 
-/// What to do after commits were lost.
+/// Advice to the operator after commits were lost.
 pub(super) const ADVICE: &str = "Stop all publishers, run `shardwise outbox restored --epoch-above N --sequence-above N` with the highest shardepoch and sequence that \
      any consumer has seen, and start them again";
 
-/// Where this connection leads; `None`: to a standby.
+/// Where this connection leads; `None` for a standby.
 pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIdentity>, sqlx::Error> {
     let row = match sqlx::query(WHERE).fetch_one(&mut *conn).await {
         Err(sqlx::Error::Database(_)) => sqlx::query(WHERE_WITHOUT_TIMELINE).fetch_one(conn).await?,
@@ -292,7 +294,7 @@ pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIden
     Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline: row.try_get(1)?, rest: row.try_get(2)? }) })
 }
 
-/// Remembers the timeline in the outbox if none is, and says if another one is, unless this process has followed there itself.
+/// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it.
 pub(super) async fn note(conn: &mut PgConnection, history: &CommitHistory) -> Result<(), StatementError> {
     let Some(now) = place(conn).await?.and_then(|place| place.timeline) else { return Ok(()) };
     let before: Option<String> = sqlx::query_scalar("SELECT timeline FROM outbox_meta").fetch_one(&mut *conn).await?;

@@ -1,11 +1,12 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
-//! Each file here is one concern: `config` (which database, and how a session is set up), `calls` (a connection for each call), `schema`
-//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`,
-//! `history` (whether commits were lost), `restored` (lifting numbers after that), `enqueue`, `error` (what PostgreSQL's codes mean to the operator).
+//! Each file has one concern: `config` (which database, and the session's settings), `calls` (a connection for each call), `schema`
+//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (periodic cleaning),
+//! `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `history` (lost commits), `restored` (raising numbers after that),
+//! `enqueue`, `error` (the meaning of PostgreSQL's codes).
 //!
-//! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer
-//! (docs/adr/0021). All times are the database's.
+//! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer (docs/adr/0021).
+//! All times are the database's.
 //!
 #![doc = include_str!("../../postgres.md")]
 
@@ -58,14 +59,14 @@ use crate::store::{
 };
 use crate::{ErrorKind, NewEvent, Result};
 
-/// Connections of one store: a publisher's calls side by side are the fence, a reading, a marking and the upkeep.
+/// The connections of one store: the fence, a reading, a marking and the upkeep can run at the same time.
 const CONNECTIONS: u32 = 4;
 /// How long a call waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two tries at striking off what is drained and was in a writer's hands.
+/// The interval between attempts to remove drained aggregates from the list while writers hold their rows.
 const STRIKE_EVERY: Duration = Duration::from_secs(1);
 
-/// Does something on a connection of the store's.
+/// Runs a call on a connection of the store.
 macro_rules! call {
     ($store:expr, $conn:ident => $work:expr) => {{
         let mut leased = $store.lease().await?;
@@ -82,14 +83,14 @@ pub struct PostgresStore {
     config: Arc<PostgresConfig>,
     pool: PgPool,
     struck_at: Arc<Mutex<Option<Instant>>>,
-    /// Behind this aggregate the search for idle ones goes on.
+    /// The search for idle aggregates continues behind this one.
     forget_after: Arc<Mutex<i64>>,
     history: CommitHistory,
 }
 
 impl PostgresStore {
-    /// Opens an outbox that [`PostgresStore::init`] or the files in `migrations/postgres` have made. Fails without creating anything if
-    /// there is none, or one of another schema.
+    /// Opens an outbox created by [`PostgresStore::init`] or by the files in `migrations/postgres`. Fails without creating anything if
+    /// there is none, or one with another schema.
     pub async fn open(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::check(conn))?;
@@ -99,8 +100,8 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// Creates the outbox's tables, or what they lack, in the schema that is first in the `search_path`. Harmless on an outbox that is up
-    /// to date; a newer schema is an error. Writers tell of their commits from then on if `config` listens, and else not any more.
+    /// Creates the outbox's tables, or those that are missing, in the first schema of the `search_path`. Does nothing to an outbox that is
+    /// up to date; a newer schema is an error. From then on writers notify of their commits if `config` listens, and otherwise no longer.
     pub async fn init(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::migrate(conn))?;
@@ -108,7 +109,7 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// Has writers tell of their commits, or not.
+    /// Switches the writers' notifications on or off.
     async fn tell(&self, listen: bool) -> Result<()> {
         sqlx::query(wakes::TELL).bind(listen).execute(&self.pool).await.at(self).map(drop)
     }
@@ -131,7 +132,7 @@ impl PostgresStore {
         });
         let pool = pool.connect_lazy_with(config.options.clone());
         let store = Self { config: Arc::new(config), pool, struck_at: Arc::default(), forget_after: Arc::default(), history };
-        // The pool would try again and again and then say no more than that it took too long.
+        // The pool would retry and then report only that it took too long.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, store.config.options.connect()).await {
             Ok(connected) => connected.at(&store)?.close().await.at(&store)?,
             Err(_) => return Err(sqlx::Error::PoolTimedOut).at(&store),
@@ -158,7 +159,7 @@ impl PostgresStore {
         tx.commit().await.at(self)
     }
 
-    /// Writes events in one transaction of their own, and returns their ids.
+    /// Writes events in one transaction and returns their ids.
     pub async fn enqueue_all(&self, events: Vec<NewEvent>) -> Result<Vec<String>> {
         let mut tx = self.begin().await?;
         let mut ids = Vec::with_capacity(events.len());
@@ -169,8 +170,8 @@ impl PostgresStore {
         Ok(ids)
     }
 
-    /// Writes events in one transaction of their own, and answers for each with its id, or why it was refused (kind `Event`); the others
-    /// are written all the same.
+    /// Writes events in one transaction, and returns for each its id or the reason why it was refused (kind `Event`); a refused event does
+    /// not prevent the others.
     pub async fn enqueue_each(&self, events: Vec<NewEvent>) -> Result<Vec<Result<String>>> {
         let mut tx = self.begin().await?;
         let mut answers = Vec::with_capacity(events.len());
@@ -188,13 +189,14 @@ impl PostgresStore {
         Ok(answers)
     }
 
-    /// Lifts epochs and sequences above numbers that consumers have seen, after commits were lost: see
-    /// [`SqliteStore::restored`](crate::SqliteStore::restored), and for the way to do it `postgres.md`. Writers may go on; publishers take their slots again.
+    /// Raises epochs and sequences above numbers that consumers have seen, after commits were lost: see
+    /// [`SqliteStore::restored`](crate::SqliteStore::restored), and `postgres.md` for the procedure. Writers may continue; publishers take
+    /// their slots again.
     pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }
 
-    /// Where it is: host, port and database.
+    /// Host, port and database.
     pub fn place(&self) -> String {
         self.config.place()
     }
@@ -204,7 +206,7 @@ impl PostgresStore {
         self.pool.close().await;
     }
 
-    /// Whether it is time for another try at striking off.
+    /// Whether the next attempt to remove drained aggregates is due.
     fn may_strike(&self) -> bool {
         let mut struck_at = self.struck_at.lock().unwrap_or_else(PoisonError::into_inner);
         let due = struck_at.is_none_or(|at| at.elapsed() >= STRIKE_EVERY);
@@ -215,7 +217,7 @@ impl PostgresStore {
     }
 }
 
-/// A retry further ahead than this, in milliseconds, means that the clock was set back: it is due.
+/// A retry further in the future than this, in milliseconds, is due: it means that the clock was set back.
 fn retry_ahead_max_ms() -> i64 {
     2 * millis(RETRY_DELAY_MAX)
 }
@@ -224,12 +226,12 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A time ago in milliseconds, which a clock that was set back makes negative.
+/// A duration from milliseconds, which are negative if a clock was set back.
 fn ago(ms: i64) -> Duration {
     Duration::from_millis(unsigned(ms))
 }
 
-/// A number the schema keeps between 0 and a few thousand.
+/// A number that the schema keeps between 0 and a few thousand.
 fn small(number: i64) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }

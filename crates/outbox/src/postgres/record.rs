@@ -1,4 +1,4 @@
-//! Writing what became of events, under the fence: one conditional statement each, and one transaction for a whole batch.
+//! Recording the outcomes of events under the fence: one conditional statement for each kind, and one transaction for a whole batch.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use super::millis;
 use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
-/// The outcomes whose holds are current, looked up in a hash (IS TRUE keeps it from becoming a nested loop); a slot stays as it is until the transaction ends. $1 aggregates, $2 slots and $3 epochs side by
-/// side, $4 incarnation; `$what` are the other columns. Slots are looked up one by one (LATERAL): left to choose, a server that knows nothing of the slots' table yet compares each slot that is held with each
-/// outcome.
+/// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
+/// ends. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
+/// lookup for each slot: without statistics the server would compare each held slot with each outcome.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
     ($columns:literal, $arrays:literal) => {
@@ -31,11 +31,13 @@ macro_rules! under_the_fence {
     };
 }
 
-/// How long the rest of a transaction waits for a lock, as an expression: a quarter of the time after which the server looks for deadlocks, at most 200 ms.
+/// How long the rest of a transaction waits for a lock, as an expression: a quarter of the time after which the server looks for
+/// deadlocks, at most 200 ms.
 ///
-/// SKIP LOCKED does wait at times: where a row's update was committed a moment ago and the next one is under way, PostgreSQL follows the row's versions and waits
-/// for the newest one's transaction (`heap_lock_updated_tuple`). Who holds other aggregates' rows meanwhile is in a deadlock with a writer whose order is right,
-/// and the writer must not be the one that pays for it: this side gives up before the server chooses.
+/// SKIP LOCKED sometimes waits: if a row was updated by a transaction that has just committed and another update is under way, PostgreSQL
+/// follows the row's versions and waits for the newest one's transaction (`heap_lock_updated_tuple`). If this transaction holds rows of
+/// other aggregates meanwhile, it can deadlock with a writer that locks in the right order. The writer must not be the victim, so this
+/// side gives up before the server chooses one.
 macro_rules! short_of_a_deadlock {
     () => {
         "set_config('lock_timeout', greatest(least(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 250, 200), 1)::bigint::text, true)"
@@ -43,9 +45,10 @@ macro_rules! short_of_a_deadlock {
 }
 pub(super) use short_of_a_deadlock;
 
-/// $5 sequences. One row an aggregate, not one an event. An aggregate of which all is delivered is struck off the list, unless a writer
-/// has it: then there will be more. What is marked already is left alone, head and all: this may come twice, and late. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced.
-/// Public for the test that reads the plan.
+/// $5 sequences. Updates one row for each aggregate, not for each event. An aggregate with everything delivered is removed from the list,
+/// unless a writer holds its row: then more events follow. An outcome that was already applied changes nothing, so a late or repeated call
+/// is harmless. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced. Public for the test
+/// that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through", "$5::bigint[]"),
     ", patience AS MATERIALIZED (SELECT ",
@@ -64,18 +67,19 @@ pub const MARK: &str = concat!(
     FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq < m.through AND h.listed"
 );
 
-/// $1 aggregates and $2 sequences; deletes what was just marked.
+/// $1 aggregates and $2 sequences; deletes the events just marked.
 const DELETE: &str = "DELETE FROM outbox AS o
     USING unnest($1::bigint[], $2::bigint[]) AS m (aggregate, through) JOIN outbox_head AS h ON h.aggregate = m.aggregate
     WHERE h.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL";
 
-/// $1 slots and $2 epochs, $3 incarnation: those that are not current.
+/// $1 slots and $2 epochs, $3 incarnation: returns those that are not current.
 const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
     WHERE NOT EXISTS (SELECT 1 FROM outbox_slot AS s WHERE s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = $3)";
 
-/// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. Repeated after the head
-/// went on (an operator's discard, say), it writes nothing: the next event is innocent. Nor does a retry that comes late, behind a later one. One without another failure was put off and not tried; its time
-/// begins when it fails.
+/// $5 attempts, $6 failures, $7 milliseconds until the next attempt or NULL, $8 blocked, $9 errors, $10 sequences. If the head has moved
+/// on meanwhile (an operator discarded it, for example), a repeated call writes nothing, because the next event has not failed. A late
+/// retry does not replace a newer one. A retry without another failure is an event that was put off and not tried; its failure time begins
+/// when it fails.
 const FAIL: &str = concat!(
     under_the_fence!(
         "attempts, failures, retry_in, blocked, error, seq",
@@ -95,7 +99,7 @@ const PARK: &str = concat!(
      FROM allowed AS p WHERE o.aggregate = p.aggregate AND o.seq = p.seq"
 );
 
-/// $5 sequences, $6 errors, $7 who. The event is marked behind this, and goes with the delivered ones. Repeated, it writes nothing.
+/// $5 sequences, $6 errors, $7 who. The event is marked afterwards and deleted with the delivered ones. A repeated call writes nothing.
 const DISCARD: &str = concat!(
     under_the_fence!("seq, error", "$5::bigint[], $6::text[]"),
     "INSERT INTO outbox_audit (who, action, event, key, seq, why)
@@ -104,12 +108,12 @@ const DISCARD: &str = concat!(
      JOIN outbox_head AS h ON h.aggregate = d.aggregate AND h.done_seq < d.seq"
 );
 
-/// How often a recording that gave way is tried in one call, if it gave way so soon: not where it has waited for a slot's row, which may take the session's
-/// 5 s.
+/// How often a recording that gave way is tried in one call, if it gave way quickly: not if it has waited for a slot's row, which may take
+/// the session's 5 s.
 const TRIES: usize = 3;
 const GAVE_WAY_WITHIN: Duration = Duration::from_secs(1);
 
-/// Outcomes of one kind, as arrays.
+/// Outcomes of one kind, as parallel arrays.
 #[derive(Default)]
 struct Columns {
     aggregates: Vec<i64>,
@@ -125,7 +129,7 @@ impl Columns {
     }
 }
 
-/// Tries again at once where it gave up for a writer's sake, who is through then.
+/// Retries immediately after giving way to a writer, because the writer has then finished.
 pub(super) async fn record(
     conn: &mut PgConnection,
     me: &PublisherRegistration,
@@ -154,7 +158,7 @@ async fn record_once(
         mark(conn, &incarnation, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
-        // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
+        // Parking first: the mark after it may delete delivered events and must see which are set aside.
         park(&mut tx, &incarnation, outcomes).await?;
         discard(&mut tx, me, &incarnation, outcomes).await?;
         let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;
@@ -241,7 +245,7 @@ async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) 
     Ok(fail.execute(conn).await?.rows_affected())
 }
 
-/// The sink's words, cut and without the one that PostgreSQL's text cannot hold.
+/// The sink's message, shortened and without NUL, which PostgreSQL's text cannot hold.
 fn kept(error: &str) -> String {
     shortened(error).replace('\0', "\u{fffd}")
 }

@@ -1,8 +1,8 @@
-//! Reading what is pending: by the publisher's slots, each a range of the index of aggregates with something to send.
+//! Reading pending events by the publisher's slots: each slot is a range of the index of aggregates with something to send.
 //!
-//! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
-//! index; a test reads the plan. Large payloads are read apart, behind that, so that none is read that does not fit; small ones behind the limit come and are dropped, and are not
-//! more than the limit.
+//! Rows of other slots are outside the ranges, and aggregates with a blocked head are not in the index, so neither is visited; a test
+//! reads the plan. Large payloads are read by a separate statement, so that none is read that does not fit. Small payloads beyond the
+//! limit are read and dropped; together they are not larger than the limit.
 //!
 //! This file: the statements. `reading`: from rows to runs.
 
@@ -19,27 +19,28 @@ use super::{PostgresStore, call, retry_ahead_max_ms, upkeep};
 use crate::store::sql::{around, from_ordered};
 use crate::store::{FetchRequest, FetchResult, PublisherRegistration};
 
-/// One statement looks at so many held slots at most, each of which takes a seek; more are visited in turns.
+/// The most held slots that one statement visits, each with an index seek; more slots are visited in turns.
 const SLOTS_MAX: u32 = 1_024;
-/// $1 incarnation, $2 first hash, $3 its slot, $4 the slots to pass over: where the slot after them begins.
+/// $1 incarnation, $2 first hash, $3 its slot, $4 how many slots to skip: returns where the slot after them begins.
 const BEYOND: &str = "
     SELECT hash_from FROM outbox_slot WHERE incarnation = $1 AND slot >= $3 AND hash_to >= $2 ORDER BY slot OFFSET $4 LIMIT 1";
 
-/// Whether anything at all is to be read, by anybody; $1 the longest wait a retry can have in milliseconds. Without it a publisher of many slots that has
-/// nothing to do would look at each of them at every poll, turn by turn.
+/// Whether any publisher has anything to read; $1 the longest wait a retry can have, in milliseconds. Without it an idle publisher with
+/// many slots would visit each of them at every poll, turn by turn.
 const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM outbox_head WHERE ready ORDER BY hash LIMIT 1)
         OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at <= statement_timestamp() ORDER BY retry_at LIMIT 1)
         OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at > statement_timestamp() + $1::bigint * interval '1 millisecond' LIMIT 1)";
 
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
-/// can have in milliseconds (a longer one means that the clock was set back), $8 the bytes above which an event comes without its payload and headers, $9 how many aggregates whose retry is due, $10 the number of slots. An
-/// aggregate with nothing to send is in it as a row without an event. Public for the test that reads the plan.
+/// can have in milliseconds (a longer one means that the clock was set back), $8 the size in bytes above which an event comes without its
+/// payload and headers, $9 the most aggregates whose retry is due, $10 the number of slots. An aggregate with nothing to send yields a row
+/// without an event. Public for the test that reads the plan.
 ///
-/// Heads that wait for a retry are in an index of their own, by the time of it, so that they cost nothing before. Rows come as the nested loops
-/// find them, without a sort (what is left out is looked up in a hash, which an array would not be): a LATERAL with a LIMIT can only be the inner side of one, and so
-/// an aggregate's events come in its order. No window numbers them or sums up their sizes: each would copy every row, for a sixth and a third of the time
-/// (docs/adr/0037-large-payloads-apart.md).
+/// Heads that wait for a retry are in a separate index by retry time, so that they cost nothing before. Rows come in the order of the
+/// nested loops, without a sort (excluded aggregates are looked up in a hash, which an array would not allow): a LATERAL with a LIMIT can
+/// only be the inner side of a nested loop, and so an aggregate's events come in order. There is no window to number the events or to sum
+/// up their sizes: each window would copy every row, for a sixth and a third of the time (docs/adr/0037-large-payloads-apart.md).
 pub const FETCH: &str = "
     SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, a.last_seq, h.attempts, h.failures,
            (date_part('epoch', statement_timestamp() - h.failing_since) * 1000)::bigint,
@@ -94,7 +95,7 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
     let resume = match end {
         ReadEnd::All => None,
         ReadEnd::Slots(through) => Some(from_ordered(through)),
-        // Where only retries were read, the others' turn is where it was.
+        // If only retries were read, the cursor stays where it was.
         ReadEnd::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
     };
     Ok(FetchResult { runs: reading.runs, resume })
@@ -104,7 +105,7 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
 enum ReadEnd {
     /// All ranges were read to their ends.
     All,
-    /// All slots up to this hash were, and it is the next ones' turn.
+    /// All slots up to this hash were read; the next slots follow in the next turn.
     Slots(i64),
     /// A limit cut it short.
     Full,
@@ -119,11 +120,11 @@ async fn read_all(
     if me.slots > SLOTS_MAX && !sqlx::query_scalar::<_, bool>(ANY).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await? {
         return Ok(ReadEnd::All);
     }
-    // Retries that are due come first, and leave room for others.
+    // Retries that are due come first, but leave room for other events.
     let mut due = i64::try_from(reading.events_left.div_ceil(2)).unwrap_or(i64::MAX);
     for (from, to) in around(request.after) {
         let beyond = last_of_turn(conn, me, from).await?.filter(|through| *through < to);
-        // Of many slots, the first ones have a turn of their own behind the last ones.
+        // With many slots, the first ones are visited after the last ones, in a separate turn.
         let through = beyond.or((me.slots > SLOTS_MAX && from > i64::MIN && to == i64::MAX).then_some(to));
         if !read(conn, me, request, (from, through.unwrap_or(to)), due, reading).await? {
             return Ok(ReadEnd::Full);
@@ -136,7 +137,7 @@ async fn read_all(
     Ok(ReadEnd::All)
 }
 
-/// The last hash of the slots that one statement looks at from here on; `None` if there are not more than that.
+/// The last hash of the slots that one statement visits from here on; `None` if all remaining slots fit into one statement.
 async fn last_of_turn(conn: &mut PgConnection, me: &PublisherRegistration, from: i64) -> Result<Option<i64>, StatementError> {
     if me.slots <= SLOTS_MAX {
         return Ok(None);

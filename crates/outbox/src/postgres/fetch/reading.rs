@@ -1,6 +1,6 @@
-//! From rows to runs: as much as fits.
+//! Converts rows to runs, within the limits of the reading.
 //!
-//! Columns are read unchecked: that they have these types is known of our own statement, and the check of each value costs as much as reading it.
+//! Columns are read unchecked: our own statement determines their types, and checking each value costs as much as reading it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,12 +14,12 @@ use crate::store::sql::unsigned;
 use crate::store::{EventRun, HeadTrouble, Hold};
 use crate::{Delivery, Payload};
 
-/// The column of [`super::FETCH`] that tells whether the row is a retry that is due.
+/// The column of [`super::FETCH`] that is true for a retry that is due.
 pub(super) const DUE: usize = 10;
 /// $1 positions. Public for the test that reads the plan.
 pub const LARGE: &str = "SELECT position, payload, payload_bytes, headers FROM outbox WHERE position = ANY ($1)";
 
-/// An event that was picked without its payload and headers.
+/// An event that was read without its payload and headers.
 struct LargeEvent {
     position: i64,
     run: usize,
@@ -29,7 +29,7 @@ struct LargeEvent {
 /// A payload and headers.
 type EventBody = (Payload, Option<String>);
 
-/// What was read so far.
+/// The events read so far.
 pub(super) struct PgRunCollector {
     pub(super) events_left: usize,
     pub(super) bytes_left: usize,
@@ -37,7 +37,8 @@ pub(super) struct PgRunCollector {
     pub(super) last_hash: Option<i64>,
     /// Aggregates on the list that have nothing to send.
     pub(super) drained: Vec<i64>,
-    /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
+    /// Aggregates of earlier statements. Events written between two statements are left for the next reading; otherwise an event would
+    /// come twice.
     former: HashSet<i64>,
     large: Vec<LargeEvent>,
 }
@@ -48,18 +49,18 @@ impl PgRunCollector {
         Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), former: HashSet::new(), large: Vec::new() }
     }
 
-    /// So many bytes each of the events may have that are still to come, if all are to fit.
+    /// The bytes that each remaining event may have if all are to fit.
     pub(super) fn bytes_each(&self) -> usize {
         self.bytes_left / self.events_left.max(1)
     }
 
-    /// The rows that follow are another statement's, of another moment.
+    /// The following rows come from another statement, with another snapshot.
     pub(super) fn next_statement(&mut self) {
         self.former.extend(self.runs.iter().map(|run| run.aggregate));
     }
 
     pub(super) fn add(&mut self, row: &PgRow, is_due: bool) -> Result<(), sqlx::Error> {
-        // Rows deleted by hand leave the place of an event empty, and then even the row counts against the limit.
+        // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
         self.events_left = self.events_left.saturating_sub(1);
         if self.bytes_left == 0 {
             return Ok(());
@@ -84,7 +85,7 @@ impl PgRunCollector {
         let (Some(sequence), Some(run)) = (sequence, self.runs.last_mut()) else { return Ok(()) };
         let delivery = delivery(row, run.hold, aggregate, unsigned(sequence))?;
         if delivery.sequence <= run.through {
-            // Cannot be (see the statement); if it ever is, nothing is sent.
+            // The statement makes this impossible; if it happens nevertheless, nothing is sent.
             let text = format!("of aggregate {aggregate}, event {sequence} came behind {}: not in its order, and not sent", run.through);
             return Err(sqlx::Error::Protocol(text));
         }
@@ -99,13 +100,13 @@ impl PgRunCollector {
         Ok(())
     }
 
-    /// Reads the payloads and headers of large events, which all fit. Answers whether all were there.
+    /// Reads the payloads and headers of large events that all fit. Returns whether all of them still exist.
     pub(super) async fn fill(&mut self, conn: &mut PgConnection) -> Result<bool, StatementError> {
         if self.large.is_empty() {
             return Ok(true);
         }
         let positions: Vec<i64> = self.large.iter().map(|large| large.position).collect();
-        // One by one, so that no payload is held twice but the one that comes.
+        // One by one, so that only the payload being read is in memory twice.
         let (mut rest, mut rows) = (HashMap::new(), sqlx::query(LARGE).bind(positions).fetch(conn));
         while let Some(row) = rows.try_next().await? {
             rest.insert(row.try_get_unchecked(0)?, (payload(&row, 1)?, row.try_get_unchecked(3)?));
@@ -113,8 +114,8 @@ impl PgRunCollector {
         Ok(self.filled(rest))
     }
 
-    /// Puts payloads and headers into their places. Behind one that is gone meanwhile its run ends; it is read anew where nothing is left of it. Answers whether
-    /// all were there.
+    /// Inserts payloads and headers into their events. A run ends before an event that has disappeared meanwhile; a run without any event
+    /// left is read again later. Returns whether all events still exist.
     fn filled(&mut self, mut rest: HashMap<i64, EventBody>) -> bool {
         let mut ended = HashSet::new();
         for LargeEvent { position, run: place, event } in self.large.drain(..) {
@@ -148,7 +149,7 @@ fn new_run(row: &PgRow, aggregate: i64, first: Option<i64>) -> Result<EventRun, 
             failing_for: row.try_get_unchecked::<Option<i64>, _>(8)?.map(ago),
             attempted_ago: row.try_get_unchecked::<Option<i64>, _>(9)?.map(ago),
         },
-        // Without any event all up to the last were deleted by hand.
+        // Without any event, all up to the last were deleted by hand.
         through: if first.is_some() { unsigned(row.try_get_unchecked(4)?) } else { last },
         last,
         events: Vec::new(),
@@ -173,7 +174,7 @@ fn delivery(row: &PgRow, hold: Hold, aggregate: i64, sequence: u64) -> Result<De
     })
 }
 
-/// From two columns, text and bytes.
+/// The payload from two columns, text and bytes.
 fn payload(row: &PgRow, column: usize) -> Result<Payload, sqlx::Error> {
     if let Some(text) = row.try_get_unchecked::<Option<String>, _>(column)? {
         return Ok(Payload::Text(text));
@@ -218,7 +219,7 @@ mod tests {
         reading.runs = vec![run(1..=3), run(4..=6), all_deleted.clone(), run(7..=8)];
         reading.large = vec![large(1, 0, 0), large(2, 0, 2), large(5, 1, 1), large(6, 1, 2), large(7, 3, 0), large(8, 3, 1)];
         let rest = |text: &str| (Payload::Text(text.into()), Some("{}".to_owned()));
-        // Of the second run the middle is gone, of the fourth the beginning.
+        // The second run lacks its middle event, the fourth its first.
         let all_there = reading.filled(HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
         assert!(!all_there);
         let left: Vec<_> = reading.runs.iter().map(|run| (run.through, run.events.len())).collect();
