@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Exponential backoff: the first pause, doubled for each further failure in a row, up to the longest. Jitter is the caller's, who has the dice.
+/// Exponential backoff: the first pause, doubled after each consecutive failure, up to the longest. Callers add jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -16,19 +16,19 @@ impl Backoff {
         Self { first, longest, failures: 0 }
     }
 
-    /// Counts a failure. Returns the pause before the next attempt.
+    /// Counts a failure and returns the pause before the next attempt.
     pub fn fail(&mut self) -> Duration {
         let pause = self.first.saturating_mul(2u32.saturating_pow(self.failures)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
         pause
     }
 
-    /// A success: the next failure is the first again.
+    /// Handles a success: the next failure counts as the first again.
     pub const fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// How many failures there were since the last success.
+    /// The number of failures since the last success.
     pub const fn failures(&self) -> u32 {
         self.failures
     }

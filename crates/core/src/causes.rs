@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// Writes an error as its `Display` does, and behind it each cause that the text does not contain yet, on one line. Error types whose `Debug` is this read well
-/// when `main` returns them.
+/// Writes an error's `Display` text on one line, followed by each cause that the text does not contain yet. As the `Debug` of an error
+/// type it reads well when `main` returns the error.
 ///
 /// # Errors
 ///

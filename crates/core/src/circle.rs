@@ -1,7 +1,7 @@
-//! The circle kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
+//! The circle, kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
 //!
-//! What it answers is [`SlotOwners::place`] to the last slot; the tests hold it to that. Only how it gets there differs: points are never
-//! sorted again, they are put into and taken out of small sorted buckets.
+//! Its result equals that of [`SlotOwners::place`] in every slot, which the tests check. Only the method differs: points are never sorted
+//! again, but inserted into and removed from small sorted buckets.
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
@@ -10,15 +10,15 @@ use crate::ring::{self, Point, PointHash};
 use crate::view::MEMBERS_MAX;
 use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
 
-/// The upper bits of a point's hash choose its bucket, the others stand in its entry, and just as many are free there for the number: an
-/// entry is eight bytes and nothing of the hash is lost.
+/// The upper bits of a point's hash choose its bucket. Its entry stores the other bits, and the freed bits hold the member's number: an
+/// entry is eight bytes and no bit of the hash is lost.
 const NUMBER_BITS: u32 = 14;
 const BUCKETS: usize = 1 << NUMBER_BITS;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view has a seat");
 
-/// A point within its bucket: what the bucket leaves of the hash, above the number of its member. Points of one place lie in the order of
-/// their members' ids, which the numbers do not tell.
+/// A point within its bucket: the remaining bits of the hash above the number of its member. Points at one place lie in the order of
+/// their members' ids, which the numbers do not give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct BucketEntry(u64);
 
@@ -27,7 +27,7 @@ impl BucketEntry {
         Self(hash << NUMBER_BITS | number as u64)
     }
 
-    /// Where it stands within the bucket; comparable with that of a hash of the same bucket.
+    /// Its place within the bucket; comparable with that of another hash in the same bucket.
     const fn place(self) -> u64 {
         self.0 >> NUMBER_BITS
     }
@@ -37,7 +37,7 @@ impl BucketEntry {
     }
 }
 
-/// How many points each of some members is to have, and all of them; and what merging the changed ones costs, in points made from nothing.
+/// The number of points for each member and in total, and the cost of merging the changed ones, as a number of points made from scratch.
 struct PointCounts {
     points: Vec<u32>,
     total: u64,
@@ -49,7 +49,7 @@ const fn bucket_of(hash: u64) -> usize {
     (hash >> (u64::BITS - NUMBER_BITS)) as usize
 }
 
-/// One member's number in the entries, which stays while it is there, and how many points it has on the circle.
+/// One member: its number in the entries, which is stable while it is present, and its points on the circle.
 #[derive(Debug, Clone)]
 struct CircleMember {
     id: InstanceId,
@@ -57,10 +57,9 @@ struct CircleMember {
     points: u32,
 }
 
-/// Places one view after the other, each at the cost of what has changed since the one before.
+/// Places one view after another, each at the cost of the changes since the one before.
 ///
-/// It is the scratch pad of whoever computes placements, eight bytes a point and some room to grow; readers hold the [`SlotOwners`] that
-/// come out, and never wait for it.
+/// It takes eight bytes a point and some room to grow. Readers hold the resulting [`SlotOwners`] and never wait for it.
 ///
 /// ```
 /// use shardwise_core::{Circle, InstanceId, PlacementParams, SlotOwners, Weight};
@@ -76,14 +75,14 @@ pub struct Circle {
     hash: PointHash,
     /// Sorted by the bytes of their ids.
     members: Vec<CircleMember>,
-    /// Numbers given back, to be taken first; the numbers below `members.len() + free.len()` are these and the taken ones.
+    /// Released numbers, to be reused first; these and the used ones are all numbers below `members.len() + free.len()`.
     free: Vec<u16>,
-    /// Empty or [`BUCKETS`] many.
+    /// Empty, or [`BUCKETS`] many.
     buckets: Vec<Vec<BucketEntry>>,
 }
 
 impl Circle {
-    /// An empty circle. `params` are taken as valid (see [`PlacementParams::validated`]).
+    /// An empty circle. `params` must be valid ([`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
         Self::with_hash(params, hash_bytes)
     }
@@ -92,12 +91,12 @@ impl Circle {
         Self { params, hash, members: Vec::new(), free: Vec::new(), buckets: Vec::new() }
     }
 
-    /// The placement of a view, as [`SlotOwners::of_view`] gives it.
+    /// The placement of a view, equal to [`SlotOwners::of_view`].
     pub fn place_view(&mut self, view: &View) -> SlotOwners {
         self.place(SlotOwners::inputs(view))
     }
 
-    /// The placement of the members, as [`SlotOwners::place`] gives it.
+    /// The placement of the members, equal to [`SlotOwners::place`].
     pub fn place(&mut self, members: impl IntoIterator<Item = (InstanceId, Weight)>) -> SlotOwners {
         let members = ring::in_order(members);
         let owners = match self.params.kind {
@@ -106,7 +105,7 @@ impl Circle {
                 *self = Self::with_hash(self.params, self.hash);
                 Vec::new()
             }
-            // More than any view has, and than there are numbers.
+            // More than a view can have, and more than there are numbers.
             _ if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
             PlacementKind::Ring | PlacementKind::Quota => {
                 self.follow(&members);
@@ -116,7 +115,7 @@ impl Circle {
         SlotOwners::from_parts(self.params, members, owners)
     }
 
-    /// The points of `members`, which are in order, clockwise: what [`ring::circle`] makes of them.
+    /// The points of `members`, which are in order, clockwise; equal to [`ring::circle`].
     pub(crate) fn points_of(&mut self, members: &[(InstanceId, Weight)]) -> Vec<Point> {
         if !ring::has_points(members, &self.params) || members.len() > MEMBERS_MAX as usize {
             return ring::circle(members, self.params.virtual_nodes, self.hash);
@@ -132,7 +131,7 @@ impl Circle {
         points
     }
 
-    /// Brings the points in line with `members`, which are in order, have points, and are no more than there are numbers.
+    /// Updates the points to `members`, which are in order, have points, and are no more than there are numbers.
     fn follow(&mut self, members: &[(InstanceId, Weight)]) {
         let PointCounts { points: wanted, total, merged } = self.wanted(members);
         if merged > total {
@@ -170,13 +169,13 @@ impl Circle {
         self.add_points(&had);
     }
 
-    /// The work of placing a view next, in points made from nothing: all of them, or what merging those that have changed costs.
+    /// The cost of placing `view` next, as a number of points made from scratch: all of them, or the cost of merging the changed ones.
     pub(crate) fn points_to_make(&self, view: &View) -> u64 {
         let PointCounts { total, merged, .. } = self.wanted(&ring::in_order(SlotOwners::inputs(view)));
         merged.min(total)
     }
 
-    /// What it takes to come in line with `members`, which are in order.
+    /// The points needed for `members`, which are in order, and the cost of getting there.
     fn wanted(&self, members: &[(InstanceId, Weight)]) -> PointCounts {
         let per_weight = ring::points_per_weight(self.params.virtual_nodes, ring::weight_sum(members));
         let points: Vec<u32> = members.iter().map(|(_, weight)| per_weight * u32::from(weight.get())).collect();
@@ -185,11 +184,11 @@ impl Circle {
         let had: Vec<u32> = members.iter().map(|(id, _)| had(id)).collect();
         let gone = self.members.iter().map(|member| u64::from(member.points)).sum::<u64>() - sum(&had);
         let changed = gone + points.iter().zip(&had).map(|(wanted, had)| u64::from(wanted.abs_diff(*had))).sum::<u64>();
-        // Putting a point into its bucket costs about four times its share of filling them all anew.
+        // Inserting a point into its bucket costs about four times its share of filling all buckets from scratch.
         PointCounts { total: sum(&points), merged: 4 * changed, points }
     }
 
-    /// For each of `members` its number if it has one, and who is not among them any more.
+    /// For each of `members` its known entry, if any, and the members that left.
     fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<CircleMember>>, Vec<CircleMember>) {
         let mut before = std::mem::take(&mut self.members).into_iter().peekable();
         let mut gone = Vec::new();
@@ -202,9 +201,9 @@ impl Circle {
         (stay, gone)
     }
 
-    /// All points anew.
+    /// Makes all points from scratch.
     fn fill(&mut self, members: &[(InstanceId, Weight)], wanted: &[u32], total: u64) {
-        // Most buckets get less than twice the root above the mean; the others grow. At most POINTS_MAX points, so it fits.
+        // Most buckets exceed the mean by less than twice its root; the others grow. At most POINTS_MAX points, so it fits.
         let mean = total as usize / BUCKETS;
         let room = if mean == 0 { 0 } else { mean + 2 * mean.isqrt() };
         self.free.clear();
@@ -221,11 +220,11 @@ impl Circle {
                 grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *number));
             });
         }
-        // Numbers are in the order of the ids now, so that the order of the entries is the protocol's.
+        // Numbers are in the order of the ids here, so the order of the entries is the protocol's.
         self.buckets.iter_mut().for_each(|bucket| bucket.sort_unstable());
     }
 
-    /// Takes out a member's points from `keep` on.
+    /// Removes a member's points from number `keep` on.
     fn remove_points(&mut self, old: &CircleMember, keep: u32) {
         ring::each_point(&old.id, keep..old.points, self.hash, |hash| {
             let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], BucketEntry::new(hash, old.number));
@@ -236,7 +235,7 @@ impl Circle {
         });
     }
 
-    /// Puts in every member's points beyond those that it had.
+    /// Adds every member's points beyond those that it had.
     fn add_points(&mut self, had: &[u32]) {
         let mut rank = vec![0; self.numbers()];
         (0u32..).zip(&self.members).for_each(|(at, member)| rank[usize::from(member.number)] = at);
@@ -251,12 +250,12 @@ impl Circle {
         }
     }
 
-    /// Every number is below this.
+    /// An upper bound on the numbers.
     fn numbers(&self) -> usize {
         self.members.len() + self.free.len()
     }
 
-    /// Rules 4 and 5, and 9 of `quota`, over the buckets: the owner of every slot as an index into `members`.
+    /// Rules 4 and 5, and 9 of `quota`, on the buckets: the owner of every slot as an index into `members`.
     fn walk(&self, members: &[(InstanceId, Weight)]) -> Vec<u32> {
         let (mut room, mut index) = (vec![0; self.numbers()], vec![0; self.numbers()]);
         let mut capacities = ring::capacities(members, self.params.slots, self.params.load_margin);
@@ -267,7 +266,7 @@ impl Circle {
         for ((at, member), capacity) in (0u32..).zip(&self.members).zip(capacities) {
             (room[usize::from(member.number)], index[usize::from(member.number)]) = (capacity, at);
         }
-        // With few points most buckets are empty; they are passed over once here and not again for every slot.
+        // With few points most buckets are empty; skip them once here instead of for every slot.
         let filled: Vec<(usize, &[BucketEntry])> =
             self.buckets.iter().enumerate().filter(|(_, bucket)| !bucket.is_empty()).map(|(at, bucket)| (at, &bucket[..])).collect();
         let (mut first, mut within) = (0, 0);
@@ -286,7 +285,7 @@ impl Circle {
             };
             let free = |entry: &&BucketEntry| room[entry.number()] > 0;
             let taker = here.iter().find(free).or_else(|| clockwise.flat_map(|(_, entries)| *entries).find(free));
-            // Room is left for every slot, see `ring::owners`; 0 keeps this total without a panic.
+            // Room is left for every slot, see `ring::owners`; 0 avoids a panic.
             let number = taker.map_or(0, |entry| entry.number());
             room[number] = room[number].saturating_sub(1);
             if let Some(classes) = &mut classes {
@@ -302,7 +301,7 @@ impl Circle {
     }
 }
 
-/// Makes room for one more. A bucket grows by an eighth, not by its double: there are thousands, and most never need it.
+/// Makes room for one more. A bucket grows by an eighth instead of doubling: there are thousands, and most never need more.
 fn grow(bucket: &mut Vec<BucketEntry>) -> &mut Vec<BucketEntry> {
     if bucket.len() == bucket.capacity() {
         bucket.reserve_exact(bucket.len() / 8 + 2);

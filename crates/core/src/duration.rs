@@ -1,4 +1,4 @@
-//! Durations as people write them in settings: one whole number and one unit, such as `"5s"` or `"100ms"`.
+//! Durations in settings: one whole number and one unit, such as `"5s"` or `"100ms"`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     number.checked_mul(millis_per_unit).map(Duration::from_millis).ok_or_else(wrong)
 }
 
-/// Writes a duration in the largest unit that loses nothing, the way [`parse_duration`] reads it; whole milliseconds.
+/// Writes a duration in the largest unit that is exact, readable by [`parse_duration`]; whole milliseconds.
 pub fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let (name, size) = UNITS.iter().rev().find(|(_, size)| millis != 0 && millis % size == 0).unwrap_or(&UNITS[1]);

@@ -1,32 +1,32 @@
-//! Why a key has the owner that it has, step by step.
+//! Why a key has its owner, step by step.
 
 use crate::quota::{Classes, TransferredSlot};
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, slot_of, slot_start};
 
-/// A member that the walk for a slot came to.
+/// A member that the walk for a slot reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkStep {
-    /// Who.
+    /// The member.
     pub instance_id: InstanceId,
-    /// Which of its points, from 0.
+    /// The number of its point, from 0.
     pub point: u32,
-    /// Where that point stands on the circle.
+    /// The place of that point on the circle.
     pub place: u64,
-    /// How many slots it had been given when this one was placed.
+    /// The slots that it had when this one was placed.
     pub slots: u32,
-    /// How many it takes at most; with as many it is full and passed over.
+    /// The most slots that it may have; with as many it is full and skipped.
     pub capacity: u32,
-    /// Under `quota`, where weights differ: what the members of its weight had together. With their most all of them are passed over.
+    /// Under `quota` with different weights: the slots of all members of its weight. With their most, all of them are skipped.
     pub together: Option<WeightClassLoad>,
 }
 
 /// The slots of all members of one weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightClassLoad {
-    /// How many they had been given when the slot was placed.
+    /// The slots that they had when this one was placed.
     pub slots: u32,
-    /// How many they take at most.
+    /// The most slots that they may have.
     pub most: u32,
 }
 
@@ -37,20 +37,20 @@ pub struct Explanation {
     pub hash: u64,
     /// Its slot.
     pub slot: u32,
-    /// Where the slot's arc begins on the circle: the walk goes clockwise from there.
+    /// The start of the slot's arc on the circle: the walk goes clockwise from there.
     pub start: u64,
-    /// Who was passed over because of being full, each once, in the order of the walk.
+    /// Members that were skipped because they were full, each once, in the order of the walk.
     pub passed: Vec<WalkStep>,
-    /// Whose point took the slot; `None` without members.
+    /// The point that got the slot; `None` without members.
     pub owner: Option<WalkStep>,
-    /// Under `quota`, where the owner took the slot because the members of its weight had too little: who had been given it first.
+    /// Under `quota`, if the owner took the slot because the members of its weight had too few: the first owner.
     pub before: Option<WalkStep>,
-    /// Who would own the slot if the owner left; `None` if nobody else is there.
+    /// The owner if this one left; `None` without other members.
     pub next: Option<InstanceId>,
 }
 
 impl SlotOwners {
-    /// Why `key` has its owner. For people: it takes the time of two placements.
+    /// Why `key` has its owner. For diagnosis: it takes the time of two placements.
     pub fn explain<K: ShardKey + ?Sized>(&self, key: &K) -> Explanation {
         let (hash, params) = (key.key_hash(), self.params());
         let slot = slot_of(hash, params.slots);
@@ -69,7 +69,7 @@ impl SlotOwners {
         Explanation { hash, slot, start, passed, owner, before, next }
     }
 
-    /// Every slot's owner after the walk, and who took `slot` then because its weight had too little.
+    /// Every slot's owner after the walk, and the member that then took `slot` because its weight had too few.
     fn walked(&self, slot: u32, hash: PointHash) -> (Vec<u32>, Option<WalkStep>) {
         let (members, params) = (self.members(), self.params());
         let (walked, Some(classes)) = ring::walk(members, params, hash) else { return (self.indices().to_vec(), None) };
@@ -78,7 +78,7 @@ impl SlotOwners {
         let taker = given.iter().position(|given| given.slot == slot).map(|at| {
             let TransferredSlot { to, point, place, had, .. } = given[at];
             let to = to as usize;
-            // Nobody's class takes and gives.
+            // No class both takes and gives.
             let before = given[..at].iter().filter(|given| classes.is_same(given.to as usize, to)).map(|_| 1).sum();
             let together = classes.together(to, before);
             WalkStep { instance_id: members[to].0.clone(), point, place, slots: had, capacity: capacities[to], together: Some(together) }
@@ -86,7 +86,7 @@ impl SlotOwners {
         (walked, taker)
     }
 
-    /// Everybody whom the walk for `slot` met until it came to the owner, the last one.
+    /// The members that the walk for `slot` reached; the last one is the owner.
     fn met(&self, slot: u32, start: u64, walked: &[u32], hash: PointHash) -> Vec<WalkStep> {
         let params = self.params();
         let mut slots = vec![0; self.members().len()];
@@ -123,7 +123,7 @@ impl SlotOwners {
         stops
     }
 
-    /// The number of the member's first point that stands at `place`.
+    /// The number of the member's first point at `place`.
     fn number_of(&self, member: usize, place: u64, hash: PointHash) -> u32 {
         let (id, weight) = &self.members()[member];
         let per_weight = ring::points_per_weight(self.params().virtual_nodes, ring::weight_sum(self.members()));
@@ -132,7 +132,7 @@ impl SlotOwners {
             found = found.or((hash == place).then_some(number));
             number += 1;
         });
-        // The point came from there.
+        // The point came from there, so it is found.
         found.unwrap_or(0)
     }
 }
@@ -178,7 +178,8 @@ mod tests {
         assert_eq!((one.owner.unwrap().instance_id, one.next), (id("a"), None));
     }
 
-    /// All points on few places: the walk goes by the smaller id, names each member once with its first point there, and ends at the owner.
+    /// All points on few places: the walk prefers the smaller id, lists each member once with its first point there, and ends at the
+    /// owner.
     #[test]
     fn points_that_collide_are_met_in_the_order_of_the_ids() {
         let crowded: PointHash = |bytes| hash_bytes(bytes) >> 61 << 61;
@@ -220,7 +221,7 @@ mod tests {
         }
     }
     proptest! {
-        /// Every step that is told is true of the placement: who was passed over had no room, nor had its weight; and of two owners the second took it
+        /// Every reported step is true: skipped members had no room, or their weight had none; and of two owners the second took the slot
         /// for its weight.
         #[test]
         fn under_quota_it_tells_whose_weight_was_full_and_who_took_the_slot_from_whom(

@@ -1,15 +1,14 @@
-//! Lists of keys against what is held: the call that every worker makes all the time.
+//! Filters lists of keys by ownership: the call that every worker makes all the time.
 //!
-//! A key costs its hash, one multiplication and one bit, whatever the number of members. Whether a key is held is as good as random, so
-//! that a branch on it would be guessed wrong for every third or so: each key is written down always, and the end of the list moves on by
-//! the bit.
+//! A key costs its hash, one multiplication and one bit, whatever the number of members. Whether a key is held is practically random, so
+//! a branch on it would often be mispredicted. Instead each key is always written, and the end of the result advances by the bit.
 
 use crate::{Moment, Ownership, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, ShardKey, SlotSet, slot_of};
 
-/// Keys looked at before those held are moved to the result: few enough to stay in the fastest cache, and for a byte to count them.
+/// Keys processed before those held are moved to the result: few enough for the fastest cache, and for a count in one byte.
 const BLOCK: usize = u8::MAX as usize;
 
-/// Lists shorter than this are filtered faster by one thread than by two, measured by the benchmark `keys`.
+/// Below this length one thread filters faster than two, by the benchmark `keys`.
 #[cfg(feature = "parallel")]
 const PARALLEL_FROM: usize = 65_536;
 
@@ -33,7 +32,7 @@ impl Ownership {
         }
     }
 
-    /// Like [`Ownership::filter_at`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller alone.
+    /// Like [`Ownership::filter_at`], on all threads of the current rayon pool; the calling thread alone filters a short list.
     #[cfg(feature = "parallel")]
     pub fn par_filter_at<'a, K: ShardKey + Sync>(&self, items: &'a [K], now: Moment) -> Vec<&'a K> {
         use rayon::prelude::*;
@@ -42,13 +41,13 @@ impl Ownership {
         if items.len() < PARALLEL_FROM || threads == 1 {
             return self.filter_at(items, now);
         }
-        // A few parts for each thread, so that one that is held up does not hold up all.
+        // A few parts for each thread, so that a slow thread does not delay all.
         let part = items.len().div_ceil(threads * 4).max(BLOCK);
         let parts: Vec<Vec<&K>> = items.par_chunks(part).map(|part| self.filter_at(part, now)).collect();
         parts.concat()
     }
 
-    /// What `pick` makes of the position and the item, for every item held at `now`.
+    /// `pick` of position and item, for every item held at `now`.
     #[inline]
     fn select<'a, K: ShardKey, T: Copy>(&self, items: &'a [K], now: Moment, pick: impl Fn(usize, &'a K) -> T) -> Vec<T> {
         if !self.is_live_at(now) {
@@ -59,7 +58,8 @@ impl Ownership {
             return held.map(|(position, item)| pick(position, item)).collect();
         }
         let set: &SlotSet = &self.held.slots;
-        // Where the compiler knows the number of slots, finding a key's bit is three shifts: a sixth of the whole cost of a short key.
+        // If the compiler knows the number of slots, finding a key's bit takes three shifts, which saves a sixth of the cost of a short
+        // key.
         match set.slots() {
             SLOTS_OUTBOX => sift_known::<SLOTS_OUTBOX, { words(SLOTS_OUTBOX) }, _, _>(set, items, pick),
             SLOTS_DEFAULT => sift_known::<SLOTS_DEFAULT, { words(SLOTS_DEFAULT) }, _, _>(set, items, pick),
@@ -69,18 +69,18 @@ impl Ownership {
     }
 }
 
-/// Words of the bitmap of so many slots, which are a multiple of 64.
+/// Words of the bitmap of `slots` slots, a multiple of 64.
 const fn words(slots: u32) -> usize {
     (slots / u64::BITS) as usize
 }
 
-/// [`sift`] for a set of `SLOTS` slots in `WORDS` words, where the compiler sees that no slot lies outside.
+/// [`sift`] for a set of `SLOTS` slots in `WORDS` words, where the compiler sees that no slot is out of bounds.
 fn sift_known<'a, const SLOTS: u32, const WORDS: usize, K, T>(set: &SlotSet, items: &'a [K], pick: impl Fn(usize, &'a K) -> T) -> Vec<T>
 where
     K: ShardKey,
     T: Copy,
 {
-    // The caller has looked at the number of slots, so the words are there.
+    // The caller has checked the number of slots, so the words are there.
     let Some(words) = set.words().first_chunk::<WORDS>() else { return Vec::new() };
     sift(set, items, pick, |hash| {
         let slot = slot_of(hash, SLOTS);
@@ -88,7 +88,7 @@ where
     })
 }
 
-/// What `pick` makes of the position and the item, for every item whose slot is in the set. `held` tells of a hash whether it is.
+/// `pick` of position and item, for every item whose slot is in the set. `held` says whether the slot of a hash is.
 fn sift<'a, K, T>(set: &SlotSet, items: &'a [K], pick: impl Fn(usize, &'a K) -> T, held: impl Fn(u64) -> bool) -> Vec<T>
 where
     K: ShardKey,
@@ -96,7 +96,7 @@ where
 {
     let Some(first) = items.first().filter(|_| !set.is_empty()) else { return Vec::new() };
     let mut picked = Vec::with_capacity(expected(set, items.len()));
-    // One more than a block, so that the compiler sees that every count of a byte is in it.
+    // One more than a block, so that the compiler sees that every count in a byte is within bounds.
     let mut block_picked = [pick(0, first); BLOCK + 1];
     for (begin, block) in (0..).step_by(BLOCK).zip(items.chunks(BLOCK)) {
         let mut count = 0_u8;
@@ -109,11 +109,11 @@ where
     picked
 }
 
-/// How many of `items` keys are likely in `slots`, with some to spare: room for the result at one go.
+/// A likely upper bound on how many of `items` keys are in `slots`, to allocate the result at once.
 fn expected(slots: &SlotSet, items: usize) -> usize {
     let share = f64::from(slots.len()) / f64::from(slots.slots().max(1));
     let likely = items as f64 * share;
-    // Keys spread evenly stay within three roots of the likely number nearly always.
+    // Evenly spread keys nearly always stay within three roots of the expected number.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and the cast saturates")]
     let room = (likely + 3.0 * likely.sqrt()) as usize;
     room.min(items)
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(ownership.count_at(&["a", "b"], Moment::ZERO), 0);
     }
 
-    /// Blocks that are full to the last key, with one more, and with one less.
+    /// Lists of full blocks, with one key more and one less.
     #[test]
     fn of_a_full_circle_every_key_is_kept() {
         for slots in [SLOTS_OUTBOX, SLOTS_DEFAULT, SLOTS_MAX, 10_000] {

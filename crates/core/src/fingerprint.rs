@@ -1,4 +1,4 @@
-//! A short name for everything that members must agree on.
+//! A short hash of everything that members must agree on.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ impl Fingerprint {
     }
 }
 
-/// The number that sixteen hexadecimal digits stand for. A sign, which the standard library would take for a digit's place, is none.
+/// Parses sixteen hexadecimal digits. Rejects a sign, which the standard library would accept.
 fn sixteen_digits(hex: &str) -> Option<u64> {
     let digits = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     digits.then(|| u64::from_str_radix(hex, 16).ok()).flatten()
 }
 
-/// A number that is shown, read, and kept in records as sixteen hexadecimal digits.
+/// A number that is displayed, parsed and stored as sixteen hexadecimal digits.
 macro_rules! hex_number {
     ($($name:ident),*) => {$(
         impl $name {

@@ -1,4 +1,4 @@
-//! The claims that a member holds, as its snapshot carries them: which epoch each slot and each name is held under.
+//! The claims of a member as its snapshot carries them: the epoch of each slot and each name.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use crate::{ClaimName, Epoch, Resource, SlotSet};
 /// What a member holds under exclusive ownership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grants {
-    /// By slot; 0 is none.
+    /// By slot; 0 means none.
     epochs: Box<[u64]>,
     names: BTreeMap<ClaimName, Epoch>,
 }
 
 impl Grants {
-    /// The slots, and the epochs of everything, on a circle of so many slots. A slot beyond the circle is left out.
+    /// The held slots of a circle of `slots`, and all epochs. Slots beyond the circle are ignored.
     pub(crate) fn of<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) -> (SlotSet, Self) {
         let mut set = SlotSet::empty(slots);
         let mut grants = Self { epochs: vec![0; slots as usize].into(), names: BTreeMap::new() };

@@ -1,13 +1,12 @@
-//! The pure core of `shardwise`: who owns which keys, and when that ends.
+//! The pure core of `shardwise`: the owners of keys, and when their ownership ends.
 //!
-//! Nothing in this crate reads a clock, draws a random number, touches a file or a socket, or awaits. Time arrives as a
-//! [`Moment`], randomness as an [`Incarnation`], the world as a [`View`]. What comes out is values: a [`SlotOwners`], an
-//! [`Ownership`], a list of [`machine::Action`]s. The same inputs give the same outputs on every machine, which is what
-//! lets workers agree without talking to each other.
+//! Nothing in this crate reads a clock, draws a random number, touches a file or a socket, or awaits. Time is a [`Moment`], randomness an
+//! [`Incarnation`], and the group a [`View`]; all of them are arguments. Results are values: a [`SlotOwners`], an [`Ownership`], a list
+//! of [`machine::Action`]s. The same inputs give the same outputs on every machine, so workers agree without communicating.
 //!
-//! The way of a key: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
-//! The way of a member: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] does
-//! it view after view at the cost of what changed.
+//! From key to answer: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap. From member to owner:
+//! [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] places successive views at the cost of their
+//! changes.
 
 mod backoff;
 mod causes;

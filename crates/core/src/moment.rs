@@ -1,11 +1,11 @@
-//! A point in time on a clock that runs on in suspend.
+//! A point in time on a clock that continues during suspend.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds on the machine's boot clock (`CLOCK_BOOTTIME` on Linux): it never jumps and runs on while the machine sleeps.
+/// Nanoseconds on the machine's boot clock (`CLOCK_BOOTTIME` on Linux), which never jumps and continues while the machine sleeps.
 ///
-/// Moments of two machines, or of two boots of one machine, have nothing to do with each other and are never compared.
+/// Moments of two machines, or of two boots of one machine, are not comparable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(u64);
 
@@ -28,13 +28,13 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` moved later by `by`; stays at the clock's end rather than wrap.
+    /// `self` moved later by `by`; saturates at the clock's end.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// `self` moved earlier by `by`; stays at zero rather than wrap.
+    /// `self` moved earlier by `by`; saturates at zero.
     #[must_use]
     pub fn minus(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))

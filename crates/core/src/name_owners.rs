@@ -1,14 +1,14 @@
-//! Who should hold each of a group's names: singletons, daemons, timers (`docs/internals/design.md`, "Names").
+//! The owner of each of a group's names: singletons, daemons, timers (`docs/internals/design.md`, "Names").
 //!
-//! Names stand on the circle at their XXH3-64 and are placed like slots, in the order of their bytes, with the number of names in the place of
-//! the number of slots: so many names are spread over the members, and none has more than its share and the margin.
+//! A name's place on the circle is its XXH3-64. Names are placed like slots, in the order of their bytes, with their number in place of
+//! the number of slots: so they are spread over the members, and no member has more than its share and the margin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ring::{self, Point};
 use crate::{ClaimName, InstanceId, PlacementParams, SlotOwners, View, hash_bytes};
 
-/// Who owns each name, and who comes after.
+/// The owner of each name, and its successors.
 #[derive(Debug, Clone)]
 pub struct NameOwners {
     members: Vec<InstanceId>,
@@ -18,8 +18,8 @@ pub struct NameOwners {
 }
 
 impl NameOwners {
-    /// Places the names on the members of a view. It makes the circle anew, which takes time for each point: for the line of those who come after.
-    /// Who has a [`Placer`](crate::Placer) and asks for owners alone asks that.
+    /// Places the names on the members of a view. It computes the circle, in time proportional to the number of points. To get only the
+    /// owners, a [`Placer`](crate::Placer) is faster.
     pub fn of_view(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
         let members = ring::in_order(SlotOwners::inputs(view));
         let ids = || members.iter().map(|(id, _)| id.clone()).collect();
@@ -30,7 +30,7 @@ impl NameOwners {
         let mut room = ring::capacities(&members, Self::count(names), params.load_margin);
         let mut place = |name: &ClaimName| {
             let owner = clockwise(&points, name).find(|member| room[*member as usize] > 0);
-            // Capacities add up to at least the number of names, so there is one; 0 keeps this total without a panic.
+            // Capacities add up to at least the number of names, so there is one; 0 avoids a panic.
             let owner = owner.unwrap_or(0);
             room[owner as usize] = room[owner as usize].saturating_sub(1);
             owner
@@ -39,7 +39,7 @@ impl NameOwners {
         Self { members: ids(), points, owners }
     }
 
-    /// What stands in the place of the number of slots. More names than there can be slots still have room, where each counts as one.
+    /// The number of names, in place of the number of slots. Even more names than the largest number of slots have room.
     pub(crate) fn count(names: &BTreeSet<ClaimName>) -> u32 {
         u32::try_from(names.len()).unwrap_or(u32::MAX)
     }
@@ -49,7 +49,7 @@ impl NameOwners {
         self.owners.get(name).map(|owner| &self.members[*owner as usize])
     }
 
-    /// The owner of a name, then the others as they come clockwise, each once.
+    /// The owner of a name, then the other members clockwise, each once.
     pub fn line(&self, name: &ClaimName) -> impl Iterator<Item = &InstanceId> {
         let owner = self.owners.get(name).copied();
         let mut seen: BTreeSet<u32> = owner.into_iter().collect();
@@ -58,7 +58,7 @@ impl NameOwners {
     }
 }
 
-/// The members of the points from the name's place on, one turn.
+/// The members of the points clockwise from the name's place, one turn.
 fn clockwise<'a>(points: &'a [Point], name: &ClaimName) -> impl Iterator<Item = u32> + use<'a> {
     let hash = hash_bytes(name.as_str().as_bytes());
     let first = points.partition_point(|point| point.hash < hash);
@@ -105,7 +105,7 @@ mod tests {
             }
         }
 
-        /// A group that changes, on one circle that goes along, with weights and with few points.
+        /// A changing group on one kept circle, with weights and with few points.
         #[test]
         fn on_the_placers_circle_they_have_the_same_owners(
             fleets in prop::collection::vec(prop::collection::btree_map(0usize..12, 1u64..4, 0..8), 1..6),
@@ -131,7 +131,8 @@ mod tests {
             }
         }
 
-        /// The rule of `docs/internals/design.md`, "Names", word for word: in the order of the names, to the first point clockwise whose member has room.
+        /// The rule of `docs/internals/design.md`, "Names", taken literally: in the order of the names, to the first point clockwise
+        /// whose member has room.
         #[test]
         fn the_walk_is_the_text(members in 1usize..6, count in 1usize..20) {
             let params = PlacementParams { virtual_nodes: 8, ..PlacementParams::default() };

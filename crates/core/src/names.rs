@@ -1,4 +1,4 @@
-//! The names of policies, groups and instances, checked once at the edge.
+//! The names of policies, groups and instances, validated on construction.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::Escaped;
 
-/// The most bytes (UTF-8) an instance or group name may have; backends escape what they must within it.
+/// The most bytes (UTF-8) of an instance or group name; backends escape names where they must.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Why a name is refused.
+/// Why a name is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The name has no characters.
     #[error("{what} is empty: give it at least one character")]
     Empty {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
     },
     /// The name has more than [`NAME_BYTES_MAX`] bytes.
     #[error("{what} has {bytes} bytes; at most {NAME_BYTES_MAX} are allowed")]
     TooLong {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
         /// Its length in bytes.
         bytes: usize,
@@ -30,7 +30,7 @@ pub enum NameError {
     /// The name contains a NUL, which some backends cannot store.
     #[error("{what} contains a NUL character: remove it")]
     Nul {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
     },
     /// A policy's or outbox's name is not of the form `[a-z][a-z0-9]*(_[a-z0-9]+)*`.
@@ -58,7 +58,7 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks and keeps the name.
+            /// Validates the name.
             pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
                 check($what, name.as_ref())?;
                 Ok(Self(name.as_ref().into()))
@@ -76,7 +76,7 @@ macro_rules! name {
             }
         }
 
-        /// For people: what a terminal or a log would obey is escaped (see [`Escaped`]). Programs use `as_str`.
+        /// For display: control characters are escaped (see [`Escaped`]). Programs use `as_str`.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 Escaped(&self.0).fmt(f)
@@ -109,7 +109,7 @@ name!(
     "the group name"
 );
 name!(
-    /// What a claim is on, where it is no slot: a singleton, a daemon, a timer. Any UTF-8 without NUL, 1 to [`NAME_BYTES_MAX`] bytes.
+    /// The name of a claim that is not for a slot: a singleton, a daemon, a timer. Any UTF-8 without NUL, 1 to [`NAME_BYTES_MAX`] bytes.
     ClaimName,
     "the claim's name"
 );
@@ -119,7 +119,7 @@ name!(
 pub struct PolicyName(Arc<str>);
 
 impl PolicyName {
-    /// Checks and keeps the name.
+    /// Validates the name.
     pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
         let name = name.as_ref();
         let begins = name.starts_with(|c: char| c.is_ascii_lowercase());

@@ -1,27 +1,27 @@
-//! From members to the owner of every slot. A pure function: equal inputs, equal owners, whatever the order of arrival.
+//! From members to the owner of every slot: a pure function, independent of the order of its inputs.
 
 use crate::{InstanceId, PlacementKind, PlacementParams, ShardKey, SlotSet, View, Weight, hash_bytes, ring, slot_of};
 
-/// Who owns each slot.
+/// The owner of each slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotOwners {
     params: PlacementParams,
     members: Vec<(InstanceId, Weight)>,
-    /// Index into `members` for every slot; empty if there are no members, and under a key placement.
+    /// Index into `members` for every slot; empty without members, and under a key placement.
     owners: Vec<u32>,
 }
 
 impl SlotOwners {
-    /// Places every slot on the members, given in any order; an id that comes twice counts once, with its first weight.
+    /// Places every slot on `members`, given in any order; a repeated id counts once, with its first weight.
     ///
-    /// `params` are taken as valid (see [`PlacementParams::validated`]). Without members no slot has an owner, nor on a circle without points.
+    /// `params` must be valid ([`PlacementParams::validated`]). Without members or without points no slot has an owner.
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Self {
         let members = ring::in_order(members);
         let owners = match params.kind {
             PlacementKind::Ring | PlacementKind::Quota if ring::has_points(&members, &params) => {
                 ring::owners(&members, &params, hash_bytes)
             }
-            // Under a key placement keys have owners, and slots have none: see `KeyOwners`.
+            // Under a key placement keys have owners and slots have none: see `KeyOwners`.
             PlacementKind::Ring | PlacementKind::Quota | PlacementKind::Key(_) => Vec::new(),
         };
         Self { params, members, owners }
@@ -32,12 +32,12 @@ impl SlotOwners {
         Self { params, members, owners }
     }
 
-    /// The placement of a view: over the members that [`View::eligible`] names, and those that are [`View::missing`] and keep their share.
+    /// The placement of a view: over [`View::eligible`] members and [`View::missing`] ones, which keep their share.
     pub fn of_view(view: &View, params: PlacementParams) -> Self {
         Self::place(Self::inputs(view), params)
     }
 
-    /// Whether placing `view` would give this very placement again, told without placing it.
+    /// Whether placing `view` would give this placement again; computed without placing it.
     pub fn is_of(&self, view: &View) -> bool {
         let placed = self.members.iter().map(|(id, weight)| (id, *weight));
         let missing = view.missing();
@@ -57,7 +57,7 @@ impl SlotOwners {
         Self::present(view).chain(view.missing()).map(|(id, weight)| (id.clone(), weight))
     }
 
-    /// How many points the circle of a view has.
+    /// The number of points on the circle of a view.
     pub(crate) fn points_of(view: &View, virtual_nodes: u32) -> u64 {
         ring::points_of(Self::present(view).chain(view.missing()).map(|(_, weight)| weight), virtual_nodes)
     }
@@ -67,17 +67,17 @@ impl SlotOwners {
         &self.params
     }
 
-    /// The members it was made of, sorted by the bytes of their ids.
+    /// The members it was made from, sorted by the bytes of their ids.
     pub fn members(&self) -> &[(InstanceId, Weight)] {
         &self.members
     }
 
-    /// The owner of a slot; `None` without members or for a slot that the circle does not have.
+    /// The owner of a slot; `None` without members or for a slot beyond the circle.
     pub fn owner_of_slot(&self, slot: u32) -> Option<&InstanceId> {
         self.owners.get(slot as usize).map(|owner| &self.members[*owner as usize].0)
     }
 
-    /// For every slot the owner's index in [`SlotOwners::members`]; empty where no slot has an owner.
+    /// For every slot the owner's index in [`SlotOwners::members`]; empty if slots have no owners.
     pub(crate) fn indices(&self) -> &[u32] {
         &self.owners
     }
@@ -87,7 +87,7 @@ impl SlotOwners {
         self.owner_of_slot(slot_of(key.key_hash(), self.params.slots))
     }
 
-    /// The slots of one member; empty for a stranger.
+    /// The slots of one member; empty for an unknown id.
     pub fn slots_of(&self, instance_id: &InstanceId) -> SlotSet {
         let Ok(me) = self.members.binary_search_by(|(id, _)| id.cmp(instance_id)) else {
             return SlotSet::empty(self.params.slots);
@@ -138,8 +138,8 @@ mod tests {
         }
     }
 
-    /// What one member less, or again one more, moves as a multiple of the unavoidable share: mean and worst of so many random fleets, those of
-    /// `members` that lose one. What a join moves its leaving moves back; the share is that of one of `of`.
+    /// What one member less, or one more again, moves, as a multiple of the unavoidable share: mean and worst over that many random
+    /// fleets of `members` that lose one. A join moves back what the leave moved; the unavoidable share is that of one of `of`.
     fn movement(fleets: u32, members: u32, of: u32, params: PlacementParams) -> (f64, f64) {
         let ratio = |seed: u32| {
             let ids = (0..members).map(|i| seed * 1_000 + i);
@@ -164,8 +164,8 @@ mod tests {
         }
     }
 
-    /// In larger fleets 1.25 times in the mean, with 16,384 slots up to 100 and with 65,536 up to 200. Of few fleets, because of the time they
-    /// take; `docs/internals/placement-study.md` has those of 200.
+    /// In larger fleets at most 1.25 times in the mean, with 16,384 slots up to 100 and with 65,536 up to 200. Few fleets, because they
+    /// take long; `docs/internals/placement-study.md` has the figures for 200.
     #[test]
     fn one_more_or_less_of_a_hundred_and_of_two_hundred_moves_at_most_a_quarter_more() {
         for (members, slots, fleets) in [(100, 16_384, 20), (200, 65_536, 10)] {
@@ -177,8 +177,9 @@ mod tests {
         }
     }
 
-    /// Over twenty fleets the mean share of every weight is within 2 % of the weight, with as many slots as `docs/internals/placement-study.md` names for it;
-    /// and nobody is above its capacity, with fewer neither. 1, 10 and 100 with 16,384 slots are 5 % off: the lightest is entitled to 24 slots.
+    /// Over twenty fleets the mean share of every weight is within 2 % of the weight, with as many slots as
+    /// `docs/internals/placement-study.md` requires; and no member is above its capacity, with fewer slots either. 1, 10 and 100 with
+    /// 16,384 slots are 5 % off: the lightest is entitled to 24 slots.
     #[test]
     fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {
         const FLEETS: u32 = 20;

@@ -1,4 +1,4 @@
-//! More than one member for a key: the owner and who comes after it, in different zones as long as there are any (rule 7 of
+//! Several members for a key: the owner and its successors, in different zones as long as there are any (rule 7 of
 //! `docs/reference/placement.md`).
 
 mod clockwise;
@@ -8,10 +8,10 @@ use clockwise::ClockwiseOrder;
 use crate::ring::{self, PointHash};
 use crate::{InstanceId, PlacementParams, ShardKey, SlotOwners, View, hash_bytes, slot_of, slot_start};
 
-/// The most members that one key may be given.
+/// The most members for one key.
 pub const REPLICAS_MAX: usize = 32;
 
-/// For every slot its owner and the members that come after it.
+/// For every slot its owner and the members that follow it.
 ///
 /// ```
 /// use shardwise_core::{InstanceId, Member, PlacementParams, Replicas, SlotOwners, View};
@@ -35,11 +35,11 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// The owners of a view's slots and who comes after them, `most` in all; at most [`REPLICAS_MAX`], and no more than are placed. Under a key
-    /// placement slots have no owners, and none comes after them.
+    /// The owners of a view's slots and their successors, `most` in all; at most [`REPLICAS_MAX`], and no more than the members placed.
+    /// Empty under a key placement, which has no slots.
     ///
-    /// It takes two to three times as long as a placement from nothing, whatever the weights and zones: it looks at each point twice, and for each
-    /// slot at no more than twice as many zones and members as it lists. It keeps four bytes for each slot and replica.
+    /// It takes two to three times as long as a placement from scratch, whatever the weights and zones: it visits each point twice and,
+    /// for each slot, at most twice as many zones and members as it lists. It stores four bytes for each slot and replica.
     pub fn of_view(view: &View, params: PlacementParams, most: usize) -> Self {
         let placed = SlotOwners::of_view(view, params);
         let owners = if placed.indices().is_empty() { 0 } else { placed.members().len() };
@@ -48,8 +48,8 @@ impl Replicas {
         Self { slots: params.slots, members: placed.members().iter().map(|(id, _)| id.clone()).collect(), each, ranked }
     }
 
-    /// The first `n` members for a slot, its owner first; none for a slot that the circle does not have. The members of a smaller `n` are
-    /// the first of those of a larger one.
+    /// The first `n` members for a slot, its owner first; empty for a slot beyond the circle. The members for a smaller `n` are the first
+    /// of those for a larger one.
     pub fn owners_of_slot(&self, slot: u32, n: usize) -> impl Iterator<Item = &InstanceId> {
         let begin = slot as usize * self.each;
         let ranked = self.ranked.get(begin..begin + self.each).unwrap_or_default();
@@ -62,26 +62,26 @@ impl Replicas {
     }
 }
 
-/// Each placed member's zone as a number; to name none is a zone too, because nobody knows where such a member stands.
+/// Each placed member's zone as a number. Members without a zone share one, because their location is unknown.
 fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
     let name = |id| view.member(id).and_then(|member| member.zone.as_deref()).unwrap_or_default();
     let each: Vec<_> = placed.members().iter().map(|(id, _)| name(id)).collect();
     let mut names = each.clone();
     names.sort_unstable();
     names.dedup();
-    // Every name is found; 0 keeps this total without a panic.
+    // Every name is found; 0 avoids a panic.
     each.iter().map(|name| names.binary_search(name).unwrap_or(0)).collect()
 }
 
-/// `each` members for every slot: the owner, then clockwise whoever brings a new zone, then clockwise whoever is left.
+/// `each` members for every slot: the owner, then clockwise the members of new zones, then clockwise the remaining members.
 ///
-/// It goes backwards over the points twice and over the slots once. `look` is told of every point, zone and member looked at: at most
-/// `2 * points + 2 * each * slots`, whatever the weights and zones.
+/// It goes backwards over the points twice and over the slots once. `look` is called for every point, zone and member visited: at most `2
+/// * points + 2 * each * slots` times, whatever the weights and zones.
 fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
     let points = ring::circle(placed.members(), params.virtual_nodes, hash);
     let mut ahead = ClockwiseOrder::new(zones);
-    // Once around: behind the last point come the first ones.
+    // Once around: the first points follow after the last one.
     for point in points.iter().rev() {
         look();
         ahead.pass(point.member);
@@ -119,7 +119,7 @@ mod tests {
         View::new(1, members.iter().enumerate().map(member).collect())
     }
 
-    /// Rule 7 as it is written: two turns around all points, for every slot.
+    /// Rule 7 taken literally: two turns around all points, for every slot.
     fn as_written(view: &View, placed: &SlotOwners, hash: PointHash, slot: u32, n: usize) -> Vec<InstanceId> {
         let params = placed.params();
         let sum: u64 = placed.members().iter().map(|(_, weight)| u64::from(weight.get())).sum();
@@ -161,7 +161,7 @@ mod tests {
             }
         }
 
-        /// The same where points collide: those of a place come in the order of the ids.
+        /// The same where points collide: those at one place are in the order of the ids.
         #[test]
         fn it_is_the_text_where_points_collide(members in proptest::collection::vec((1u8..5, 0u8..4), 1..9), slots in 1u32..40, stacked in any::<bool>(), n in 1usize..10) {
             let hash: PointHash = if stacked { |_| 7 } else { |bytes| hash_bytes(bytes) >> 61 << 61 };
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// One small member stands alone in its zone: from almost every slot it is far away.
+    /// One small member is alone in its zone: it is far away from almost every slot.
     #[test]
     fn a_zone_that_is_hard_to_find_costs_no_more_than_another() {
         let params = PlacementParams { slots: 4_096, virtual_nodes: 64, ..PlacementParams::default() };

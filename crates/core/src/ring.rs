@@ -1,6 +1,6 @@
 //! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (`docs/reference/placement.md`).
 //!
-//! Only arithmetic on hashes lives here; which members take part is decided in `placement`.
+//! This file has only arithmetic on hashes; `placement` decides which members take part.
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::quota::Classes;
 use crate::{InstanceId, LoadMargin, PlacementParams, Weight};
 
-/// The most points on one circle; with more asked for, every member gets fewer per unit of weight.
+/// The most points on one circle; beyond it, every member gets fewer points per unit of weight.
 pub const POINTS_MAX: u32 = 4_194_304;
 
 /// The slot of a hash: `(hash * slots) >> 64`. `slots` is at least 1.
@@ -19,24 +19,24 @@ pub fn slot_of(hash: u64, slots: u32) -> u32 {
     ((u128::from(hash) * u128::from(slots)) >> 64) as u32
 }
 
-/// Where slot `slot`'s arc begins: `ceil(slot * 2^64 / slots)`. `slot` is below `slots`; without slots it is 0.
+/// The start of slot `slot`'s arc: `ceil(slot * 2^64 / slots)`. `slot` is below `slots`; without slots it is 0.
 pub fn slot_start(slot: u32, slots: u32) -> u64 {
-    // slot < slots, so the quotient is below 2^64. Nothing is divided by 0, whatever comes in.
+    // slot < slots, so the quotient is below 2^64. `max` prevents a division by 0.
     (u128::from(slot) << 64).div_ceil(u128::from(slots.max(1))) as u64
 }
 
-/// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the
-/// protocol's: by hash, then by the smaller id.
+/// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the protocol's: by
+/// hash, then by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Point {
     pub(crate) hash: u64,
     pub(crate) member: u32,
 }
 
-/// The hash of a point's bytes: [`crate::hash_bytes`], and in tests one that makes points collide.
+/// The hash of a point's bytes: [`crate::hash_bytes`]; tests use others to make points collide.
 pub(crate) type PointHash = fn(&[u8]) -> u64;
 
-/// The members in the protocol's order: by the bytes of their ids, each id once, with the weight that came first.
+/// The members in the protocol's order: by the bytes of their ids, each id once, with its first weight.
 pub(crate) fn in_order(members: impl IntoIterator<Item = (InstanceId, Weight)>) -> Vec<(InstanceId, Weight)> {
     let mut members: Vec<_> = members.into_iter().collect();
     members.sort_by(|a, b| a.0.cmp(&b.0));
@@ -44,12 +44,12 @@ pub(crate) fn in_order(members: impl IntoIterator<Item = (InstanceId, Weight)>) 
     members
 }
 
-/// The weights of all members together.
+/// The sum of all members' weights.
 pub(crate) fn weight_sum(members: &[(InstanceId, Weight)]) -> u64 {
     members.iter().map(|(_, weight)| u64::from(weight.get())).sum()
 }
 
-/// Points per unit of weight: `virtual_nodes`, or fewer where the circle would pass [`POINTS_MAX`].
+/// Points per unit of weight: `virtual_nodes`, or fewer if the circle would exceed [`POINTS_MAX`].
 pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     if u64::from(virtual_nodes) * weight_sum > u64::from(POINTS_MAX) {
         // At most POINTS_MAX, so it fits.
@@ -59,13 +59,13 @@ pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     }
 }
 
-/// How many points the circle of a view has.
+/// The number of points on a circle of members with these weights.
 pub(crate) fn points_of(weights: impl Iterator<Item = Weight>, virtual_nodes: u32) -> u64 {
     let sum = weights.map(|weight| u64::from(weight.get())).sum();
     u64::from(points_per_weight(virtual_nodes, sum)) * sum
 }
 
-/// Where the points `which` of a member stand, one after the other.
+/// Passes the place of each of a member's points `which` to `put`.
 pub(crate) fn each_point(id: &InstanceId, which: Range<u32>, hash: PointHash, mut put: impl FnMut(u64)) {
     let mut bytes = [id.as_str().as_bytes(), &[0; 4]].concat();
     let end = id.as_str().len();
@@ -88,12 +88,12 @@ pub(crate) fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash:
     points
 }
 
-/// How many slots each member may take: `ceil(slots * w * (1000 + m) / (1000 * sum(w)))`, or all of them without a margin.
+/// How many slots each member may own: `ceil(slots * w * (1000 + m) / (1000 * sum(w)))`, or all of them without a margin.
 pub(crate) fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: LoadMargin) -> Vec<u32> {
     let weight_sum = weight_sum(members);
     let capacity = |weight: Weight| match margin {
         LoadMargin::None => slots,
-        // 65,536 * 100 * 11,000 fits easily; the quotient is capped at `slots`, which a member cannot pass anyway.
+        // 65,536 * 100 * 11,000 fits easily; the quotient is capped at `slots`, the most that a member can own.
         LoadMargin::Thousandths(m) => {
             let load = u64::from(slots) * u64::from(weight.get()) * (1_000 + u64::from(m));
             load.div_ceil(1_000 * weight_sum).min(u64::from(slots)) as u32
@@ -102,7 +102,7 @@ pub(crate) fn capacities(members: &[(InstanceId, Weight)], slots: u32, margin: L
     members.iter().map(|(_, weight)| capacity(*weight)).collect()
 }
 
-/// Whether there is anybody who could own a slot. Valid parameters have points for each member; without any nobody owns.
+/// Whether any member can own a slot. Valid parameters give each member points; without points there are no owners.
 pub(crate) const fn has_points(members: &[(InstanceId, Weight)], params: &PlacementParams) -> bool {
     !members.is_empty() && params.virtual_nodes > 0
 }
@@ -116,10 +116,10 @@ pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams,
     owners
 }
 
-/// Rules 4 and 5, and under `quota` what the classes of members have then.
+/// Rules 4 and 5, and under `quota` the state of the weight classes afterwards.
 ///
-/// Slots are placed in ascending order; each goes to the first point at or after its beginning whose member is not full. Capacities
-/// add up to at least `slots` and every member has a point, so the walk ends within one turn.
+/// Slots are placed in ascending order; each goes to the first point at or after its start whose member is not full. Capacities add up to
+/// at least `slots` and every member has a point, so the walk ends within one turn.
 pub(crate) fn walk(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> (Vec<u32>, Option<Classes>) {
     let points = circle(members, params.virtual_nodes, hash);
     let mut room = capacities(members, params.slots, params.load_margin);
@@ -135,7 +135,7 @@ pub(crate) fn walk(members: &[(InstanceId, Weight)], params: &PlacementParams, h
         }
         let clockwise = points[first..].iter().chain(&points[..first]);
         let owner = clockwise.map(|point| point.member).find(|member| room[*member as usize] > 0);
-        // Room is left for every slot, see above; 0 keeps this total without a panic.
+        // Room is left for every slot, see above; 0 avoids a panic.
         let owner = owner.unwrap_or(0);
         room[owner as usize] = room[owner as usize].saturating_sub(1);
         if let Some(classes) = &mut classes {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(points_per_weight(1_024, u64::from(POINTS_MAX) * 2), 1);
     }
 
-    /// `owners` as the protocol's text says it, slot by slot, without any cleverness.
+    /// `owners` taken literally from the protocol's text, slot by slot.
     fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams) -> Vec<u32> {
         let sum: u64 = members.iter().map(|(_, w)| u64::from(w.get())).sum();
         let mut circle = Vec::new();
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The `hashring` crate as an independent reading of rule 4, fed with our own hashes.
+    /// The `hashring` crate as an independent implementation of rule 4, fed with our hashes.
     mod oracle {
         use super::{InstanceId, Weight, hash_bytes};
         use hashring::HashRing;

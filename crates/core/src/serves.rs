@@ -1,15 +1,15 @@
-//! What a member of a group works for. Members that work for different things must not share a ring: each would own slots whose work it never does.
+//! What a group serves. Members that do different work must not share a ring: each would own slots whose work it never does.
 
 use std::fmt;
 
-/// What the members of a group share between them.
+/// The work that the members of a group share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Serves {
     /// The keys of the application.
     Keys,
     /// The events of one outbox.
     Outbox {
-        /// The random id that `outbox init` wrote into the outbox's store. It alone decides whether two outboxes are the same one.
+        /// The random id that `outbox init` wrote into the outbox's store. It alone identifies the outbox.
         id: String,
         /// The outbox's name in the settings of that member, for messages.
         name: String,
@@ -20,7 +20,7 @@ impl Serves {
     /// [`Serves::Keys`] as text. The id of an outbox is never this word.
     pub const KEYS: &'static str = "keys";
 
-    /// `keys`, or the id of the outbox: what two members compare.
+    /// `keys`, or the id of the outbox; members compare it.
     pub fn id(&self) -> &str {
         match self {
             Self::Keys => Self::KEYS,
@@ -28,7 +28,7 @@ impl Serves {
         }
     }
 
-    /// Reads what [`Serves::id`] gives, and the outbox's name beside it.
+    /// The inverse of [`Serves::id`], with the outbox's name.
     pub fn from_parts(id: String, name: Option<String>) -> Self {
         if id == Self::KEYS { Self::Keys } else { Self::Outbox { id, name: name.unwrap_or_default() } }
     }
@@ -41,7 +41,7 @@ impl Serves {
         }
     }
 
-    /// Whether both are the same work, whatever the outbox is called on each machine.
+    /// Whether both are the same work, even if the outbox has different names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Serves {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Keys => f.write_str("keys"),
-            // A name and an id come from another member's record.
+            // Escaped: a name and an id come from another member's record.
             Self::Outbox { id, name } => write!(f, "outbox {name:?} (store id {id:?})"),
         }
     }

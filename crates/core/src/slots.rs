@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::{SLOTS_MAX, ShardKey, slot_of};
 
-/// A set of slots of a circle with a fixed number of them; one bit a slot.
+/// A set of slots of a circle with a fixed number of them; one bit per slot.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotSet {
     slots: u32,
@@ -13,7 +13,7 @@ pub struct SlotSet {
 }
 
 impl SlotSet {
-    /// No slot of a circle of `slots`.
+    /// The empty set on a circle of `slots`.
     pub fn empty(slots: u32) -> Self {
         Self { slots, words: vec![0; slots.div_ceil(64) as usize].into() }
     }
@@ -29,7 +29,7 @@ impl SlotSet {
         set
     }
 
-    /// The set of the given slots; those at or above `slots` are left out.
+    /// The set of the given slots; those at or above `slots` are ignored.
     pub fn from_slots(slots: u32, members: impl IntoIterator<Item = u32>) -> Self {
         let mut set = Self::empty(slots);
         members.into_iter().for_each(|slot| {
@@ -43,13 +43,13 @@ impl SlotSet {
         self.slots
     }
 
-    /// Whether `slot` is in the set; false for a slot that the circle does not have.
+    /// Whether `slot` is in the set; false for a slot beyond the circle.
     #[inline]
     pub fn contains(&self, slot: u32) -> bool {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
     }
 
-    /// [`SlotSet::contains`] for a slot that the circle has; another one panics.
+    /// [`SlotSet::contains`] for a slot of the circle; panics for others.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
         self.words[(slot >> 6) as usize] >> (slot & 63) & 1 == 1
@@ -66,7 +66,7 @@ impl SlotSet {
         self.contains(slot_of(key.key_hash(), self.slots))
     }
 
-    /// Adds `slot`; answers whether it is new. A slot that the circle does not have is not added.
+    /// Adds `slot` and returns whether it is new. A slot beyond the circle is not added.
     pub fn insert(&mut self, slot: u32) -> bool {
         let new = slot < self.slots && !self.contains(slot);
         if new {
@@ -75,7 +75,7 @@ impl SlotSet {
         new
     }
 
-    /// Takes `slot` out; answers whether it was in.
+    /// Removes `slot` and returns whether it was in the set.
     pub fn remove(&mut self, slot: u32) -> bool {
         let was = self.contains(slot);
         if was {
@@ -106,7 +106,7 @@ impl SlotSet {
         })
     }
 
-    /// The slots as inclusive ranges in ascending order, neighbours joined.
+    /// The slots as inclusive ranges in ascending order, adjacent ones joined.
     pub fn ranges(&self) -> Vec<RangeInclusive<u32>> {
         let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
         for slot in self.iter() {
@@ -118,22 +118,22 @@ impl SlotSet {
         ranges
     }
 
-    /// The slots that are here and not in `other`; see [`SlotSet::union`] for sets of two circles.
+    /// The slots in this set and not in `other`; see [`SlotSet::union`] for sets of two circles.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & !b)
     }
 
-    /// The slots that are here or in `other`.
+    /// The slots in this set or in `other`.
     ///
-    /// Sets of two circles meet where a group changes its number of slots. The answer is then on the coarsest circle that cuts both, of
-    /// at most [`SLOTS_MAX`] slots: 16,384 and 32,768 meet on 32,768, and 100 and 150 on 300. If there is none, `other` counts as empty.
+    /// Sets of two circles occur when a group changes its number of slots. The result is then on the coarsest circle that divides both,
+    /// of at most [`SLOTS_MAX`] slots: 32,768 for 16,384 and 32,768, and 300 for 100 and 150. If there is none, `other` counts as empty.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a | b)
     }
 
-    /// The slots that are both here and in `other`; see [`SlotSet::union`] for sets of two circles.
+    /// The slots in both this set and `other`; see [`SlotSet::union`] for sets of two circles.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & b)
@@ -147,7 +147,7 @@ impl SlotSet {
         Self { slots: self.slots, words: self.words.iter().zip(&other.words).map(|(a, b)| op(*a, *b)).collect() }
     }
 
-    /// Both sets on one circle. An empty one is empty on every circle.
+    /// Both sets on one circle. An empty set is empty on every circle.
     fn on_one_circle(&self, other: &Self) -> (Self, Self) {
         match common_circle(self.slots, other.slots) {
             _ if self.is_empty() => (Self::empty(other.slots), other.clone()),
@@ -163,7 +163,7 @@ impl SlotSet {
     }
 }
 
-/// The coarsest circle each of whose slots lies in one slot of either: slot `s` of `n` is exactly the slots `k * s` to `k * s + k - 1`
+/// The coarsest circle each of whose slots lies within one slot of both: slot `s` of `n` is exactly the slots `k * s` to `k * s + k - 1`
 /// of `k * n`.
 fn common_circle(one: u32, other: u32) -> Option<u32> {
     let (mut a, mut b) = (one, other);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(set(2, &[0]).minus(&set(4, &[1, 2])), set(4, &[0]));
         assert_eq!(set(2, &[1]).union(&set(3, &[0])), set(6, &[0, 1, 3, 4, 5]));
         assert_eq!(set(6, &[1, 2]).intersection(&set(2, &[1])), set(6, &[]));
-        // 65,535 and 65,536 have no circle in common that is small enough.
+        // 65,535 and 65,536 have no common circle that is small enough.
         let (odd, even) = (set(65_535, &[1, 2]), set(65_536, &[1, 2]));
         assert_eq!((odd.minus(&even), odd.union(&even)), (odd.clone(), odd.clone()));
         assert!(odd.intersection(&even).is_empty());

@@ -1,9 +1,9 @@
-//! Other people's words, made fit to be shown.
+//! Makes untrusted text safe to display.
 
 use std::fmt::{self, Write};
 
-/// Shows a name or another short text on one line and safely for a terminal: control characters, and the invisible ones that turn the direction of writing,
-/// stand as their escapes, such as `\n` and `\u{1b}`. Everything else stands as it is.
+/// Shows a name or another short text on one line and safely for a terminal: control characters, and invisible ones that change the
+/// direction of writing, appear as escapes such as `\n` and `\u{1b}`. Everything else is unchanged.
 ///
 /// ```
 /// use shardwise_core::Escaped;
@@ -24,7 +24,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Text on one line and safe for a terminal: white space becomes single spaces, and what [`Escaped`] escapes is escaped. What is longer than `chars_max`
+/// Text on one line and safe for a terminal: white space becomes single spaces, and [`Escaped`] applies. Text longer than `chars_max`
 /// ends in `…`.
 ///
 /// ```
@@ -37,9 +37,9 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         let _ = write!(line, "{}", Escaped(word));
-        // Enough for the cut: what is behind it need not be looked at.
+        // Enough for the cut: the rest need not be read.
         if line.len() > chars_max.saturating_mul(4) {
             break;
         }
@@ -53,8 +53,8 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// Whether a terminal obeys it instead of showing it: control characters, and the invisible ones that change how their neighbours are shown. Those
-/// that join letters and emoji are not among them.
+/// Whether a terminal acts on `c` instead of showing it: control characters, and invisible ones that change how their neighbours appear.
+/// Those that join letters and emoji are not included.
 pub fn is_terminal_control(c: char) -> bool {
     c.is_control()
         || matches!(

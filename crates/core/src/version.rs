@@ -1,38 +1,38 @@
-//! Which of two versions is the newer one: dotted numbers first, then bytes (rule 8 of `docs/reference/placement.md`).
+//! The order of versions: dotted numbers first, then bytes (rule 8 of `docs/reference/placement.md`).
 //!
-//! It is a total order, which "as numbers where both are numbers, else by bytes" would not be: by that, 1.9 is older than 1.10, 1.10 is
+//! It is a total order. "As numbers where both are numbers, else by bytes" would not be: by that rule, 1.9 is older than 1.10, 1.10 is
 //! older than 1.5x, and 1.5x is older than 1.9.
 
 use std::cmp::Ordering;
 
-/// A member's version as it counts beside others; `None` is that of a member that names none.
+/// A member's version; `None` for a member without one, which is older than all others.
 ///
-/// The text is cut behind the longest beginning that is numbers with single dots between them. The numbers are compared one by one, whatever
-/// their length; where one text has no more of them it is the older one. Where all are equal, what is left of the text is compared byte by byte.
-/// A member that names no version is older than all others.
+/// The text is split after its longest prefix of numbers with single dots between them. The numbers are compared one by one, at any
+/// length; where one text has no more of them, it is older. If all are equal, the rest of the text is compared byte by byte.
 ///
-/// So 1.9 is older than 1.10, which is older than 1.10.0, which is older than 1.10.0-rc1; `v2` and `latest` are older than 0.1, and 1.07 is the same version as 1.7.
+/// So 1.9 is older than 1.10, which is older than 1.10.0, which is older than 1.10.0-rc1; `v2` and `latest` are older than 0.1, and 1.07
+/// equals 1.7.
 #[derive(Debug, Clone, Copy)]
 pub struct Version<'a>(Option<&'a str>);
 
 impl<'a> Version<'a> {
-    /// The version of a member's record.
+    /// The version in a member's record.
     pub fn of(text: Option<&'a str>) -> Self {
         Self(text)
     }
 
-    /// What is compared, in this order.
+    /// The parts that are compared, in this order.
     fn parts(self) -> Option<(impl Iterator<Item = (usize, &'a str)>, &'a str)> {
         let text = self.0?;
         let (numbers, rest) = text.split_at(numbers_end(text));
-        // A number without zeros before it: of two the one with more digits is greater.
+        // Without leading zeros, the number with more digits is greater.
         let number = |digits: &'a str| digits.trim_start_matches('0');
         let numbers = numbers.split('.').filter(|digits| !digits.is_empty()).map(move |digits| (number(digits).len(), number(digits)));
         Some((numbers, rest))
     }
 }
 
-/// Where the longest beginning ends that is numbers with single dots between them.
+/// The end of the longest prefix of numbers with single dots between them.
 fn numbers_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// From the oldest to the newest; those in one line are the same.
+    /// From the oldest to the newest; those in one line are equal.
     const ORDER: [&[Option<&str>]; 19] = [
         &[None],
         &[Some("")],
@@ -109,7 +109,7 @@ mod tests {
         assert!(Version::of(Some(&long)) < Version::of(Some(&longer)));
     }
 
-    /// Texts that are alike enough to meet in every rule.
+    /// Texts that are alike enough to exercise every rule.
     fn text() -> impl Strategy<Value = Option<String>> {
         proptest::option::of(prop_oneof![4 => "[0-2.x]{0,6}", 1 => "[0-9]{1,3}(\\.[0-9]{1,3}){0,3}", 1 => any::<String>()])
     }

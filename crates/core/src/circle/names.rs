@@ -1,4 +1,4 @@
-//! Names on the circle that the slots were placed on, so that a change of the group does not make it anew for them.
+//! Places names on the circle of the slots, so that a change of the group does not recompute it for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use crate::view::MEMBERS_MAX;
 use crate::{ClaimName, InstanceId, NameOwners, SlotOwners, View, hash_bytes, ring};
 
 impl Circle {
-    /// Who owns each name in a view, as [`NameOwners::of_view`] says; nothing without members.
+    /// The owner of each name in a view, equal to [`NameOwners::of_view`]; empty without members.
     pub(crate) fn place_names(&mut self, view: &View, names: &BTreeSet<ClaimName>) -> BTreeMap<ClaimName, InstanceId> {
         let members = ring::in_order(SlotOwners::inputs(view));
         if members.is_empty() || names.is_empty() {
             return BTreeMap::new();
         }
-        // More than any view has, and than there are numbers.
+        // More than a view can have, and more than there are numbers.
         if members.len() > MEMBERS_MAX as usize {
             let anew = NameOwners::of_view(view, self.params, names);
             return names.iter().filter_map(|name| Some((name.clone(), anew.owner(name)?.clone()))).collect();
@@ -33,7 +33,7 @@ impl Circle {
         names.iter().filter_map(place).collect()
     }
 
-    /// The numbers of the points from there on, one turn. There are points.
+    /// The numbers of the points clockwise from `hash`, one turn. The circle must have points.
     fn clockwise(&self, hash: u64) -> impl Iterator<Item = usize> {
         let (at, place) = (bucket_of(hash), BucketEntry::new(hash, 0).place());
         let (before, bucket, after) = (&self.buckets[..at], &self.buckets[at], &self.buckets[at + 1..]);

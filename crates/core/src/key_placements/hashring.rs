@@ -1,4 +1,4 @@
-//! The circle of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, asked with `&str`.
+//! The circle of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, queried with `&str`.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher;
 
 use super::points::CirclePosition;
 
-/// SipHash-2-4 without a key, over what `Hash` makes of the value. Kept as bytes, as that of `uhashring` is.
+/// SipHash-2-4 with a zero key over a value's `Hash` output. Stored as bytes, like that of `uhashring`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HashringPosition([u8; 8]);
 
@@ -40,7 +40,7 @@ impl PartialOrd for HashringPosition {
     }
 }
 
-/// As `str` writes itself: its bytes and one that no UTF-8 has.
+/// Writes what `str` writes: its bytes and a byte that does not occur in UTF-8.
 fn of_str(text: &[u8]) -> SipHasher {
     let mut hasher = SipHasher::new();
     hasher.write(text);
@@ -58,7 +58,7 @@ impl CirclePosition for HashringPosition {
         }
     }
 
-    /// As the crate searches, so that of points at one place it is the same one.
+    /// The crate's own search, so that of several points at one place it finds the same one.
     fn find(points: &[(Self, u32)], key: Self) -> Option<(Self, u32)> {
         let (Ok(at) | Err(at)) = points.binary_search_by(|(place, _)| place.cmp(&key));
         points.get(at).or_else(|| points.first()).copied()

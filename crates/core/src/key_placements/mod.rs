@@ -1,7 +1,7 @@
-//! Key placements: other fleets' rules, for each key by itself and without slots, so that our workers and theirs share one group.
+//! Key placements: other fleets' rules, applied to each key without slots, so that our workers and theirs share one group.
 //!
-//! Whatever the other fleet counts is counted here: every member, draining or not and whatever it can serve, and every instance without a
-//! record of ours, with weight 1. The rules are in `docs/reference/key-placements.md`; nothing of them may ever change.
+//! They count what the other fleet counts: every member, draining or not and whatever it serves, and every instance without a record of
+//! ours, with weight 1. The rules are in `docs/reference/key-placements.md` and must never change.
 
 mod hashring;
 mod modulo;
@@ -19,20 +19,20 @@ pub use share::KeyShare;
 use crate::ring::in_order;
 use crate::{InstanceId, Key, KeyPlacement, POINTS_MAX, ShardKey, View, Weight};
 
-/// More points than a worker keeps. There is no answer then: with fewer of them it would be another than the other fleet's.
+/// More points than a worker keeps. There is no answer then: with fewer points it would differ from the other fleet's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "placement {placement} with these weights has {points} points on its circle, at most {POINTS_MAX} are allowed; \
      lower the weights{}", if *.placement == KeyPlacement::Hashring { " or virtual_nodes" } else { "" }
 )]
 pub struct TooManyPoints {
-    /// By which placement.
+    /// The placement.
     pub placement: KeyPlacement,
-    /// How many.
+    /// The number of points.
     pub points: u64,
 }
 
-/// Who owns each key under a key placement.
+/// The owner of each key under a key placement.
 ///
 /// ```
 /// use shardwise_core::{InstanceId, KeyOwners, KeyPlacement, Weight};
@@ -57,24 +57,24 @@ enum KeyTable {
     Hashring(Points<hashring::HashringPosition>),
 }
 
-/// By what a key was given to its owner.
+/// How a key got its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyExplanation {
-    /// The key's hash, in as many hexadecimal digits as it has: 32 for `uhashring`, 8 for `modulo`, 16 for `hashring`.
+    /// The key's hash in hexadecimal, at full width: 32 digits for `uhashring`, 8 for `modulo`, 16 for `hashring`.
     pub hash: String,
-    /// Where the owner's point stands, in as many digits; `None` without members and for `modulo`.
+    /// The place of the owner's point, with as many digits; `None` without members and for `modulo`.
     pub point: Option<String>,
     /// The owner's position among the members sorted by the bytes of their ids, from 0: for `modulo` the hash modulo their number.
     pub position: Option<usize>,
     /// The owner; `None` without members.
     pub owner: Option<InstanceId>,
-    /// Who would own the key if the owner left; `None` if nobody else is there.
+    /// The owner if this one left; `None` without other members.
     pub next: Option<InstanceId>,
 }
 
 impl KeyOwners {
-    /// Places keys on the members, given in any order; an id that comes twice counts once, with its first weight. `virtual_nodes` counts for
-    /// [`KeyPlacement::Hashring`] alone. Without members no key has an owner.
+    /// Places keys on `members`, given in any order; a repeated id counts once, with its first weight. `virtual_nodes` applies only to
+    /// [`KeyPlacement::Hashring`]. Without members no key has an owner.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl KeyOwners {
         Self::follow(None, members, placement, virtual_nodes)
     }
 
-    /// The placement of a view: over all its members, and whoever else is there without a record.
+    /// The placement of a view: over all its members and all instances without a record.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl KeyOwners {
         Self::place(owned(inputs(view)), placement, virtual_nodes)
     }
 
-    /// As [`KeyOwners::of_view`] gives it, at the cost of what has changed since `last`, if that was made by the same rules.
+    /// Equal to [`KeyOwners::of_view`], at the cost of the changes since `last`, if that used the same rules.
     pub(crate) fn of_view_after(
         last: Option<&Self>,
         view: &View,
@@ -130,7 +130,7 @@ impl KeyOwners {
         Ok(Self { placement, per_weight, members, table })
     }
 
-    /// How many points placing `view` would make anew, if `last` was made by the same rules.
+    /// How many points placing `view` would make, reusing `last` if that used the same rules.
     pub(crate) fn points_to_make(last: Option<&Self>, view: &View, placement: KeyPlacement, virtual_nodes: u32) -> u64 {
         let is_new = |member: &(&InstanceId, Weight)| {
             last.is_none_or(|last| last.members.binary_search_by(|(id, weight)| (id, *weight).cmp(member)).is_err())
@@ -139,7 +139,7 @@ impl KeyOwners {
         weights.sum::<u64>() * u64::from(per_weight(placement, virtual_nodes))
     }
 
-    /// Whether placing `view` would give this very placement again, told without placing it.
+    /// Whether placing `view` would give this placement again; computed without placing it.
     pub fn is_of(&self, view: &View) -> bool {
         let mut inputs: Vec<_> = inputs(view).collect();
         inputs.sort_unstable();
@@ -151,7 +151,7 @@ impl KeyOwners {
         self.placement
     }
 
-    /// The members it was made of, sorted by the bytes of their ids.
+    /// The members it was made from, sorted by the bytes of their ids.
     pub fn members(&self) -> &[(InstanceId, Weight)] {
         &self.members
     }
@@ -161,19 +161,19 @@ impl KeyOwners {
         self.position(key).map(|position| &self.members[position as usize].0)
     }
 
-    /// What one member holds; nothing for a stranger.
+    /// What one member holds; nothing for an unknown id.
     pub fn share_of(self: &Arc<Self>, instance_id: &InstanceId) -> KeyShare {
         let position = self.members.binary_search_by(|(id, _)| id.cmp(instance_id)).ok().and_then(|at| u32::try_from(at).ok());
         position.map_or_else(KeyShare::nothing, |position| KeyShare::of_member(Arc::clone(self), position))
     }
 
-    /// Why `key` has its owner. For people: it takes the time of the owner's leaving.
+    /// Why `key` has its owner. For diagnosis: it takes as long as placing the group without the owner.
     pub fn explain<K: ShardKey + ?Sized>(&self, key: &K) -> KeyExplanation {
         let (hash, point) = key.with_key(|key| key.with_text(|text| self.hash_and_point(text)));
         let position = self.position(key);
         let owner = position.map(|position| self.members[position as usize].0.clone());
         let others = self.members.iter().filter(|(id, _)| Some(id) != owner.as_ref()).cloned();
-        // Fewer members have fewer points, so there is an answer.
+        // Fewer members have fewer points, so this cannot fail.
         let without = Self::follow(Some(self), others, self.placement, self.per_weight).ok();
         let next = without.and_then(|without| without.owner(key).cloned());
         KeyExplanation { hash, point, position: position.map(|position| position as usize), owner, next }
@@ -209,7 +209,7 @@ impl KeyOwners {
     }
 }
 
-/// Two are equal if they give every key to the same member: the points follow from the rest.
+/// Equal if they give every key to the same member: the points follow from the other fields.
 impl PartialEq for KeyOwners {
     fn eq(&self, other: &Self) -> bool {
         (self.placement, self.per_weight, &self.members) == (other.placement, other.per_weight, &other.members)
@@ -232,7 +232,7 @@ const fn per_weight(placement: KeyPlacement, virtual_nodes: u32) -> u32 {
     }
 }
 
-/// Whom a key placement counts.
+/// The members and weights that a key placement counts.
 fn inputs(view: &View) -> impl Iterator<Item = (&InstanceId, Weight)> {
     view.members().iter().map(|m| (&m.instance_id, m.weight)).chain(view.foreign().iter().map(|id| (id, Weight::ONE)))
 }

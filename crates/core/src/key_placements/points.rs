@@ -2,16 +2,16 @@
 
 use crate::{InstanceId, Weight};
 
-/// Where the points and keys of a fleet stand.
+/// A place on another fleet's circle.
 pub(super) trait CirclePosition: Copy + Ord {
-    /// Hands over where the points 0 to `points - 1` of the member `id` stand.
+    /// Passes the places of points 0 to `points - 1` of the member `id` to `put`.
     fn each_point(id: &str, points: u32, put: impl FnMut(Self));
 
-    /// The point to which a key at `key` goes; `None` without points, which are sorted.
+    /// The point that owns a key at `key`; `None` without points. `points` are sorted.
     fn find(points: &[(Self, u32)], key: Self) -> Option<(Self, u32)>;
 }
 
-/// Every point of every member: where it stands, and the position of its member among the members in order. Sorted by both.
+/// Every point of every member: its place, and its member's position among the members in order. Sorted by both.
 #[derive(Debug)]
 pub(super) struct Points<C>(Vec<(C, u32)>);
 
@@ -21,8 +21,8 @@ impl<C: CirclePosition> Points<C> {
         Self(sorted(members.iter().zip(0..), per_weight))
     }
 
-    /// What [`Points::new`] gives for `members`, from those that it gave for `had`: points of who stayed are taken over as they lie, and
-    /// only those of newcomers are made. It takes one pass over the points and the memory of the result.
+    /// Equal to [`Points::new`] for `members`, reusing these points, which were made for `had`: only those of newcomers are computed. It
+    /// takes one pass over the points and the memory of the result.
     pub(super) fn follow(&self, had: &[(InstanceId, Weight)], members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
         let position = |member| members.binary_search(member).ok().and_then(|at| u32::try_from(at).ok());
         let positions: Vec<Option<u32>> = had.iter().map(position).collect();
@@ -39,13 +39,13 @@ impl<C: CirclePosition> Points<C> {
         Self(points)
     }
 
-    /// The point to which a key at `key` goes, and whose it is; `None` without points.
+    /// The point that owns a key at `key`, and its member; `None` without points.
     pub(super) fn find(&self, key: C) -> Option<(C, u32)> {
         C::find(&self.0, key)
     }
 }
 
-/// How many points all these have together.
+/// The number of points of all these members.
 fn count<'a>(members: impl Iterator<Item = &'a (InstanceId, Weight)>, per_weight: u32) -> usize {
     members.map(|(_, weight)| per_weight as usize * usize::from(weight.get())).sum()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::KeyOwners;
 use crate::ShardKey;
 
-/// What one member holds under a key placement: the keys that are its own, every key, or none.
+/// What one member holds under a key placement: its own keys, every key, or none.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyShare(ShareKind);
 
@@ -34,12 +34,12 @@ impl KeyShare {
         Self(ShareKind::Everything)
     }
 
-    /// Whether no key can be in it. A member whose keys nobody has asked for holds something.
+    /// Whether it holds no key by definition. The share of a member that happens to own no key is not `nothing`.
     pub const fn is_nothing(&self) -> bool {
         matches!(self.0, ShareKind::Nothing)
     }
 
-    /// Who owns the other keys; `None` if it is nothing or everything.
+    /// The owners of all keys; `None` if it is nothing or everything.
     pub fn owners(&self) -> Option<&KeyOwners> {
         match &self.0 {
             ShareKind::Member(owners, _) => Some(owners),

@@ -11,7 +11,7 @@ use crate::NAME_BYTES_MAX;
 /// Points per unit of weight: the package's own default (`vnodes`).
 pub(super) const POINTS: u32 = 160;
 
-/// MD5 as one number, big-endian. It is kept as bytes, in the machine's order, because a `u128` beside a member would take as much again.
+/// MD5 as one big-endian number. Stored as bytes in the machine's order, because a `u128` beside a member would double the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UhashringPosition([u8; 16]);
 
@@ -57,8 +57,8 @@ impl CirclePosition for UhashringPosition {
     }
 }
 
-/// The first point behind the key, never one at its very place. The package keeps one node for each place, the one added last, which is
-/// the one with the greatest id.
+/// The first point behind the key, excluding its own place. The package keeps one node for each place, the one added last, which has the
+/// greatest id.
 pub(super) fn last_behind<C: CirclePosition>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
     let behind = &points[points.partition_point(|(place, _)| *place <= key)..];
     let from_there = if behind.is_empty() { points } else { behind };

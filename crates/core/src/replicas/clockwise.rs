@@ -1,9 +1,9 @@
-//! Who comes next, seen from a place that goes backwards around the circle.
+//! The clockwise order of members and zones, for a place that moves backwards around the circle.
 
-/// What lies clockwise of a place: every member and every zone, in the order in which one meets them.
+/// Every member and every zone, in the order in which they follow clockwise of a place.
 ///
-/// A point that the place passes on its way back is the first one met from there on, so its member and its zone move to the front; nothing
-/// else changes. A pass takes four links, and a list for a slot reads no more than it needs of the two orders.
+/// A point that the place passes on its way back becomes the first one clockwise, so its member and its zone move to the front; nothing
+/// else changes. A pass updates four links, and a list for a slot reads no more than it needs of the two orders.
 #[derive(Debug)]
 pub(super) struct ClockwiseOrder<'a> {
     /// The zone of each member.
@@ -15,13 +15,13 @@ pub(super) struct ClockwiseOrder<'a> {
 }
 
 impl<'a> ClockwiseOrder<'a> {
-    /// Nobody yet: it wants one turn backwards over all points.
+    /// Empty; it needs one turn backwards over all points.
     pub(super) fn new(zones: &'a [usize]) -> Self {
         let zones_in_all = zones.iter().max().map_or(0, |highest| highest + 1);
         Self { zones, members: RecencyList::new(zones.len()), zones_met: RecencyList::new(zones_in_all), first_in: vec![0; zones_in_all] }
     }
 
-    /// Goes back past a point of `member`.
+    /// Moves back past a point of `member`.
     pub(super) fn pass(&mut self, member: u32) {
         let zone = self.zones[member as usize];
         self.members.bring_forward(member as usize);
@@ -29,13 +29,13 @@ impl<'a> ClockwiseOrder<'a> {
         self.first_in[zone] = member;
     }
 
-    /// The list of rule 7 for a slot that begins here and belongs to `owner`, as long as `list` is; `list` is not empty and not longer than
-    /// there are members. `look` is told of each zone and each member that is looked at: at most `2 * list.len()`.
+    /// Fills `list` by rule 7 for a slot that begins here and belongs to `owner`; `list` is not empty and not longer than the number of
+    /// members. `look` is called for each zone and member visited: at most `2 * list.len()` times.
     pub(super) fn fill(&self, owner: u32, list: &mut [u32], mut look: impl FnMut()) {
         let owners_zone = self.zones[owner as usize];
         list[0] = owner;
         let mut have = 1;
-        // Each zone stands in the order once, so all but the owner's are new.
+        // Each zone occurs once in the order, so all but the owner's are new.
         let mut zones = self.zones_met.iter();
         while have < list.len()
             && let Some(zone) = zones.next()
@@ -51,7 +51,7 @@ impl<'a> ClockwiseOrder<'a> {
             && let Some(member) = members.next()
         {
             look();
-            // Members are numbered with 32 bits.
+            // Member numbers have 32 bits.
             let member = u32::try_from(member).unwrap_or(u32::MAX);
             if !list[..have].contains(&member) {
                 list[have] = member;
@@ -61,11 +61,11 @@ impl<'a> ClockwiseOrder<'a> {
     }
 }
 
-/// Things numbered from 0, in the order in which each came to the front last. Who never came is not in it.
+/// Items numbered from 0, the one moved to the front last being first. Items that were never moved are not in the order.
 #[derive(Debug)]
 struct RecencyList(Vec<RecencyLink>);
 
-/// Who stands before a thing and who after it; both are itself while it is in no order. The last one is the order's end and beginning.
+/// The neighbours of an item; the item itself while it is in no order. The last item is the order's end and beginning.
 #[derive(Debug, Clone, Copy)]
 struct RecencyLink {
     before: usize,
