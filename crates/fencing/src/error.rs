@@ -1,11 +1,11 @@
-//! What a caller is told, and what he can do about it.
+//! Errors of fences and journals.
 
 use std::fmt;
 
 use shardwise_core::{Epoch, GroupName, Resource, write_with_causes};
 
-/// The database has seen a higher epoch: somebody else has had the resource since, and this write must not be. Roll back, give up what was
-/// to be written, and drop what was remembered of the resource.
+/// The database has seen a higher epoch: another worker has acquired the resource since, and this write must not happen. Roll back,
+/// abandon the write, and discard what you have cached of the resource.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StaleEpoch {
     /// The group.
@@ -14,12 +14,12 @@ pub struct StaleEpoch {
     pub resource: Resource,
     /// The epoch of the write.
     pub epoch: Epoch,
-    /// The epoch that the database has seen; `None` if its row was gone when that was looked up.
+    /// The highest epoch that the database has seen; `None` if its row was gone by the time of this lookup.
     pub seen: Option<Epoch>,
 }
 
 impl fmt::Debug for StaleEpoch {
-    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
     }
@@ -38,7 +38,7 @@ impl fmt::Display for StaleEpoch {
 
 impl std::error::Error for StaleEpoch {}
 
-/// Why a fence did not let a write pass.
+/// Why a fence refused a write.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -46,13 +46,14 @@ pub enum FenceError {
     /// A higher epoch was seen.
     #[error(transparent)]
     Refused(#[from] StaleEpoch),
-    /// The check would end before the write that it is for. Begin with `begin` or `begin_with` of sqlx, which knows of no other `BEGIN`.
+    /// The check's effect would end before the write. Start the transaction with sqlx's `begin` or `begin_with`; sqlx does not notice any
+    /// other `BEGIN`.
     #[error("a fence holds to the end of a transaction, and there is none: begin one with sqlx first, and write in it")]
     NoTransaction,
-    /// The epoch would be raised in a transaction that goes on, whose view of the database may be from before.
+    /// `raise` was called within a transaction, whose snapshot of the database may be older.
     #[error("an epoch is raised in a transaction of its own: call `raise` on a connection that has begun none")]
     InTransaction,
-    /// The epoch is new, and the transaction's view of the database is from before: it would not see what the former owner wrote last.
+    /// The epoch is new and the transaction's snapshot is older: it would not see the former owner's last write.
     #[error(
         "epoch {epoch} of {resource} is new, and a transaction above READ COMMITTED does not see what its former owner wrote last: roll \
          back, call `raise` in a transaction of its own, and begin again"
@@ -63,13 +64,13 @@ pub enum FenceError {
         /// Its new epoch.
         epoch: Epoch,
     },
-    /// The database's own error.
+    /// The database's error.
     #[error("the fence could not be checked: {0}")]
     Sql(#[from] sqlx::Error),
 }
 
-/// Why a journal did not do what it was told. Whatever the reason, nothing was written, unless the connection broke at the commit: then the
-/// next [`Journal::take_over`](crate::Journal::take_over) tells whether it was.
+/// Why a call on a journal failed. Nothing was written, unless the connection broke during the commit: then the next
+/// [`Journal::take_over`](crate::Journal::take_over) shows whether it was.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -77,44 +78,44 @@ pub enum JournalError {
     /// A higher epoch was seen.
     #[error(transparent)]
     Refused(#[from] StaleEpoch),
-    /// The journal is not where the caller believes it to be.
+    /// The journal has another version than the caller expected.
     #[error("the journal is at version {found}, not {expected}: load it again")]
     Version {
         /// What the caller expected.
         expected: u64,
-        /// What it is.
+        /// The journal's version.
         found: u64,
     },
-    /// Something is larger than allowed.
+    /// A limit is exceeded.
     #[error("{what}: {given} is too much, {max} at most")]
     TooLarge {
-        /// What, with its unit.
+        /// The limit, with its unit.
         what: &'static str,
-        /// How much was given.
+        /// The given amount.
         given: u64,
-        /// How much is allowed.
+        /// The allowed amount.
         max: u64,
     },
-    /// So much would stand after the latest snapshot that loading it would take too long: take a snapshot, then append again.
+    /// Loading the events after the latest snapshot would take too long: take a snapshot, then append again.
     #[error("{events} events with {bytes} bytes would stand after the latest snapshot, which is too much to load: take a snapshot first")]
     SnapshotDue {
-        /// How many events.
+        /// The number of events.
         events: u64,
-        /// How many bytes in them.
+        /// The number of bytes in them.
         bytes: u64,
     },
-    /// Events that are asked for are deleted: load the snapshot instead.
+    /// The requested events were deleted: load the snapshot instead.
     #[error("events up to version {upto} are deleted: load the snapshot and read after it")]
     Pruned {
-        /// The last one that is deleted.
+        /// The last deleted event.
         upto: u64,
     },
-    /// The database's own error.
+    /// The database's error.
     #[error("the journal could not be used: {0}")]
     Sql(#[from] sqlx::Error),
 }
 
-/// Whether the same transaction may succeed when it is begun again, without anybody changing anything.
+/// Whether the same transaction may succeed on a retry, without any other change.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn is_passing(error: &sqlx::Error) -> bool {
     match error {
@@ -134,7 +135,7 @@ fn is_passing(error: &sqlx::Error) -> bool {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl fmt::Debug for FenceError {
-    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
     }
@@ -142,7 +143,7 @@ impl fmt::Debug for FenceError {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl fmt::Debug for JournalError {
-    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
     }
@@ -150,7 +151,7 @@ impl fmt::Debug for JournalError {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl FenceError {
-    /// Whether the same transaction may pass when it is begun again: locks, conflicts of serialization and lost connections, never a refusal.
+    /// Whether the same transaction may succeed on a retry: locks, serialization conflicts and lost connections, never a refusal.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Sql(error) if is_passing(error))
     }
@@ -158,8 +159,8 @@ impl FenceError {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl JournalError {
-    /// Whether the same call may succeed when it is made again: locks and lost connections, never a refusal. After a lost connection
-    /// the version tells whether it had succeeded.
+    /// Whether the same call may succeed on a retry: locks and lost connections, never a refusal. After a lost connection the version
+    /// shows whether it had succeeded.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Sql(error) if is_passing(error))
     }

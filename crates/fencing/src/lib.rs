@@ -1,13 +1,13 @@
-//! Writes that a database refuses once somebody else owns the work.
+//! Writes that a database refuses once another worker owns the work.
 //!
 //! No lease can stop a paused process from writing later. So every slot and every name comes with an epoch that rises with each
-//! acquisition, and the database that is written to remembers the highest epoch it has seen and refuses every lower one:
+//! acquisition, and the database stores the highest epoch it has seen and refuses every lower one:
 //!
-//! - a *fence*: [`postgres::check`] or [`sqlite::check`] in the user's own transaction, or the same statements in any language
+//! - a *fence*: [`postgres::check`] or [`sqlite::check`] in your own transaction, or the same statements in any language
 //!   (`docs/reference/fencing.md`);
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!
-//! Features: `postgres` and `sqlite`, neither by default. With neither there are the names and the SQL, and no database library.
+//! Features: `postgres` and `sqlite`, neither by default. Without them the crate has only the names and the SQL, and no database library.
 
 #![cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(rustdoc::broken_intra_doc_links))]
 

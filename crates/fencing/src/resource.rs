@@ -1,4 +1,4 @@
-//! A resource as the text that stands in the table, for every language.
+//! A resource as text in the table, the same in every language.
 
 use shardwise_core::Resource;
 

@@ -1,6 +1,6 @@
-//! A settings file: its sections as layers for the crate `config`, with file, section and line beside each value.
+//! A settings file: its sections as layers for the crate `config`, with file, section and line for each value.
 //!
-//! The TOML is read here and not by `config`, which keeps the file's name alone and turns dates into text.
+//! The TOML is parsed here instead of by `config`, which keeps only the file's name and turns dates into text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::table::check;
 use crate::value::{Written, shown};
 use crate::{Error, Result};
 
-/// The section that all others lie over.
+/// The section that all others override.
 pub(crate) const DEFAULT_SECTION: &str = "default";
 
-/// Values that lie over those of earlier layers, key by key: a section of the file, or one environment variable.
+/// Values that override those of earlier layers, key by key: a section of the file, or one environment variable.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer(pub(crate) Map<String, Value>);
 
@@ -33,7 +33,7 @@ impl Source for Layer {
     }
 }
 
-/// A settings file's text, and how to say where something in it stands.
+/// A settings file's text, with the positions of its lines.
 pub(crate) struct File<'t> {
     name: Arc<str>,
     line_starts: Vec<usize>,
@@ -41,14 +41,14 @@ pub(crate) struct File<'t> {
     root: &'t [SchemaNode],
 }
 
-/// One section while it is read.
+/// One section being read.
 struct Section<'f> {
     file: &'f File<'f>,
     name: Arc<str>,
 }
 
 impl<'t> File<'t> {
-    /// Parses the file; `root` is what may stand in each section.
+    /// Parses the file; `root` is the tree of names known in each section.
     pub(crate) fn parse(name: &str, text: &'t str, root: &'t [SchemaNode]) -> Result<Self> {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let mut file = Self { name: name.into(), line_starts, sections: DeTable::new(), root };
@@ -61,8 +61,8 @@ impl<'t> File<'t> {
         Ok(file)
     }
 
-    /// `[default]` and the environment's section. A section that is not chosen is checked for unknown keys if it has settings for
-    /// sharding, so that a slip in `[production]` is found where `[production]` is not in force.
+    /// `[default]` and the environment's section. Other sections are checked for unknown keys if they have settings for sharding, so that
+    /// a typo in `[production]` is found where another section is in force.
     pub(crate) fn layers(&self, environment: Option<&str>) -> Result<Vec<Layer>> {
         let mut layers = Vec::new();
         for (key, value) in &self.sections {
@@ -96,7 +96,7 @@ impl<'t> File<'t> {
         }
     }
 
-    /// Our tables at the top level are a slip: outside a section they would never be read.
+    /// Our tables at the top level are a mistake: outside a section they would never be read.
     fn refuse_outside_sections(&self) -> Result<()> {
         for (key, value) in &self.sections {
             let found = match &**key.get_ref() {
@@ -120,7 +120,7 @@ fn has_sharding(section: &DeValue<'_>) -> bool {
 }
 
 impl Section<'_> {
-    /// The values of a table that our keys name; an unknown name is refused unless the table is open.
+    /// The known values of a table; an unknown name is refused unless the table is open.
     fn fields(&self, table: &DeTable<'_>, fields: &[SchemaNode], is_open: bool, path: &str) -> Result<Map<String, Value>> {
         let mut values = Map::new();
         for (key, value) in table {
@@ -134,12 +134,12 @@ impl Section<'_> {
         Ok(values)
     }
 
-    /// What `config` is given for one name; `None` for what is left alone.
+    /// The value for `config` under one name; `None` if it is ignored.
     fn node(&self, node: &SchemaNode, value: &DeValue<'_>, path: &str, origin: &Origin) -> Result<Option<Value>> {
         let values = match node {
             SchemaNode::Later(_) => return Err(not_built_yet(path, origin)),
             SchemaNode::Absent(_) => return Ok(None),
-            // A table that is shared with the application may be whatever the application likes.
+            // In a table shared with the application, this may be any value of the application.
             SchemaNode::Table { is_open: true, .. } if !value.is_table() => return Ok(None),
             SchemaNode::Leaf(key) => {
                 let written = Written { kind: kind_of(value), is_bare: false };
@@ -166,7 +166,7 @@ impl Section<'_> {
         Ok(Some(Value::new(None, values)))
     }
 
-    /// The tables in a table of tables whose names the user chose.
+    /// The tables in a table whose names the user chose.
     fn named(&self, tables: &DeTable<'_>, each: &[SchemaNode], is_open: bool, path: &str) -> Result<Map<String, Value>> {
         let mut values = Map::new();
         for (key, value) in tables {
@@ -195,11 +195,11 @@ fn table<'v, 't>(value: &'v DeValue<'t>, path: impl fmt::Display, origin: &Origi
     value.as_table().ok_or_else(|| origin.fail(format_args!("{path} is {}: a table of settings is expected here", written())))
 }
 
-/// The value as `config` keeps it; a date, which no key takes, is `Nil`.
+/// The value as `config` represents it; a date, which no key accepts, is `Nil`.
 fn kind_of(value: &DeValue<'_>) -> ValueKind {
     match value {
         DeValue::String(text) => ValueKind::String(text.to_string()),
-        // What is too large for 128 bits is too large for every range.
+        // Beyond 128 bits it is outside every range.
         DeValue::Integer(n) => i128::from_str_radix(n.as_str(), n.radix())
             .map_or_else(|_| ValueKind::Float(n.as_str().parse().unwrap_or(f64::INFINITY)), ValueKind::I128),
         DeValue::Float(number) => ValueKind::Float(number.as_str().parse().unwrap_or(f64::NAN)),

@@ -1,11 +1,10 @@
 //! Settings by a table of keys, on the crate `config`.
 //!
-//! A [`SchemaNode`] tree says what may be written where; a [`Reader`] checks a TOML file and environment variables against it and lets
-//! `config` lay them over each other, with the file, the section and the line, or the variable, beside each value. A [`SettingsTable`]
-//! reads values by their [`SettingKey`] and keeps account of what is in force. Every error is one line that names the place, the key,
-//! its value and what is allowed.
+//! A [`SchemaNode`] tree describes what may be written where. A [`Reader`] checks a TOML file and environment variables against it and
+//! lets `config` merge them, with the file, the section and the line, or the variable, for each value. A [`SettingsTable`] reads values
+//! by their [`SettingKey`] and records what is in force. Every error is one line with the place, the key, its value and what is allowed.
 //!
-//! It knows no policy, no backend and no outbox; `shardwise` and `shardwise-outbox` bring their keys.
+//! This crate knows no policy, backend or outbox; `shardwise` and `shardwise-outbox` define their keys.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -43,15 +42,15 @@ pub use table::{ResolvedValue, SettingsTable, refused};
 pub use value::{Shape, shown};
 pub use variables::customary_variables;
 
-/// The result of everything in this crate that can fail.
+/// The result of every fallible function in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What is wrong with a setting: one line, whatever characters the names in it have.
+/// What is wrong with a setting: one line, even if names in it contain line breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 
 impl Error {
-    /// An error that belongs to no place; see [`Origin::fail`] and [`ResolvedValue::refuse`] for those that do.
+    /// An error without an origin; see [`Origin::fail`] and [`ResolvedValue::refuse`] for those with one.
     pub fn new(message: impl fmt::Display) -> Self {
         let mut line = String::new();
         for c in message.to_string().chars() {

@@ -1,4 +1,4 @@
-//! Where a value came from, and the one line that says what is wrong with it.
+//! The origin of a value, and one-line errors that name it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::file::DEFAULT_SECTION;
 use crate::value::shown;
 use crate::variables::PREFIX;
 
-/// Where a value in force came from.
+/// The origin of a value in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Origin {
-    /// The key is written nowhere.
+    /// The key is not set.
     Default,
-    /// A policy's `next` does not name the key, and the policy's own value holds.
+    /// A policy's `next` does not set the key, so the policy's own value applies.
     Policy,
     /// A section of the settings file.
     File {
-        /// The file as it was named; `settings` when the text did not come from a file.
+        /// The file's name as given; `settings` if the text did not come from a file.
         file: Arc<str>,
         /// The section: `default`, or an environment's such as `production`.
         section: Arc<str>,
@@ -48,17 +48,17 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// The origin as the crate `config` keeps it beside a value: JSON in its one text.
+    /// The value with this origin, stored as JSON in the text that `config` keeps for it.
     pub(crate) fn on(&self, kind: impl Into<config::ValueKind>) -> Value {
         Value::new(serde_json::to_string(self).ok().as_ref(), kind)
     }
 
-    /// The origin that [`Origin::on`] wrote; a value without one is written nowhere.
+    /// The origin written by [`Origin::on`]; a value without one is a default.
     pub(crate) fn of(value: &Value) -> Self {
         value.origin().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Self::Default)
     }
 
-    /// Which layer this is; the uppermost has the highest number. Other tools' variables lie below the file.
+    /// The number of the layer; the one that overrides all others has the highest. Other tools' variables rank below the file.
     pub(crate) fn layer(&self) -> u8 {
         match self {
             Self::File { section, .. } if &**section == DEFAULT_SECTION => 1,
@@ -68,7 +68,7 @@ impl Origin {
         }
     }
 
-    /// A settings error that begins with the place to look at.
+    /// A settings error that starts with the origin.
     pub fn fail(&self, message: impl fmt::Display) -> Error {
         match self {
             Self::Default | Self::Policy => Error::new(message),
@@ -78,21 +78,21 @@ impl Origin {
     }
 }
 
-/// One value in force, for people who ask why.
+/// One value in force, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Setting {
     /// The full key without its section, such as `resilience.sharding.policies.workers.slots`.
     pub key: String,
-    /// The value as text, relative paths as they are used.
+    /// The value as text; relative paths are resolved.
     pub value: String,
-    /// Where it came from. A policy's discovery key that the policy does not override has the origin of the common one.
+    /// Its origin. A policy's discovery key that the policy does not override has the origin of the common one.
     pub origin: Origin,
-    /// What the key is for, in one line.
+    /// The purpose of the key, in one line.
     pub why: &'static str,
 }
 
-/// The full key of `name` in `table`; a name with characters that TOML does not allow bare is in quotes.
+/// The full key of `name` in `table`; a name that TOML does not allow bare is in quotes.
 pub(crate) fn join(table: &str, name: &str) -> String {
     let is_bare = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     let name = if is_bare { name.to_owned() } else { shown(name) };

@@ -13,26 +13,26 @@ use crate::schema::SchemaNode;
 use crate::table::SettingsTable;
 use crate::{Error, Result, variables};
 
-/// A name in each table that the file has, whose origin is the table's: `config` keeps none for a table when it merges layers.
+/// An extra name in each table of the file, whose origin is the table's: `config` loses the origin of tables when it merges layers.
 pub(crate) const TABLE_NOTE: &str = "";
 
-/// What settings are made of.
+/// The sources of settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'s> {
-    /// How messages call the file.
+    /// The file's name in messages.
     pub name: &'s str,
     /// Its text.
     pub text: &'s str,
-    /// The section that lies over `[default]`.
+    /// The section that overrides `[default]`.
     pub environment: Option<&'s str>,
-    /// Environment variables by name; those that nothing names are left alone.
+    /// Environment variables by name; unrelated ones are ignored.
     pub variables: &'s BTreeMap<String, OsString>,
-    /// Where relative paths in the file, and defaults, begin: all workers that read one file must arrive at the same paths, wherever they
-    /// were started, for two that miss each other would both own everything.
+    /// The base of relative paths in the file and in defaults. All workers that read one file must get the same paths, wherever they were
+    /// started: two workers that do not find each other would both own everything.
     pub base: &'s Path,
 }
 
-/// All layers, merged, and an account of what has been read of them.
+/// All layers, merged, and a record of the values that were read.
 #[derive(Debug)]
 pub struct Reader {
     merged: Value,
@@ -41,12 +41,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Merges the layers: other tools' variables, the file's sections, our variables, each over those before it. `root` says what may be
-    /// written in a section.
+    /// Merges the layers: other tools' variables, the file's sections, our variables, each overriding those before it. `root` is the tree
+    /// of names known in a section.
     ///
     /// # Errors
     ///
-    /// What is no TOML, no known name, or not in its place.
+    /// Invalid TOML, an unknown name, or one in the wrong place.
     pub fn new(sources: &Sources<'_>, root: &[SchemaNode]) -> Result<Self> {
         let mut layers = variables::customary(sources.variables, root)?;
         layers.extend(File::parse(sources.name, sources.text, root)?.layers(sources.environment)?);
@@ -59,12 +59,12 @@ impl Reader {
         Ok(Self { merged, base: sources.base.to_owned(), in_force: RefCell::default() })
     }
 
-    /// The table of that full key.
+    /// The table with that full key.
     pub fn table(&self, path: &str) -> SettingsTable<'_> {
         SettingsTable::new(self, path)
     }
 
-    /// Everything read so far.
+    /// All settings read so far.
     pub fn into_in_force(self) -> Vec<Setting> {
         self.in_force.into_inner()
     }
@@ -73,7 +73,7 @@ impl Reader {
         path.split('.').try_fold(&self.merged, |value, name| children(value)?.get(name))
     }
 
-    /// What is in a table, in the order of the names.
+    /// The contents of a table, in the order of the names.
     pub(crate) fn values_in(&self, path: &str) -> Vec<(&str, &Value)> {
         let values = self.value(path).and_then(children).into_iter().flatten();
         let mut values: Vec<_> = values.map(|(name, value)| (name.as_str(), value)).collect();
@@ -86,9 +86,9 @@ pub(crate) fn children(value: &Value) -> Option<&Map<String, Value>> {
     if let ValueKind::Table(table) = &value.kind { Some(table) } else { None }
 }
 
-/// Where a table is written: what the file says of it, else the variable that has some value in it.
+/// The origin of a table: its place in the file, else a variable with a value in it.
 pub(crate) fn table_origin(table: &Value) -> Origin {
-    // The note's name goes before all others.
+    // The note's name sorts first.
     let first = children(table).and_then(|values| values.iter().min_by_key(|(name, _)| *name));
     first.map_or_else(|| Origin::of(table), |(_, value)| table_origin(value))
 }

@@ -1,5 +1,4 @@
-//! The tree of known names: what may be written where, and what was probably meant by a name that is not in it. A key that is not in it
-//! does not exist.
+//! The tree of known names, and suggestions for unknown ones. A key that is not in the tree does not exist.
 
 use shardwise_core::PolicyName;
 
@@ -10,33 +9,33 @@ use crate::{Error, Result};
 /// Below this similarity (0 to 1) a suggestion confuses more than it helps.
 const SIMILAR_MIN: f64 = 0.75;
 
-/// What holds where a key is not written.
+/// The value of a key that is not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// This text, read like an environment variable's.
+    /// This text, parsed like an environment variable's.
     Text(&'static str),
-    /// Something that depends on other keys or on the machine.
+    /// A value that depends on other keys or on the machine.
     Computed,
-    /// Nothing; the key is optional.
+    /// None; the key is optional.
     Unset,
-    /// The key must be written; the text says what to write.
+    /// The key is required; the text says what to write.
     Required(&'static str),
 }
 
-/// One key of a table: its name, what it takes, what holds without it, and what it is for.
+/// One key of a table: its name, shape, default and purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingKey {
     /// Its name in its table.
     pub name: &'static str,
-    /// What its value must look like.
+    /// The shape of its value.
     pub shape: Shape,
-    /// What holds where it is not written.
+    /// Its value if it is not set.
     pub fallback: Fallback,
-    /// What it is for, in one line.
+    /// Its purpose, in one line.
     pub why: &'static str,
-    /// A customary environment variable of other tools, such as `CONSUL_HTTP_ADDR`, that lies below the file.
+    /// A customary environment variable of other tools, such as `CONSUL_HTTP_ADDR`, which the file overrides.
     pub variable: Option<&'static str>,
 }
 
@@ -46,25 +45,25 @@ impl SettingKey {
         Self { name, shape, fallback: Fallback::Unset, why, variable: None }
     }
 
-    /// With a default, as it would be written into an environment variable.
+    /// Adds a default, as an environment variable would contain it.
     #[must_use]
     pub const fn or(self, default: &'static str) -> Self {
         Self { fallback: Fallback::Text(default), ..self }
     }
 
-    /// A key that must be written; `what` says what to write.
+    /// Makes the key required; `what` says what to write.
     #[must_use]
     pub const fn required(self, what: &'static str) -> Self {
         Self { fallback: Fallback::Required(what), ..self }
     }
 
-    /// With a default that depends on other keys or on the machine.
+    /// Adds a default that depends on other keys or on the machine.
     #[must_use]
     pub const fn computed(self) -> Self {
         Self { fallback: Fallback::Computed, ..self }
     }
 
-    /// With a customary variable, if there is one.
+    /// Adds a customary variable, if there is one.
     #[must_use]
     pub const fn or_variable(self, variable: Option<&'static str>) -> Self {
         Self { variable, ..self }
@@ -76,39 +75,39 @@ impl SettingKey {
 pub enum SchemaNode {
     /// A value.
     Leaf(SettingKey),
-    /// A table. In an open one other names belong to the application and are left alone.
+    /// A table. In an open one, unknown names belong to the application and are ignored.
     Table {
         /// Its name.
         name: &'static str,
-        /// What is in it.
+        /// Its contents.
         fields: Vec<SchemaNode>,
-        /// Whether other names are left alone.
+        /// Whether unknown names are ignored.
         is_open: bool,
     },
-    /// A table of tables whose names the user chooses. In open ones other keys belong to another crate and are left alone.
+    /// A table of tables whose names the user chooses. In open ones, unknown keys belong to another crate and are ignored.
     Named {
         /// Its name.
         name: &'static str,
-        /// What is in each.
+        /// The contents of each.
         each: Vec<SchemaNode>,
-        /// Whether other keys are left alone.
+        /// Whether unknown keys are ignored.
         is_open: bool,
     },
     /// A table of values whose names the user chooses.
     Free(SettingKey),
-    /// For a part that this program was built without: left alone, so that programs with different features can share a file.
+    /// For a part that this program was built without: ignored, so that programs with different features can share a file.
     Absent(&'static str),
-    /// Fixed by the design, without behaviour so far.
+    /// Reserved by the design; not implemented yet.
     Later(&'static str),
 }
 
 impl SchemaNode {
-    /// A table with nothing but these.
+    /// A table with only these fields.
     pub const fn table(name: &'static str, fields: Vec<Self>) -> Self {
         Self::Table { name, fields, is_open: false }
     }
 
-    /// These keys, to stand in a table.
+    /// These keys as nodes of a table.
     pub fn leaves(keys: &[SettingKey]) -> Vec<Self> {
         keys.iter().copied().map(Self::Leaf).collect()
     }
@@ -121,7 +120,7 @@ impl SchemaNode {
     }
 }
 
-/// Every key that may be written, under its full name; `*` stands for a name of the user's choice.
+/// The full name of every known key; `*` stands for a name chosen by the user.
 pub fn known_keys(root: &[SchemaNode]) -> Vec<(String, SettingKey)> {
     let mut found = Vec::new();
     keys_below(root, "", &mut found);
@@ -140,7 +139,7 @@ fn keys_below(fields: &[SchemaNode], above: &str, found: &mut Vec<(String, Setti
     }
 }
 
-/// The keys in plain tables that fall back on other tools' variables: the names above and of each, and the variable.
+/// The keys in plain tables that fall back on other tools' variables: the path of each, and the variable.
 pub(crate) fn customary(fields: &[SchemaNode]) -> Vec<(Vec<&'static str>, &'static str)> {
     let mut found = Vec::new();
     for node in fields {
@@ -155,12 +154,12 @@ pub(crate) fn customary(fields: &[SchemaNode]) -> Vec<(Vec<&'static str>, &'stat
     found
 }
 
-/// The node of that name.
+/// The node with that name.
 pub(crate) fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
     fields.iter().find(|node| node.name() == name)
 }
 
-/// The error for a key that the design names and nothing acts on.
+/// The error for a reserved key.
 pub(crate) fn not_built_yet(path: &str, origin: &Origin) -> Error {
     origin.fail(format_args!("{path} is not built yet: remove it"))
 }
@@ -175,7 +174,7 @@ pub(crate) fn named(table: &str, name: &str, origin: &Origin) -> Result<String> 
     }
 }
 
-/// The most similar of the known names, if any is similar at all.
+/// The most similar known name, if any is similar enough.
 pub(crate) fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let similar =
         known.into_iter().map(|name| (strsim::jaro_winkler(given, name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
@@ -187,18 +186,18 @@ pub fn meant<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Strin
     nearest(given, known).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
 }
 
-/// The known names for a message that has just named an unknown one, and which of them was probably meant.
+/// The known names, for a message that has just named an unknown one, with a suggestion.
 pub fn listed(given: &str, known: &[&str]) -> String {
     let names = if known.is_empty() { "none".into() } else { known.join(", ") };
     format!("{names}{}", meant(given, known.iter().copied()))
 }
 
-/// The names that may be written in a table.
+/// The names allowed in a table.
 pub(crate) fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
     fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
 }
 
-/// What to do about a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all that are known.
+/// A hint for a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all known names.
 pub(crate) fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) -> String {
     if let Some(place) = find(given, fields) {
         return format!("did you mean {place}?");
@@ -212,7 +211,7 @@ pub(crate) fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) ->
     format!("known here: {}", known(fields).collect::<Vec<_>>().join(", "))
 }
 
-/// Where in the tables below `fields` a key of exactly that name stands.
+/// The path of a key with exactly that name below `fields`.
 fn find(given: &str, fields: &[SchemaNode]) -> Option<String> {
     let inside = |name: &str, fields| find(given, fields).map(|place| format!("{name}.{place}"));
     fields.iter().find_map(|node| match node {

@@ -1,4 +1,4 @@
-//! Secrets that a file holds.
+//! Secrets in files.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::Result;
 use crate::table::{ResolvedValue, SettingsTable};
 use crate::value::secret;
 
-/// The most bytes that a file with a secret may have.
+/// The most bytes in a file with a secret.
 const FILE_BYTES_MAX: u64 = 65_536;
 
 impl SettingsTable<'_> {
-    /// The secret in the file that `found` names; the path counts as in force. Messages never repeat any of the file.
+    /// The secret in the file that `found` names; records the path as in force. Messages never quote the file.
     pub fn take_secret(&self, found: &ResolvedValue) -> Result<SecretString> {
         let path = self.resolve(found, found.text())?;
         let secret = read(&path).map_err(|why| found.refuse(why))?;

@@ -1,4 +1,4 @@
-//! From what was written to what is in force: one value at a time, each with its origin kept for those who ask.
+//! Reads values one at a time and records each with its origin.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::schema::{Fallback, SettingKey};
 use crate::value::{Shape, Written, percent, shown};
 use crate::{Error, Result};
 
-/// A table of settings while it is read.
+/// A table of settings being read.
 #[derive(Debug, Clone)]
 pub struct SettingsTable<'r> {
     reader: &'r Reader,
     path: String,
-    /// The table whose values hold where this one has none.
+    /// The table that provides values missing here.
     inherits: Option<String>,
     origin: Origin,
 }
@@ -29,26 +29,26 @@ impl<'r> SettingsTable<'r> {
         Self { reader, path: path.to_owned(), inherits: None, origin: Origin::Default }
     }
 
-    /// The table of that name in this one.
+    /// The subtable with that name.
     #[must_use]
     pub fn table(&self, name: &str) -> Self {
         let inherits = self.inherits.as_ref().map(|other| join(other, name));
         Self { path: join(&self.path, name), inherits, ..self.clone() }
     }
 
-    /// The same with another one's values where it has none.
+    /// This table, with missing values taken from `other`.
     #[must_use]
     pub fn inheriting(self, other: &str) -> Self {
         Self { inherits: Some(other.to_owned()), ..self }
     }
 
-    /// The tables in this one, by name, each with its origin.
+    /// The subtables, by name, each with its origin.
     pub fn tables(&self) -> Vec<(&'r str, Self)> {
         let values = self.reader.values_in(&self.path).into_iter();
         values.map(|(name, value)| (name, Self { origin: table_origin(value), ..self.table(name) })).collect()
     }
 
-    /// Where the file names this table; `None` if it does not.
+    /// The origin of this table in the file; `None` if it is not there.
     pub fn named_at(&self) -> Option<Origin> {
         self.reader.value(&self.path).and_then(children)?.get(TABLE_NOTE).map(Origin::of)
     }
@@ -58,23 +58,23 @@ impl<'r> SettingsTable<'r> {
         &self.path
     }
 
-    /// Where it is written.
+    /// Its origin.
     pub const fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// A value that is written or has a default, and counts as in force.
+    /// A value that is set or has a default; records it as in force.
     ///
     /// # Errors
     ///
-    /// It is missing, or not what the key takes. The same holds for all that read.
+    /// It is missing, or does not fit the key. The same applies to all functions that read values.
     pub fn take(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let found = self.require(key)?;
         self.note(&found, found.shown());
         Ok(found)
     }
 
-    /// A value, if it is written; then it counts as in force.
+    /// A value, if it is set; then records it as in force.
     pub fn take_if_set(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
         let found = self.written(key)?;
         if let Some(found) = &found {
@@ -83,7 +83,7 @@ impl<'r> SettingsTable<'r> {
         Ok(found)
     }
 
-    /// The path of a file, if it is written; then it counts as in force.
+    /// A file's path, if it is set; then records it as in force.
     pub fn take_path(&self, key: &SettingKey) -> Result<Option<PathBuf>> {
         let Some(found) = self.find(key)? else { return Ok(None) };
         let path = self.resolve(&found, found.text())?;
@@ -91,14 +91,14 @@ impl<'r> SettingsTable<'r> {
         Ok(Some(path))
     }
 
-    /// A value that is written or has a default, and does not count as in force before [`SettingsTable::note`].
+    /// A value that is set or has a default; not recorded as in force before [`SettingsTable::note`].
     pub fn require(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let what = if let Fallback::Required(what) = key.fallback { what } else { "write it" };
         let missing = || self.origin.fail(format_args!("{} is missing: {what}", join(&self.path, key.name)));
         self.find(key)?.ok_or_else(missing)
     }
 
-    /// The same, if it is written or has a default.
+    /// Like [`SettingsTable::require`], if it is set or has a default.
     pub fn find(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
         match (self.written(key)?, key.fallback) {
             (None, Fallback::Text(text)) => {
@@ -110,7 +110,7 @@ impl<'r> SettingsTable<'r> {
         }
     }
 
-    /// The same, if it is written, here or in the table that this one inherits from.
+    /// Like [`SettingsTable::require`], if it is set, here or in the table that this one inherits from.
     pub fn written(&self, key: &SettingKey) -> Result<Option<ResolvedValue>> {
         let own = join(&self.path, key.name);
         let inherited = self.inherits.as_ref().map(|table| join(table, key.name));
@@ -119,7 +119,7 @@ impl<'r> SettingsTable<'r> {
         found.map(|(written_as, value)| ResolvedValue::of(key, own, written_as, value)).transpose()
     }
 
-    /// Every value of the table of that key, whose names the user chooses; they count as in force.
+    /// Every value in the table under that key, whose names the user chooses; records them as in force.
     pub fn take_all(&self, key: &SettingKey) -> Result<Vec<(&'r str, ResolvedValue)>> {
         let table = join(&self.path, key.name);
         let read = |(name, value): (&'r str, &Value)| {
@@ -130,8 +130,8 @@ impl<'r> SettingsTable<'r> {
         self.reader.values_in(&table).into_iter().map(read).collect()
     }
 
-    /// The path that `text`, found in `found`, stands for. A relative one in the file, or a default, begins at the file's directory; one in
-    /// an environment variable at the working directory, like everything else in a shell.
+    /// Resolves `text`, found in `found`, to a path. A relative path in the file or in a default starts at the file's directory; one in
+    /// an environment variable starts at the working directory.
     pub fn resolve(&self, found: &ResolvedValue, text: &str) -> Result<PathBuf> {
         if text.is_empty() || text.contains('\0') {
             return Err(found.refuse("write the path of a file"));
@@ -142,17 +142,17 @@ impl<'r> SettingsTable<'r> {
         })
     }
 
-    /// Counts a value as in force, shown like this.
+    /// Records a value as in force, displayed as `shown`.
     pub fn note(&self, found: &ResolvedValue, shown: impl fmt::Display) {
         self.add(Setting { key: found.key.clone(), value: shown.to_string(), origin: found.origin.clone(), why: found.why });
     }
 
-    /// Counts a default as in force that is computed.
+    /// Records a computed default as in force.
     pub fn note_computed(&self, key: &SettingKey, value: impl fmt::Display) {
         self.note_from(key, value, Origin::Default);
     }
 
-    /// Counts a value as in force that is not written under this key.
+    /// Records a value as in force that is not set under this key.
     pub fn note_from(&self, key: &SettingKey, value: impl fmt::Display, origin: Origin) {
         self.add(Setting { key: join(&self.path, key.name), value: value.to_string(), origin, why: key.why });
     }
@@ -162,12 +162,12 @@ impl<'r> SettingsTable<'r> {
     }
 }
 
-/// A value that fits its key, and where it is written.
+/// A valid value and its origin.
 #[derive(Debug, Clone)]
 pub struct ResolvedValue {
-    /// Its full key as it is in force.
+    /// The full key that is in force.
     key: String,
-    /// The full key under which it is written.
+    /// The full key under which it was written.
     written_as: String,
     why: &'static str,
     is_secret: bool,
@@ -188,16 +188,16 @@ impl ResolvedValue {
         Ok(Self { key: own, written_as, why: key.why, is_secret: key.shape == Shape::Secret, written, text, origin })
     }
 
-    /// The value as text, the same however it was written: `64`, `true`, `5s`, texts separated by commas.
+    /// The value as canonical text: `64`, `true`, `5s`, texts separated by commas.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The value as `read` understands its text.
+    /// The value, parsed from its text by `read`.
     ///
     /// # Errors
     ///
-    /// As [`ResolvedValue::refuse`], with what `read` says.
+    /// As [`ResolvedValue::refuse`], with the error of `read`.
     pub fn parse<T, E: fmt::Display>(&self, read: impl FnOnce(&str) -> Result<T, E>) -> Result<T> {
         read(&self.text).map_err(|why| self.refuse(why))
     }
@@ -217,7 +217,7 @@ impl ResolvedValue {
         self.parse(|text| percent(text).ok_or("write a whole percentage"))
     }
 
-    /// The error that names place, key, value and what is allowed.
+    /// An error with the origin, the key, its value and what is allowed.
     pub fn refuse(&self, allowed: impl fmt::Display) -> Error {
         if self.is_secret {
             return self.refuse_masked(allowed);
@@ -225,13 +225,13 @@ impl ResolvedValue {
         self.origin.fail(format_args!("{} is {}: {allowed}", self.written_as, self.written))
     }
 
-    /// The same where the value must not be repeated.
+    /// Like [`ResolvedValue::refuse`], without the value.
     pub fn refuse_masked(&self, allowed: impl fmt::Display) -> Error {
         self.origin.fail(format_args!("{} is {MASK}: {allowed}", self.written_as))
     }
 
-    /// Of two keys that exclude each other the nearer one counts: written in the table itself rather than in the one it inherits from,
-    /// then in a later layer rather than in an earlier one.
+    /// Of two keys that exclude each other the one with the greater nearness wins: one set in the table itself over one inherited, then
+    /// one in a later layer.
     pub fn nearness(&self) -> (bool, u8) {
         (self.key == self.written_as, self.origin.layer())
     }
@@ -241,7 +241,7 @@ impl ResolvedValue {
     }
 }
 
-/// The value's text; the error names place, key, value and what is allowed.
+/// The validated text; the error has the origin, the key, its value and what is allowed.
 pub(crate) fn check(key: &SettingKey, path: &str, written: &Written, origin: &Origin) -> Result<String> {
     key.shape.read(written).map_err(|allowed| match key.shape {
         Shape::Secret => origin.fail(format_args!("{path} is {MASK}: {allowed}")),
@@ -249,8 +249,8 @@ pub(crate) fn check(key: &SettingKey, path: &str, written: &Written, origin: &Or
     })
 }
 
-/// The core's refusal of a combination, with full keys and with the place of the value it names; if that one is written nowhere, with the
-/// place of the first value that is.
+/// The core's refusal of a combination, with full keys. Its origin is that of the named value or, if that is a default, that of the first
+/// related value that is set.
 pub fn refused(error: &PolicyError, table: &str, related: &[&ResolvedValue]) -> Error {
     let key = join(table, error.key);
     let named = related.iter().find(|found| found.key == key);

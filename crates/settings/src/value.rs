@@ -1,4 +1,4 @@
-//! Values: as they were written, and what they must look like.
+//! Values as written, and the shapes that they must have.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use secrecy::SecretString;
 use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
 use shardwise_discovery::settings::without_user;
 
-/// The most characters of a text that a message repeats.
+/// The most characters of a text that a message quotes.
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// A value as it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub(crate) kind: ValueKind,
-    /// From an environment variable or a default: always text, and the key decides how it is read.
+    /// From an environment variable or a default: always text, which the key's shape parses.
     pub(crate) is_bare: bool,
 }
 
 impl fmt::Display for Written {
-    /// One line, shortened: the way messages repeat a value.
+    /// One line, shortened, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match &self.kind {
             ValueKind::String(text) => shown(text),
@@ -43,7 +43,7 @@ fn texts_in(items: &[config::Value]) -> Option<impl Iterator<Item = &str>> {
     items.iter().all(text).then_some(texts)
 }
 
-/// A number or flag as TOML writes it: a float keeps its point, so that 64.0 is no whole number.
+/// A number or flag as TOML writes it: a float keeps its point, so that 64.0 is not a whole number.
 fn number_or_flag(kind: &ValueKind) -> String {
     if let ValueKind::Float(number) = kind { format!("{number:?}").to_lowercase() } else { kind.to_string() }
 }
@@ -55,12 +55,12 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// A text in quotes, on one line, not too long, and without the user and password of a URL.
+/// A text for messages: in quotes, on one line, shortened, and without the user and password of a URL.
 pub fn shown(text: &str) -> String {
     format!("{:?}", shortened(&without_user(text)))
 }
 
-/// What a key's value must look like.
+/// The shape of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
@@ -68,24 +68,24 @@ pub enum Shape {
     Flag,
     /// A text.
     Text,
-    /// At least one text, none of them empty; separated by commas where there are no brackets.
+    /// At least one text, none empty; without brackets, separated by commas.
     Texts,
-    /// A text that is never shown.
+    /// A text that is never displayed.
     Secret,
     /// One of these texts.
     OneOf(&'static [&'static str]),
     /// A whole number.
     Whole {
-        /// The smallest that is allowed.
+        /// The smallest allowed.
         min: u64,
-        /// The largest that is allowed.
+        /// The largest allowed.
         max: u64,
     },
     /// A duration, in whole milliseconds.
     Time {
-        /// The shortest that is allowed.
+        /// The shortest allowed.
         min: Duration,
-        /// The longest that is allowed.
+        /// The longest allowed.
         max: Duration,
     },
     /// A load margin: `none`, or a number with at most three decimals.
@@ -105,12 +105,12 @@ impl Shape {
         Self::Time { min, max }
     }
 
-    /// Checks a text as an environment variable or a default has it, and returns it as settings show it; the error says what is allowed.
+    /// Validates a text from an environment variable or a default, and returns it in its canonical form; the error says what is allowed.
     pub fn check(self, text: &str) -> Result<String, String> {
         self.read(&Written { kind: ValueKind::String(text.to_owned()), is_bare: true })
     }
 
-    /// Checks a value and returns it as text, the same however it was written; the error says what is allowed.
+    /// Validates a value and returns it as canonical text; the error says what is allowed.
     pub(crate) fn read(self, written: &Written) -> Result<String, String> {
         match self {
             Self::Flag => read_flag(written),
@@ -159,7 +159,7 @@ fn read_texts(written: &Written) -> Result<String, String> {
     Ok(texts.join(","))
 }
 
-/// A secret from its text; the error does not repeat it.
+/// A secret from its text; the error does not quote it.
 pub(crate) fn secret(text: &str) -> Result<SecretString, String> {
     if text.is_empty() {
         return Err("a secret that is empty is none; leave the key out".into());

@@ -1,7 +1,7 @@
-//! Environment variables as layers: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` and its like over the file, other
-//! tools' such as `CONSUL_HTTP_ADDR` below it.
+//! Environment variables as layers: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` and the like override the file; other
+//! tools' variables, such as `CONSUL_HTTP_ADDR`, are overridden by it.
 //!
-//! `config` has a source for the environment, but its values do not say from which variable they are, and it drops what it cannot place.
+//! `config` has a source for the environment, but its values do not say which variable they come from, and it ignores unknown ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -14,11 +14,11 @@ use crate::origin::{Origin, join};
 use crate::schema::{self, SchemaNode, known, named, nearest, node_in, not_built_yet};
 use crate::value::shown;
 
-/// What the name of a variable that overrides a setting begins with.
+/// The prefix of variables that override settings.
 pub(crate) const PREFIX: &str = "SHARDWISE__";
 const SEPARATOR: &str = "__";
 
-/// A layer for each variable that begins with [`PREFIX`]; `root` is what they may name.
+/// A layer for each variable with [`PREFIX`]; `root` is the tree of known names.
 pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNode]) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     for (variable, value) in variables {
@@ -31,7 +31,7 @@ pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNo
     Ok(layers)
 }
 
-/// A layer for each variable of another tool that a key falls back on. An empty one counts as not set.
+/// A layer for each of other tools' variables that a key falls back on. An empty one counts as not set.
 pub(crate) fn customary(variables: &BTreeMap<String, OsString>, root: &[SchemaNode]) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     for (names, variable) in schema::customary(root) {
@@ -61,15 +61,15 @@ fn layer(names: &[impl AsRef<str>], value: &str, origin: &Origin) -> Layer {
     Layer(if let ValueKind::Table(values) = value.kind { values } else { Map::new() })
 }
 
-/// How far a variable's name has been followed.
+/// The progress of matching a variable's name with the tree.
 struct VariableWalk<'n> {
     fields: &'n [SchemaNode],
-    /// The names followed so far, as written.
+    /// The names matched so far, as written.
     done: Vec<&'n str>,
     rest: VecDeque<&'n str>,
 }
 
-/// The names above and of the setting that a variable names; `None` if it is for a part that this program lacks.
+/// The path of the setting that a variable names; `None` if it is for a part that this program was built without.
 fn place(key: &str, origin: &Origin, root: &[SchemaNode]) -> Result<Option<Vec<String>>> {
     if key.bytes().any(|b| b.is_ascii_lowercase()) {
         return Err(origin.fail(format_args!("write its name in capitals: {PREFIX}{}", key.to_ascii_uppercase())));
@@ -104,14 +104,14 @@ fn place(key: &str, origin: &Origin, root: &[SchemaNode]) -> Result<Option<Vec<S
 }
 
 impl<'n> VariableWalk<'n> {
-    /// Goes on by one name that must be known.
+    /// Matches one known name.
     fn step(&mut self) -> Option<&'n SchemaNode> {
         let node = node_in(self.fields, &self.rest.front()?.to_ascii_lowercase())?;
         self.done.extend(self.rest.pop_front());
         Some(node)
     }
 
-    /// Goes on by one name that the user chose.
+    /// Matches one name chosen by the user.
     fn chosen(&mut self) -> Option<String> {
         let given = self.rest.pop_front().filter(|name| !name.is_empty())?;
         self.done.push(given);
@@ -123,7 +123,7 @@ impl<'n> VariableWalk<'n> {
         self.done.iter().fold(String::new(), |path, name| join(&path, &name.to_ascii_lowercase()))
     }
 
-    /// What the next name should have been.
+    /// A hint on what the next name should have been.
     fn advice(&self) -> String {
         let names = || known(self.fields).map(str::to_ascii_uppercase).collect::<Vec<_>>().join(", ");
         let Some(given) = self.rest.front() else {
@@ -135,7 +135,7 @@ impl<'n> VariableWalk<'n> {
         }
     }
 
-    /// The variable's name with `instead` in the place of the name that is not known.
+    /// The variable's name with `instead` in place of the unknown name.
     fn spelled(&self, instead: &[&str]) -> String {
         let rest = self.rest.iter().skip(1).filter(|_| !instead.is_empty());
         let names: Vec<&str> = self.done.iter().chain(instead).chain(rest).copied().collect();

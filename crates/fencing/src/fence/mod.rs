@@ -1,4 +1,4 @@
-//! One conditional statement for each database, and what there is around it.
+//! Fences: one conditional statement for each database, and helpers.
 
 pub mod postgres;
 pub mod sqlite;
@@ -9,7 +9,7 @@ use shardwise_core::{Epoch, GroupName, Resource};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::error::StaleEpoch;
 
-/// What the database knows of a resource, if it has a higher epoch than this.
+/// A refusal of `epoch`, with the epoch that the database has seen.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn refused(group: &GroupName, resource: &Resource, epoch: Epoch, seen: Option<i64>) -> StaleEpoch {
     StaleEpoch { group: group.clone(), resource: resource.clone(), epoch, seen: seen.and_then(from_sql) }
@@ -21,7 +21,7 @@ pub(crate) fn to_sql(epoch: Epoch) -> i64 {
     epoch.get().cast_signed()
 }
 
-/// BIGINT as an epoch, if it is one.
+/// BIGINT as an epoch, if it is in range.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn from_sql(number: i64) -> Option<Epoch> {
     u64::try_from(number).ok().and_then(|number| Epoch::new(number).ok())

@@ -1,27 +1,27 @@
 //! Fences in PostgreSQL, 13 and newer.
 //!
-//! The fence is a row with the highest epoch that was seen. Whoever writes under that epoch takes a *share* lock on it until his
-//! transaction ends, so writers of one owner do not wait for each other. The first writer of a higher epoch changes the row, and for that
-//! waits until everybody below has ended; from then on everybody below waits for him, and is refused when he has committed. So the order
-//! of the commits is the order of the epochs, whoever was paused for how long and wherever.
+//! The fence is a row with the highest epoch seen. A transaction that writes under that epoch takes a *share* lock on the row until it
+//! ends, so writers of one owner do not wait for each other. The first writer under a higher epoch updates the row and therefore waits
+//! until all writers under lower epochs have ended. From then on, writers under lower epochs wait for it, and are refused once it has
+//! committed. So commits are in the order of the epochs, wherever and for however long a writer was paused.
 
-/// Creates the table of fences; does nothing if it is there. For the user's own migrations.
+/// Creates the table of fences if it does not exist. For use in your own migrations.
 pub const FENCE_UP: &str = include_str!("../../sql/postgres/fence.up.sql");
 /// Removes the table of fences.
 pub const FENCE_DOWN: &str = include_str!("../../sql/postgres/fence.down.sql");
-/// Creates the tables of journals; does nothing if they are there. For the user's own migrations.
+/// Creates the tables of journals if they do not exist. For use in your own migrations.
 pub const JOURNAL_UP: &str = include_str!("../../sql/postgres/journal.up.sql");
 /// Removes the tables of journals.
 pub const JOURNAL_DOWN: &str = include_str!("../../sql/postgres/journal.down.sql");
 
-/// The fence in one statement that every language can send: `$1` the group, `$2` the resource as text, `$3` the epoch. One row
-/// changed: go on. None: roll back and give up. Writers of one resource wait for each other until commit.
+/// The fence in one statement, for use from any language: `$1` the group, `$2` the resource as text, `$3` the epoch. If one row changed,
+/// continue; if none, roll back and give up. Writers of one resource wait for each other until commit.
 pub const RAISE: &str = "INSERT INTO shardwise_fence (group_name, resource, epoch) VALUES ($1, $2, $3)
 ON CONFLICT (group_name, resource) DO UPDATE SET epoch = excluded.epoch WHERE shardwise_fence.epoch <= excluded.epoch";
 
-/// The same without that wait, as [`check`] sends it: parameters as in [`RAISE`]. One row with `seen`, `raised` and `fixed`.
-/// `seen` is the epoch, or `raised` is true: go on. Else roll back and give up. But where `raised` and `fixed` are both true, the
-/// transaction is above READ COMMITTED: commit, and begin the one with the writes after that.
+/// Like [`RAISE`], with the same parameters but without that wait, as [`check`] uses it. Returns one row with `seen`, `raised` and
+/// `fixed`. If `seen` is the epoch or `raised` is true, continue; else roll back and give up. If both `raised` and `fixed` are true, the
+/// transaction is above READ COMMITTED: commit, then start the transaction with the writes.
 pub const CHECK: &str = "WITH held AS MATERIALIZED (
     SELECT epoch FROM shardwise_fence WHERE group_name = $1::text AND resource = $2::text AND epoch >= $3::bigint FOR SHARE
 ), raised AS (
@@ -47,14 +47,14 @@ mod with_sqlx {
     use crate::resource_text;
 
     const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = $1 AND resource = $2";
-    /// Two processes that create one table at once disturb each other; this number is any number that nobody else locks.
+    /// Creating one table from two processes at once fails; this advisory lock prevents it. The number is arbitrary.
     const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812467)";
 
-    /// Lets this transaction write under the epoch, to its end; refuses an epoch below one that was seen. First in the transaction: what
-    /// was read before may be older than the former owner's last write.
+    /// Allows this transaction to write under the epoch until it ends; refuses an epoch below the highest seen. Call it first in the
+    /// transaction: earlier reads may predate the former owner's last write.
     ///
-    /// Writers of one epoch do not wait for each other. A transaction over several resources checks them in sorted order, or it may meet a
-    /// deadlock with another, which is retryable.
+    /// Writers of one epoch do not wait for each other. A transaction over several resources should check them in sorted order; otherwise
+    /// it may deadlock with another, which is retryable.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool, group: shardwise_fencing::GroupName, fence: shardwise_fencing::Fence)
@@ -70,8 +70,8 @@ mod with_sqlx {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`] for an old epoch; [`FenceError::RaiseApart`] for a new one above READ COMMITTED, see [`raise`]; without a
-    /// transaction; and the database's own. After each of them the transaction is to be rolled back.
+    /// [`FenceError::Refused`] for an old epoch; [`FenceError::RaiseApart`] for a new one above READ COMMITTED, see [`raise`];
+    /// [`FenceError::NoTransaction`] outside a transaction; and the database's errors. After any of them, roll back the transaction.
     pub async fn check(conn: &mut PgConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if !conn.is_in_transaction() {
             return Err(FenceError::NoTransaction);
@@ -88,12 +88,12 @@ mod with_sqlx {
         }
     }
 
-    /// Makes the epoch the highest that was seen, and waits for whoever writes under a lower one; a transaction of its own. Once after each
-    /// acquisition, and needed only if transactions above READ COMMITTED write under it.
+    /// Makes the epoch the highest seen, in a transaction of its own, and waits for all transactions that write under a lower one. Call
+    /// it once after each acquisition; only transactions above READ COMMITTED need it.
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`]; inside of a transaction; and the database's own.
+    /// [`FenceError::Refused`]; [`FenceError::InTransaction`] within a transaction; and the database's errors.
     pub async fn raise(conn: &mut PgConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if conn.is_in_transaction() {
             return Err(FenceError::InTransaction);
@@ -106,17 +106,17 @@ mod with_sqlx {
         Err(refused(group, resource, epoch, seen_now(conn, group, &text).await?).into())
     }
 
-    /// For the text of a refusal.
+    /// The highest epoch seen, for the text of a refusal.
     async fn seen_now(conn: &mut PgConnection, group: &GroupName, text: &str) -> Result<Option<i64>, sqlx::Error> {
         sqlx::query_scalar(SEEN).bind(group.as_str()).bind(text).fetch_optional(conn).await
     }
 
-    /// Creates the tables of fences and journals where they are missing; several processes at once are fine. For programs without
-    /// migrations of their own; others take [`FENCE_UP`] and [`JOURNAL_UP`] into theirs.
+    /// Creates missing tables of fences and journals; safe to call from several processes at once. For programs without migrations;
+    /// others add [`FENCE_UP`] and [`JOURNAL_UP`] to theirs.
     ///
     /// # Errors
     ///
-    /// The database's own, such as a role that may not create tables.
+    /// The database's errors, such as a role that may not create tables.
     pub async fn create_tables(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         let mut tx = conn.begin().await?;
         for sql in [ONE_AT_A_TIME, FENCE_UP, JOURNAL_UP] {

@@ -1,20 +1,20 @@
 //! Fences in SQLite, 3.24 and newer.
 //!
-//! A file has one writer at a time, so the statement that checks the epoch is also the one that takes the file's write lock, and keeps it
-//! until the transaction ends. A transaction that has read before, and whose reading is outdated by then, is told so by SQLite itself
-//! (`SQLITE_BUSY_SNAPSHOT`) and begins again: `BEGIN IMMEDIATE` spares that.
+//! A file has one writer at a time. So the statement that checks the epoch also takes the file's write lock and holds it until the
+//! transaction ends. If a transaction has read before and its snapshot is outdated by then, SQLite fails it with `SQLITE_BUSY_SNAPSHOT`,
+//! and it must be repeated; `BEGIN IMMEDIATE` avoids that.
 
-/// Creates the table of fences; does nothing if it is there. For the user's own migrations.
+/// Creates the table of fences if it does not exist. For use in your own migrations.
 pub const FENCE_UP: &str = include_str!("../../sql/sqlite/fence.up.sql");
 /// Removes the table of fences.
 pub const FENCE_DOWN: &str = include_str!("../../sql/sqlite/fence.down.sql");
-/// Creates the tables of journals; does nothing if they are there. For the user's own migrations.
+/// Creates the tables of journals if they do not exist. For use in your own migrations.
 pub const JOURNAL_UP: &str = include_str!("../../sql/sqlite/journal.up.sql");
 /// Removes the tables of journals.
 pub const JOURNAL_DOWN: &str = include_str!("../../sql/sqlite/journal.down.sql");
 
-/// The fence in one statement that every language can send: `?1` the group, `?2` the resource as text, `?3` the epoch. One row
-/// changed: go on. None: roll back and give up.
+/// The fence in one statement, for use from any language: `?1` the group, `?2` the resource as text, `?3` the epoch. If one row changed,
+/// continue; if none, roll back and give up.
 pub const CHECK: &str = "INSERT INTO shardwise_fence (group_name, resource, epoch) VALUES (?1, ?2, ?3)
 ON CONFLICT (group_name, resource) DO UPDATE SET epoch = excluded.epoch WHERE shardwise_fence.epoch <= excluded.epoch";
 
@@ -33,7 +33,7 @@ mod with_sqlx {
 
     const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
 
-    /// Lets this transaction write under the epoch, to its end; refuses an epoch below one that was seen.
+    /// Allows this transaction to write under the epoch until it ends; refuses an epoch below the highest seen.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::SqlitePool, group: shardwise_fencing::GroupName, fence: shardwise_fencing::Fence)
@@ -49,8 +49,8 @@ mod with_sqlx {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`] for an old epoch, without a transaction, and the database's own. After each of them the transaction is to be
-    /// rolled back.
+    /// [`FenceError::Refused`] for an old epoch, [`FenceError::NoTransaction`] outside a transaction, and the database's errors. After
+    /// any of them, roll back the transaction.
     pub async fn check(conn: &mut SqliteConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if !conn.is_in_transaction() {
             return Err(FenceError::NoTransaction);
@@ -64,12 +64,12 @@ mod with_sqlx {
         Err(refused(group, resource, epoch, seen).into())
     }
 
-    /// Creates the tables of fences and journals where they are missing; several processes at once are fine. For programs without
-    /// migrations of their own; others take [`FENCE_UP`] and [`JOURNAL_UP`] into theirs.
+    /// Creates missing tables of fences and journals; safe to call from several processes at once. For programs without migrations;
+    /// others add [`FENCE_UP`] and [`JOURNAL_UP`] to theirs.
     ///
     /// # Errors
     ///
-    /// The database's own, such as a file that is read-only.
+    /// The database's errors, such as a read-only file.
     pub async fn create_tables(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
         for sql in [FENCE_UP, JOURNAL_UP] {

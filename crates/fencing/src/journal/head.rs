@@ -1,4 +1,4 @@
-//! The one row that says where a journal is, and what may be done to it.
+//! The row with a journal's version and epoch, and the checks on it.
 
 use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 
@@ -18,12 +18,12 @@ pub const TAIL_EVENTS_MAX: u64 = 100_000;
 /// The most bytes in the events after the latest snapshot.
 pub const TAIL_BYTES_MAX: u64 = 64 << 20;
 
-/// Which journal.
+/// Identifies a journal.
 #[derive(Debug, Clone)]
 pub(super) struct JournalKey {
     pub(super) group: GroupName,
     pub(super) name: ClaimName,
-    /// The name once more, for refusals.
+    /// The name as a resource, for refusals.
     pub(super) resource: Resource,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct JournalHead {
 }
 
 impl JournalHead {
-    /// Refuses a lower epoch than was seen, and remembers a higher one.
+    /// Refuses an epoch lower than the highest seen, and records a higher one.
     pub(super) fn admit(&mut self, name: &JournalKey, epoch: Epoch) -> Result<(), StaleEpoch> {
         if to_sql(epoch) < self.epoch {
             let seen = from_sql(self.epoch);
@@ -49,7 +49,7 @@ impl JournalHead {
         Ok(())
     }
 
-    /// Goes on by these events, if the journal is where the caller believes it to be and a snapshot is not overdue.
+    /// Adds these events, if the journal has the expected version and no snapshot is due.
     pub(super) fn append(&mut self, expected: u64, events: &[&[u8]]) -> Result<(), JournalError> {
         let found = self.version.cast_unsigned();
         if expected != found {
@@ -73,14 +73,14 @@ impl JournalHead {
         Ok(Some(signed(version)).filter(|version| *version >= self.snapshot))
     }
 
-    /// Where reading begins.
+    /// The version from which to read.
     pub(super) fn readable_from(&self, from: u64) -> Result<i64, JournalError> {
         let from = signed(from).max(1);
         if from <= self.pruned { Err(JournalError::Pruned { upto: self.pruned.cast_unsigned() }) } else { Ok(from) }
     }
 }
 
-/// What may not be appended whatever the journal.
+/// Checks the limits of an append that do not depend on the journal.
 pub(super) fn check_append(events: &[&[u8]]) -> Result<(), JournalError> {
     let largest = events.iter().map(|event| event.len() as u64).max().unwrap_or(0);
     at_most("events in one append", count(events), APPEND_EVENTS_MAX)?;
@@ -88,7 +88,7 @@ pub(super) fn check_append(events: &[&[u8]]) -> Result<(), JournalError> {
     at_most("bytes in one append", bytes(events), APPEND_BYTES_MAX)
 }
 
-/// What may not be a snapshot whatever the journal.
+/// Checks the limits of a snapshot that do not depend on the journal.
 pub(super) fn check_state(state: &[u8]) -> Result<(), JournalError> {
     at_most("bytes in one snapshot", state.len() as u64, STATE_BYTES_MAX)
 }
@@ -105,7 +105,7 @@ fn bytes(events: &[&[u8]]) -> u64 {
     events.iter().map(|event| event.len() as u64).sum()
 }
 
-/// A version beyond what SQL can hold is beyond every journal.
+/// A version that SQL cannot represent is beyond the end of every journal.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

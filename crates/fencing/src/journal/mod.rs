@@ -1,7 +1,7 @@
-//! State that outlives its owner: a list of events, counted from 1, and the latest snapshot of what they lead to.
+//! State that outlives its owner: a list of events, counted from 1, and the latest snapshot of the resulting state.
 //!
-//! `head` makes every decision and touches no database; `tx` holds the statements, the same for both databases; this file puts them
-//! together, one transaction a call.
+//! `head` makes every decision and does not use the database; `tx` has the statements, the same for both databases; this file combines
+//! them, one transaction per call.
 
 mod head;
 mod tx;
@@ -13,17 +13,18 @@ pub use head::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, STATE_BYTES
 use crate::error::JournalError;
 use head::{JournalHead, JournalKey};
 
-/// The most events that one [`Journal::read`] gives back.
+/// The most events that one [`Journal::read`] returns.
 pub const READ_EVENTS_MAX: u32 = 1_000;
-/// The most bytes in the events of one [`Journal::read`]; a single event is given back whatever its size.
+/// The most bytes in the events of one [`Journal::read`]; a single event is returned whatever its size.
 pub const READ_BYTES_MAX: u64 = 8 << 20;
 /// How many events one transaction deletes.
 const PRUNE_EVENTS: i64 = 1_000;
 
-/// The journal of one name, such as a singleton's, in the user's own database. Cheap to clone.
+/// The journal of one name, such as a singleton's, in your own database. Cheap to clone.
 ///
-/// One owner at a time appends, under the epoch of its claim; everybody may read. The tables come from
-/// [`postgres::create_tables`](crate::postgres::create_tables) or [`sqlite::create_tables`](crate::sqlite::create_tables), or from the user's migrations.
+/// One owner at a time appends, under the epoch of its claim; any process may read. Create the tables with
+/// [`postgres::create_tables`](crate::postgres::create_tables) or [`sqlite::create_tables`](crate::sqlite::create_tables), or in your
+/// migrations.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, epoch: shardwise_fencing::Epoch) -> Result<(), Box<dyn std::error::Error>> {
@@ -58,31 +59,31 @@ pub struct JournalEvent {
     pub version: u64,
     /// The epoch under which it was appended.
     pub epoch: u64,
-    /// What was given.
+    /// The payload as passed to [`Journal::append`].
     pub payload: Vec<u8>,
 }
 
-/// What the events up to some version lead to.
+/// The state that the events up to a version lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalSnapshot {
-    /// The last event that is in it.
+    /// The last event that it includes.
     pub version: u64,
-    /// What was given.
+    /// The state as passed to [`Journal::snapshot`].
     pub state: Vec<u8>,
 }
 
 /// A journal at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedJournal {
-    /// How many events were ever appended: what the next [`Journal::append`] expects.
+    /// The number of events ever appended: the `expected` of the next [`Journal::append`].
     pub version: u64,
     /// The latest snapshot, if one was ever taken.
     pub snapshot: Option<JournalSnapshot>,
-    /// All events after it, at most [`TAIL_EVENTS_MAX`] with [`TAIL_BYTES_MAX`] bytes.
+    /// All events after the snapshot, at most [`TAIL_EVENTS_MAX`] with [`TAIL_BYTES_MAX`] bytes.
     pub events: Vec<JournalEvent>,
 }
 
-/// Calls one of the functions below with a transaction, of whichever database it is.
+/// Calls one of the functions below with a transaction of the journal's database.
 macro_rules! in_transaction {
     ($journal:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {
         match &$journal.pool {
@@ -103,79 +104,79 @@ macro_rules! in_transaction {
 }
 
 impl Journal {
-    /// The journal of this name of the group in PostgreSQL, 13 or newer.
+    /// The journal with this name of the group in PostgreSQL, 13 or newer.
     #[cfg(feature = "postgres")]
     pub fn postgres(pool: sqlx::PgPool, group: GroupName, name: ClaimName) -> Self {
         Self { pool: DatabasePool::Postgres(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
     }
 
-    /// The journal of this name of the group in SQLite, 3.25 or newer.
+    /// The journal with this name of the group in SQLite, 3.25 or newer.
     #[cfg(feature = "sqlite")]
     pub fn sqlite(pool: sqlx::SqlitePool, group: GroupName, name: ClaimName) -> Self {
         Self { pool: DatabasePool::Sqlite(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
     }
 
-    /// What a new owner calls first: everything there is, and from then on every lower epoch is refused, so that it stays all there is.
+    /// The first call of a new owner: loads the journal and from then on refuses every lower epoch, so the result stays complete.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, and the database's own.
+    /// [`JournalError::Refused`] if a higher epoch was seen, and the database's errors.
     pub async fn take_over(&self, epoch: Epoch) -> Result<LoadedJournal, JournalError> {
         in_transaction!(self, writing, take_over, epoch)
     }
 
-    /// Everything there is, for those who only look: the owner may append at any moment.
+    /// Loads the journal for reading only: the owner may append at any moment.
     ///
     /// # Errors
     ///
-    /// The database's own.
+    /// The database's errors.
     pub async fn load(&self) -> Result<LoadedJournal, JournalError> {
         in_transaction!(self, reading, load)
     }
 
-    /// Appends events, all or none, and gives back the new version. `expected` is the version that the caller believes the journal to be
-    /// at, 0 for an empty one.
+    /// Appends all events or none, and returns the new version. `expected` is the version that the caller assumes, 0 for an empty
+    /// journal.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal is elsewhere,
-    /// [`JournalError::TooLarge`] above [`APPEND_EVENTS_MAX`], [`EVENT_BYTES_MAX`] or [`APPEND_BYTES_MAX`],
-    /// [`JournalError::SnapshotDue`] above [`TAIL_EVENTS_MAX`] or [`TAIL_BYTES_MAX`], and the database's own.
+    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal has another version,
+    /// [`JournalError::TooLarge`] above [`APPEND_EVENTS_MAX`], [`EVENT_BYTES_MAX`] or [`APPEND_BYTES_MAX`], [`JournalError::SnapshotDue`]
+    /// above [`TAIL_EVENTS_MAX`] or [`TAIL_BYTES_MAX`], and the database's errors.
     pub async fn append<E: AsRef<[u8]>>(&self, expected: u64, epoch: Epoch, events: &[E]) -> Result<u64, JournalError> {
         let events: Vec<&[u8]> = events.iter().map(AsRef::as_ref).collect();
         head::check_append(&events)?;
         in_transaction!(self, writing, append, expected, epoch, &events)
     }
 
-    /// The events from `from` (at least 1) on, in order: at most `limit` of them, at most [`READ_EVENTS_MAX`], and no more than fit into
-    /// [`READ_BYTES_MAX`]. None: there are no more.
+    /// The events from version `from` (at least 1) on, in order: at most `limit`, at most [`READ_EVENTS_MAX`], and at most
+    /// [`READ_BYTES_MAX`] bytes. Empty at the end of the journal.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Pruned`] if the first of them is deleted, and the database's own.
+    /// [`JournalError::Pruned`] if the first of them was deleted, and the database's errors.
     pub async fn read(&self, from: u64, limit: u32) -> Result<Vec<JournalEvent>, JournalError> {
         in_transaction!(self, reading, read, from, limit)
     }
 
-    /// Keeps what the events up to `version` lead to. One that is older than the latest changes nothing.
+    /// Stores the state that the events up to `version` lead to. A snapshot older than the latest one changes nothing.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal has not come so far,
-    /// [`JournalError::TooLarge`] above [`STATE_BYTES_MAX`], and the database's own.
+    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal has not reached `version`,
+    /// [`JournalError::TooLarge`] above [`STATE_BYTES_MAX`], and the database's errors.
     pub async fn snapshot(&self, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
         head::check_state(state)?;
         in_transaction!(self, writing, snapshot, version, epoch, state)
     }
 
-    /// Deletes the events that the latest snapshot covers, a thousand in one transaction, and gives back how many. Anybody may call it.
+    /// Deletes the events that the latest snapshot covers, a thousand per transaction, and returns how many. Any process may call it.
     ///
     /// # Errors
     ///
-    /// The database's own; what was deleted until then stays deleted.
+    /// The database's errors; events deleted before the error stay deleted.
     pub async fn prune(&self) -> Result<u64, JournalError> {
         let mut deleted = 0;
-        // What a snapshot covers that is taken meanwhile is left to the next call, so this one ends.
+        // Events covered by a later snapshot are left to the next call, so this one ends.
         let covered = in_transaction!(self, reading, covered)?;
         loop {
             match in_transaction!(self, writing, prune, covered)? {
@@ -205,7 +206,7 @@ async fn load(mut tx: impl tx::Transaction, name: &JournalKey) -> Result<LoadedJ
 async fn everything(tx: &mut impl tx::Transaction, head: Option<JournalHead>) -> Result<LoadedJournal, sqlx::Error> {
     let Some(head) = head else { return Ok(LoadedJournal { version: 0, snapshot: None, events: Vec::new() }) };
     let snapshot = tx.snapshot(head.id).await?;
-    // All of them: `append` keeps their number and size within bounds.
+    // All of them: `append` limits their number and size.
     let events = tx.events(head.id, head.snapshot + 1, i64::MAX, i64::MAX).await?;
     Ok(LoadedJournal { version: head.version.cast_unsigned(), snapshot, events })
 }
@@ -255,7 +256,7 @@ async fn covered(mut tx: impl tx::Transaction, name: &JournalKey) -> Result<i64,
     Ok(head.map_or(0, |head| head.snapshot))
 }
 
-/// Deletes the next events up to `covered`, and says how many; 0 if there are none left.
+/// Deletes the next events up to `covered` and returns how many; 0 if none are left.
 async fn prune(mut tx: impl tx::Transaction, name: &JournalKey, covered: i64) -> Result<u64, JournalError> {
     let Some(mut head) = tx.find(name).await? else { return Ok(0) };
     let upto = covered.min(head.pruned + PRUNE_EVENTS);

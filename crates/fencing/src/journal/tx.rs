@@ -1,4 +1,4 @@
-//! The statements. Both databases understand all of them but how a transaction begins, how a row is locked and how many events go in.
+//! The SQL statements. Both databases share them, except for starting a transaction, locking a row and inserting events.
 
 use std::future::Future;
 
@@ -17,8 +17,8 @@ const PUT_SNAPSHOT: &str = "INSERT INTO shardwise_journal_snapshot (journal, ver
 const BYTES_AFTER: &str = "SELECT CAST(coalesce(sum(length(payload)), 0) AS bigint) FROM shardwise_journal_event
     WHERE journal = $1 AND version > $2";
 const DELETE: &str = "DELETE FROM shardwise_journal_event WHERE journal = $1 AND version <= $2";
-/// `$3` is the most events, `$4` the most bytes; the first event comes whatever its size.
-/// Payloads are fetched only once it is known which ones.
+/// `$3` is the most events, `$4` the most bytes; the first event is returned whatever its size. Payloads are read only for the selected
+/// events.
 const EVENTS: &str = "SELECT event.version, event.epoch, event.payload FROM (
         SELECT version, size, sum(size) OVER (ORDER BY version) AS bytes FROM (
             SELECT version, length(payload) AS size FROM shardwise_journal_event WHERE journal = $1 AND version >= $2
@@ -34,31 +34,31 @@ macro_rules! find {
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// One transaction on one journal; rolled back unless it is committed.
+/// One transaction on one journal; rolled back unless committed.
 pub(super) trait Transaction: Send {
-    /// The head; locked until the end of a transaction that writes. `None` if nothing was ever written.
+    /// The head; a writing transaction locks it until it ends. `None` if nothing was ever written.
     fn find(&mut self, name: &JournalKey) -> impl Future<Output = Result<Option<JournalHead>>> + Send;
-    /// The head, made with this epoch if it is not there.
+    /// The head, created with this epoch if it does not exist.
     fn create(&mut self, name: &JournalKey, epoch: Epoch) -> impl Future<Output = Result<JournalHead>> + Send;
     /// Writes the head.
     fn put(&mut self, head: &JournalHead) -> impl Future<Output = Result<()>> + Send;
-    /// Events from this version on, at most so many with at most so many bytes.
+    /// Events from version `from` on, at most `limit` with at most `bytes` bytes.
     fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> impl Future<Output = Result<Vec<JournalEvent>>> + Send;
-    /// Writes events, the first of them with this version.
+    /// Writes events, numbered from `first`.
     fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> impl Future<Output = Result<()>> + Send;
     /// The latest snapshot.
     fn snapshot(&mut self, journal: i64) -> impl Future<Output = Result<Option<JournalSnapshot>>> + Send;
     /// Replaces the snapshot.
     fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> impl Future<Output = Result<()>> + Send;
-    /// Bytes in the events after this version.
+    /// The number of bytes in the events after `version`.
     fn bytes_after(&mut self, journal: i64, version: i64) -> impl Future<Output = Result<i64>> + Send;
-    /// Deletes the events up to this version, and says how many.
+    /// Deletes the events up to version `upto` and returns how many.
     fn delete(&mut self, journal: i64, upto: i64) -> impl Future<Output = Result<u64>> + Send;
-    /// Makes it all true.
+    /// Commits.
     fn commit(self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The same code twice, because sqlx has a type for each database and none for both.
+/// A macro, because sqlx has a type for each database and none for both.
 macro_rules! transaction {
     ($database:ty, $connection:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
         /// A transaction of this database.
@@ -158,13 +158,14 @@ pub(super) mod postgres {
         pool.acquire().await
     }
 
-    /// The server's word on whether a transaction is over is the driver's: the pool goes on with the connection as it is.
+    /// With PostgreSQL the driver knows whether a transaction has ended, so the pool can reuse the connection.
     pub(in crate::journal) fn after_failure(connection: PoolConnection<sqlx::Postgres>) -> std::future::Ready<()> {
         drop(connection);
         std::future::ready(())
     }
 
-    // Whatever the role's default isolation is: the head's lock orders the writers, and each statement sees what was committed before it.
+    // An explicit isolation level, independent of the role's default: the head's lock orders the writers, and each statement sees all
+    // earlier commits.
     transaction!(
         sqlx::Postgres,
         sqlx::PgConnection,
@@ -194,13 +195,14 @@ pub(super) mod sqlite {
 
     transaction!(sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
 
-    // Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it goes on counting a transaction
-    // that is over: every `begin_with` on that connection would fail for ever. Such a connection is closed, and the pool opens another.
+    // Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it still counts the
+    // transaction as open: every later `begin_with` on that connection would fail. Such a connection is closed, and the pool opens
+    // another.
 
     pub(in crate::journal) async fn connection(pool: &sqlx::SqlitePool) -> Result<PoolConnection<sqlx::Sqlite>> {
         loop {
             let connection = pool.acquire().await?;
-            // What a call left behind that was given up, or a transaction of the application.
+            // It may have an open transaction of an abandoned call, or of the application.
             if !connection.is_in_transaction() {
                 return Ok(connection);
             }
@@ -208,12 +210,12 @@ pub(super) mod sqlite {
         }
     }
 
-    /// Gives the connection of a failed transaction back, or closes it.
+    /// Returns the connection of a failed transaction to the pool, or closes it.
     pub(in crate::journal) async fn after_failure(mut connection: PoolConnection<sqlx::Sqlite>) {
-        // Runs the rollback of the transaction that was dropped.
+        // Runs the rollback of the dropped transaction.
         let answers = connection.ping().await.is_ok();
         if !answers || connection.is_in_transaction() {
-            // Its last words change nothing for the caller, who has the failure.
+            // The caller already has the error; that of closing adds nothing.
             let _ = connection.close().await;
         }
     }
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
     use crate::sqlite::{CHECK, create_tables};
 
-    /// In a file without statistics, as SQLite goes about each statement: by a key, and what it has found is read once more from end to end at most.
+    /// In a file without statistics, SQLite runs each statement by a key, and reads the result completely at most once more.
     #[tokio::test]
     async fn no_statement_reads_from_end_to_end_what_grows() {
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();

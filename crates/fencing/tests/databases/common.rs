@@ -1,4 +1,4 @@
-//! Databases of a test's own, and waiting for what is seen in them.
+//! Separate databases for each test, and waiting for conditions in them.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ pub(crate) async fn sqlite() -> (TempDir, SqlitePool) {
     (folder, pool)
 }
 
-/// Waits until that many statements in this database wait for a lock.
+/// Waits until `count` statements in this database wait for a lock.
 pub(crate) async fn waiting(database: &Database, count: usize) {
     let sql = "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let begun = Instant::now();
@@ -67,12 +67,12 @@ pub(crate) async fn waiting(database: &Database, count: usize) {
     }
 }
 
-/// What must not wait for anybody.
+/// Fails if `work` has to wait.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what} waits"))
 }
 
-/// Chance from a seed that is printed: `FENCING_SEED` repeats a run.
+/// A random generator whose seed is printed: `FENCING_SEED` repeats a run.
 pub(crate) fn chance() -> (u64, StdRng) {
     let seed = std::env::var("FENCING_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     eprintln!("repeat with FENCING_SEED={seed}");

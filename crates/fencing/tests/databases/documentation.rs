@@ -1,11 +1,11 @@
-//! What `docs/reference/fencing.md` shows for SQLite from Python does what it says.
+//! The Python code for SQLite in `docs/reference/fencing.md` works as described.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::sqlite;
 
-/// After the document's own code: an owner, a ghost, and what is left.
+/// Runs after the document's code: an owner, a paused former owner, and the resulting rows.
 const THEN: &str = r#"
 write = lambda text: lambda db: db.execute("INSERT INTO written VALUES (?)", (text,))
 db.execute("CREATE TABLE written (text)")

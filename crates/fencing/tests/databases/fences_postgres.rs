@@ -1,4 +1,4 @@
-//! What a fence in PostgreSQL lets pass, whom it keeps waiting, and what it refuses.
+//! Writes that a fence in PostgreSQL allows, delays and refuses.
 
 use shardwise_fencing::postgres::{self, check, raise};
 use shardwise_fencing::{FenceError, StaleEpoch};
@@ -35,7 +35,7 @@ pub(crate) async fn a_lower_epoch_is_refused(pool: &PgPool) {
         "slot 17 of group \"büro 1\" is held under a higher epoch than 6 (7 was seen): somebody else has had it since; roll back and give up \
          this work"
     );
-    // A slot, and a name that reads like one, are two things; so are two groups.
+    // A slot, and a name that looks like one, are different resources; so are resources of two groups.
     let others = [slot(1), shardwise_fencing::Resource::Name(name("slot/17")), shardwise_fencing::Resource::Name(name("17"))];
     let mut tx = pool.begin().await.unwrap();
     for resource in &others {
@@ -71,7 +71,7 @@ pub(crate) async fn writers_of_one_owner_go_side_by_side(database: &shardwise_te
     waiting(database, 1).await;
     two.commit().await.unwrap();
     let next = soon("the next owner", next).await.unwrap().unwrap();
-    // Whoever comes late under the old epoch waits for him in turn.
+    // A late writer under the old epoch waits for the new owner in turn.
     let ghost = tokio::spawn({
         let pool = pool.clone();
         async move { passes(&pool, 5).await }
@@ -130,7 +130,7 @@ async fn above_read_committed_a_new_epoch_is_raised_apart() {
     assert_eq!(refused(raise(&mut conn, &group(), &slot(17), epoch(5)).await).seen, Some(epoch(6)));
 }
 
-/// Why that is so: the statement alone would let a new owner go on who does not see the last write of the one before.
+/// The reason: the statement alone would admit a new owner that does not see its predecessor's last write.
 #[tokio::test]
 async fn above_read_committed_the_statement_says_that_it_sees_the_past() {
     let (database, pool) = database().await;

@@ -1,4 +1,4 @@
-//! What a fence in SQLite lets pass and what it refuses.
+//! Writes that a fence in SQLite allows and refuses.
 
 use shardwise_fencing::FenceError;
 use shardwise_fencing::sqlite::{self, check};

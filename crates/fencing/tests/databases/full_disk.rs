@@ -1,6 +1,6 @@
-//! A disk that is full for a while, or reports errors for a while: the journal goes on in the same process, over the same pool.
+//! A disk that is full or reports errors for a while: the journal continues in the same process, over the same pool.
 //!
-//! Each test runs once more by itself, on a small disk of its own.
+//! Each test runs itself once more, on a separate small disk.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::common::{PATIENCE, epoch, group, name};
 
 const DISK: u64 = 8 << 20;
 
-/// What is wrong with the disk for a while, and SQLite's word for it.
+/// The disk's fault and SQLite's error for it.
 struct Trouble {
     begin: fn(&SmallDisk),
     end: fn(&SmallDisk),
@@ -38,16 +38,16 @@ async fn goes_on(disk: SmallDisk, trouble: Trouble) {
     (trouble.begin)(&disk);
     let heavy = vec![b'x'; 900 << 10];
     for round in 0..3 {
-        // At its commit, or in the middle of it.
+        // Fails at the commit, or in the middle of the transaction.
         for events in [vec![&b"meanwhile"[..]], vec![&heavy[..]; 8]] {
             let error = journal.append(version, epoch(1), &events).await.unwrap_err();
             assert!(matches!(&error, JournalError::Sql(_)) && error.to_string().contains(trouble.says), "{round}: {error}");
         }
         assert_eq!(journal.load().await.unwrap().version, version, "reading goes on");
     }
-    // One that is given up leaves its connection as it is; the next one looks.
+    // An abandoned call leaves its connection in a transaction; the next call must notice that.
     let _ = tokio::time::timeout(Duration::ZERO, journal.append(version, epoch(1), &[&heavy])).await;
-    // What a transaction of the application leaves behind.
+    // So does a failed transaction of the application.
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     sqlx::query("CREATE TABLE own AS SELECT zeroblob(4000000)").execute(&mut *tx).await.unwrap_err();
     drop(tx);

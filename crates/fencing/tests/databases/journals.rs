@@ -1,4 +1,4 @@
-//! What a journal keeps, refuses and forgets, the same in both databases.
+//! Journals store, refuse and delete the same in both databases.
 
 use shardwise_fencing::{
     APPEND_EVENTS_MAX, ClaimName, EVENT_BYTES_MAX, Journal, JournalError, JournalEvent, JournalSnapshot, LoadedJournal, READ_EVENTS_MAX,
@@ -65,7 +65,7 @@ pub(crate) async fn what_is_appended_is_there(journal: &Journal) {
 async fn a_former_owner_is_refused(journal: &Journal) {
     let version = journal.append(0, epoch(5), &["a"]).await.unwrap();
     journal.take_over(epoch(7)).await.unwrap();
-    // His version is right, so nothing but the epoch tells.
+    // Its version is right, so only the epoch reveals the old owner.
     for told in [
         journal.append(version, epoch(6), &["x"]).await.unwrap_err(),
         journal.snapshot(version, epoch(6), b"x").await.unwrap_err(),
@@ -113,7 +113,7 @@ async fn sizes_are_bounded(journal: &Journal) {
     for round in 0..8 {
         journal.append(round * 8, epoch(5), &[&large[..]; 8]).await.unwrap();
     }
-    // A page ends before it has more than 8 MiB.
+    // A page ends before it exceeds 8 MiB.
     assert_eq!(journal.read(3, READ_EVENTS_MAX).await.unwrap().last().map(|event| event.version), Some(10));
     let told = journal.append(64, epoch(5), &["x"]).await.unwrap_err();
     assert!(matches!(told, JournalError::SnapshotDue { events: 65, bytes: 67_108_865 }), "{told}");

@@ -1,4 +1,4 @@
-//! A counter whose owners follow each other at random while the former ones go on counting: no count is lost and none is made twice.
+//! A counter whose owners follow each other at random while former ones go on counting: no count is lost or repeated.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use shardwise_fencing::{Epoch, Journal, JournalError, LoadedJournal};
 use crate::common::{self, chance, epoch, group, name};
 
 const OWNERS: u64 = 8;
-/// What an owner counts unless it is refused.
+/// How many times an owner counts unless it is refused.
 const COUNTS: u32 = 30;
 
 fn number(bytes: &[u8]) -> u64 {
@@ -25,7 +25,7 @@ fn count(loaded: &LoadedJournal) -> u64 {
     })
 }
 
-/// One owner: how many of its counts were acknowledged.
+/// One owner; returns how many of its counts were acknowledged.
 async fn own(journal: Journal, epoch: Epoch, seed: u64) -> u64 {
     let mut chance = StdRng::seed_from_u64(seed);
     let mut acknowledged = 0;
@@ -42,7 +42,7 @@ async fn own(journal: Journal, epoch: Epoch, seed: u64) -> u64 {
         tokio::time::sleep(Duration::from_micros(chance.random_range(0..4_000))).await;
         match journal.append(version, epoch, &[(at + 1).to_be_bytes()]).await {
             Ok(now) => (version, at, acknowledged) = (now, at + 1, acknowledged + 1),
-            // Nobody else writes under this epoch, so the version must be right as long as the epoch is.
+            // No other process writes under this epoch, so the version must be right as long as the epoch is.
             Err(told) => {
                 over(told);
                 return acknowledged;

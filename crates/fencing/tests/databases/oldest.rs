@@ -1,4 +1,4 @@
-//! The same statements in the oldest PostgreSQL that is supported.
+//! The same statements in the oldest supported PostgreSQL.
 
 use shardwise_fencing::Journal;
 use shardwise_testkit::{Postgres, PostgresOptions};

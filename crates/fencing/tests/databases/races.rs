@@ -1,7 +1,7 @@
-//! Owners that follow each other at random while the former ones go on writing.
+//! Owners follow each other at random while former ones go on writing.
 //!
-//! Each write reads the last number of its lane and adds the next. So the numbers tell the order of the commits without any clock: a write
-//! that passed the fence and should not have either repeats a number, or has a higher number and a lower epoch.
+//! Each write reads the last number of its lane and adds the next one. So the numbers give the order of the commits without a clock: a
+//! write that wrongly passed the fence either repeats a number, or has a higher number and a lower epoch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const RESOURCES: u32 = 2;
 const LANES: i32 = 2;
 /// Owners of a resource, one after the other.
 const LIVES: u32 = 10;
-/// What an owner writes unless it is refused.
+/// How many times an owner writes unless it is refused.
 const WRITES: u32 = 25;
 
 const WRITTEN: &str = "CREATE TABLE written (resource int, lane int, number bigint, epoch bigint)";
@@ -32,16 +32,16 @@ pub(crate) enum Store {
     Sqlite(SqlitePool),
 }
 
-/// What stands before a write in PostgreSQL.
+/// The check before a write in PostgreSQL.
 #[derive(Clone, Copy)]
 pub(crate) enum Form {
     /// `check`.
     Shared,
-    /// The statement for every language.
+    /// The statement for other languages.
     Queued,
-    /// Now this, now that.
+    /// One or the other, at random.
     Mixed,
-    /// A check that looks and does not lock: what a fence must not be.
+    /// A check that reads and does not lock: an invalid fence.
     Careless,
 }
 
@@ -94,7 +94,7 @@ impl Store {
             Self::Sqlite(pool) => {
                 let mut tx = pool.begin_with(["BEGIN IMMEDIATE", "BEGIN", "BEGIN EXCLUSIVE"][attempt.level]).await?;
                 let last = || sqlx::query_scalar(LAST).bind(attempt.resource).bind(attempt.lane);
-                // A transaction that begins by reading: SQLite itself must find that out of date.
+                // A transaction that starts by reading: SQLite itself must detect that it is outdated.
                 let before: i64 = last().fetch_one(&mut *tx).await?;
                 sqlite::check(&mut tx, &group(), &slot(attempt.resource), attempt.epoch).await?;
                 tokio::time::sleep(attempt.pauses[0]).await;
@@ -106,7 +106,7 @@ impl Store {
         Ok(!attempt.rolls_back)
     }
 
-    /// Lane by lane, the numbers and epochs that were committed, in order of the numbers.
+    /// The committed numbers and epochs of each lane, in order of the numbers.
     async fn written(&self) -> Vec<Vec<(i64, i64)>> {
         let mut lanes = Vec::new();
         for (resource, lane) in (0..RESOURCES.cast_signed()).flat_map(|resource| (0..LANES).map(move |lane| (resource, lane))) {
@@ -120,7 +120,7 @@ impl Store {
     }
 }
 
-/// As another language would do it.
+/// What a client in another language would do.
 async fn queue(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
     let text = shardwise_fencing::resource_text(resource);
     let raise = sqlx::query(postgres::RAISE).bind(group().as_str().to_owned()).bind(text).bind(epoch.get().cast_signed());
@@ -130,7 +130,7 @@ async fn queue(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Re
     Err(StaleEpoch { group: group(), resource: resource.clone(), epoch, seen: None }.into())
 }
 
-/// Compares, and remembers, but holds nothing.
+/// Compares and stores, but locks nothing.
 async fn look(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
     let (group, text) = (group(), shardwise_fencing::resource_text(resource));
     let higher = "SELECT count(*) FROM shardwise_fence WHERE group_name = $1 AND resource = $2 AND epoch > $3";
@@ -145,7 +145,7 @@ async fn look(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Res
     Ok(())
 }
 
-/// One owner's writer: goes on until it is refused or done, whoever owns the resource by then.
+/// One owner's writer: continues until it is refused or done, even after the resource has a new owner.
 async fn write(store: Store, resource: u32, lane: i32, epoch: Epoch, seed: u64, committed: Arc<AtomicUsize>, refused: Arc<AtomicUsize>) {
     let mut chance = StdRng::seed_from_u64(seed);
     for _ in 0..WRITES {
@@ -175,7 +175,7 @@ async fn write(store: Store, resource: u32, lane: i32, epoch: Epoch, seed: u64, 
     }
 }
 
-/// What is wrong with the order of the commits, and how many were refused.
+/// Errors in the order of the commits, and the number of refusals.
 async fn race(store: Store) -> (Vec<String>, usize) {
     let (seed, mut chance) = chance();
     let (committed, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -236,7 +236,7 @@ async fn epochs_rise_on_sqlite() {
     epochs_rise_in_the_order_of_commits(Store::Sqlite(pool)).await;
 }
 
-/// The race finds a fence that does not hold.
+/// The race detects an invalid fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_only_looks_is_found() {
     for _ in 0..5 {
