@@ -1,31 +1,31 @@
-//! Files that hold events: made for this user only, and a warning where every user may read one.
+//! Files that hold events: readable by this user only, with a warning if another user can read one.
 
 use std::io;
 use std::path::Path;
 
-/// Makes an empty file that only this user may read and write. Never holds it open: closing any descriptor of a file drops the locks that SQLite has
-/// on it in this process.
+/// Creates an empty file that only this user may read and write. Does not keep it open: closing any descriptor of a file drops the locks
+/// that SQLite holds on it in this process.
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     Ok(mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0)?)
 }
 
-/// Makes an empty file that only this user may read and write, as far as the system knows of users.
+/// Creates an empty file that only this user may read and write, if the system supports users.
 #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     for_this_user(&mut options).write(true).create_new(true).open(path).map(drop)
 }
 
-/// The same for a file that is made when it is opened.
+/// The same for a file that is created when it is opened.
 pub(crate) fn for_this_user(options: &mut std::fs::OpenOptions) -> &mut std::fs::OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
 }
 
-/// Warns where every user of the machine may read the file.
+/// Warns if every user of the machine can read the file.
 pub(crate) fn warn_if_public(path: &Path) {
     if let Some(mode) = public_mode(path).ok().flatten() {
         tracing::warn!(
@@ -36,7 +36,7 @@ pub(crate) fn warn_if_public(path: &Path) {
     }
 }
 
-/// The file's mode, if it lets others read it and its directory lets them come to it.
+/// The file's mode, if other users can read it and its directory lets them reach it.
 #[cfg(unix)]
 fn public_mode(path: &Path) -> io::Result<Option<u32>> {
     use std::os::unix::fs::PermissionsExt;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The text of a file without its last newline; `what` is what it should be, such as "the file with the outbox's password".
+/// The text of a file without its last newline; `what` describes the file in errors, such as "the file with the outbox's password".
 pub(crate) fn in_file(path: &Path, what: &str) -> Result<String> {
     let wrong = |why: String| Error::new(ErrorKind::Settings, format!("{what}, {}, {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;

@@ -1,5 +1,5 @@
-//! Lifting epochs and sequences after commits were lost: all slots and the floor in one transaction, and then the aggregates in batches, so that
-//! writers wait for moments only. Doing it twice changes nothing but epochs; what was interrupted is done again from the beginning.
+//! Raising epochs and sequences after commits were lost: all slots and the floor in one transaction, then the aggregates in batches, so
+//! that writers wait only briefly. A repetition changes only epochs; after an interruption everything is repeated from the beginning.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use super::{PostgresStore, call, unsigned};
 use crate::Result;
 use crate::store::{RestoreResult, checked};
 
-/// Aggregates of one batch.
+/// The aggregates of one batch.
 const BATCH: i64 = 1_000;
 /// How often a batch gives way to writers, and for how long.
 const TRIES: usize = 100;
 const GIVEN_WAY: Duration = Duration::from_millis(50);
 
 const ALIVE: &str = concat!("SELECT count(*) FROM outbox_publisher AS p WHERE ", alive!("p"));
-/// A row to carry the epoch, until the first publisher makes the real ones.
+/// A row that carries the epoch until the first publisher creates the real rows.
 const CARRIER: &str =
     "INSERT INTO outbox_slot (slot, epoch, hash_from, hash_to) SELECT 0, 0, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM outbox_slot)";
 /// $1 epoch.
@@ -28,8 +28,8 @@ const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 +
 /// $1 sequence.
 const LIFT_FLOOR: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
 
-/// $1 aggregate, $2 how many to look at, $3 sequence. What has nothing to send is done up to there; of the others, the numbers in between are a
-/// hole that publishers pass over.
+/// $1 aggregate, $2 how many to visit, $3 sequence. An aggregate with nothing to send is done up to that sequence; for the others, the
+/// skipped numbers are a gap that publishers pass over.
 const LIFT: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
@@ -47,7 +47,7 @@ const LIFT: &str = concat!(
     SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), count(*) FROM low"
 );
 
-/// $1 sequence. Before anything is lifted.
+/// $1 sequence. Counted before anything is raised.
 const WAITING: &str = "SELECT coalesce(sum(least(a.last_seq, $1) - h.done_seq), 0)::bigint
     FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     WHERE (h.ready OR h.waiting OR h.blocked_at IS NOT NULL) AND h.done_seq < a.last_seq AND h.done_seq < $1";
@@ -73,7 +73,7 @@ async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Resul
     sqlx::query(CARRIER).execute(&mut *tx).await?;
     sqlx::query(LIFT_SLOTS).bind(epoch).execute(&mut *tx).await?;
     sqlx::query("DELETE FROM outbox_publisher").execute(&mut *tx).await?;
-    // New keys are above it from here on, even if the rest fails.
+    // New keys begin above it from here on, even if the rest fails.
     sqlx::query(LIFT_FLOOR).bind(sequence).execute(&mut *tx).await?;
     sqlx::query("UPDATE outbox_meta SET timeline = $1").bind(timeline).execute(&mut *tx).await?;
     let highest: i64 = sqlx::query_scalar("SELECT max(epoch) FROM outbox_slot").fetch_one(&mut *tx).await?;
@@ -81,7 +81,7 @@ async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Resul
     Ok(RestoreResult { epoch: unsigned(highest), aggregates: 0, waiting: unsigned(waiting), publishers: unsigned(publishers) })
 }
 
-/// One batch; gives way to writers, and tries again.
+/// Raises one batch; gives way to writers and retries.
 async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
     for _ in 1..TRIES {
         match lift(conn, after, sequence).await {
@@ -92,7 +92,7 @@ async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64)
     lift(conn, after, sequence).await
 }
 
-/// Answers how many were lifted, and where to go on.
+/// Returns how many aggregates were raised, and where to continue.
 async fn lift(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
     let (looked_at, last, lifted): (i64, Option<i64>, i64) =
         sqlx::query_as(LIFT).bind(after).bind(BATCH).bind(sequence).fetch_one(conn).await?;

@@ -5,17 +5,18 @@ use sqlx::{Connection, PgConnection};
 use super::error::StatementError;
 use crate::{Error, ErrorKind};
 
-/// The schema this version reads and writes.
+/// The schema version that this version of the crate reads and writes.
 pub const SCHEMA_VERSION: i64 = 4;
 
-/// One migration, for the user's own tool: to what it leads, how, and the way back. Each runs in one transaction.
+/// One migration, for the user's own migration tool: the resulting version, the statements, and their reversal. Each runs in one
+/// transaction.
 #[derive(Debug, Clone, Copy)]
 pub struct Migration {
-    /// The schema it leads to.
+    /// The resulting schema version.
     pub version: i64,
     /// The statements.
     pub up: &'static str,
-    /// The statements that take it back, events and all.
+    /// The statements that revert it, which delete the events too.
     pub down: &'static str,
 }
 
@@ -43,13 +44,13 @@ pub const MIGRATIONS: [Migration; 4] = [
     },
 ];
 
-/// The oldest server there is SQL for, as `server_version_num` counts.
+/// The oldest supported server, in the format of `server_version_num`.
 const SERVER_MIN: i32 = 130_000;
 
-/// Two processes that create one table at once disturb each other; the number is any that nobody else locks.
+/// Prevents concurrent migrations, because two processes that create the same table disturb each other. The lock's number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
-/// Brings the schema up to date; several processes at once are fine.
+/// Brings the schema up to date; several processes may do so at once.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {
@@ -80,7 +81,7 @@ pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError>
     Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")).into())
 }
 
-/// Removes the outbox from a database, with every event in it. For tests and for starting afresh.
+/// Removes the outbox from a database, with every event in it. For tests and for a fresh start.
 pub async fn revert(conn: &mut PgConnection) -> crate::Result<()> {
     Ok(take_back(conn).await?)
 }
@@ -100,7 +101,7 @@ pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, Statem
     Ok(sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn).await?)
 }
 
-/// 0 if there is no outbox.
+/// The schema version; 0 if there is no outbox.
 async fn version(conn: &mut PgConnection) -> Result<i64, StatementError> {
     let there: bool = sqlx::query_scalar("SELECT to_regclass('outbox_meta') IS NOT NULL").fetch_one(&mut *conn).await?;
     if !there {
@@ -117,7 +118,7 @@ fn refuse_newer(found: i64) -> Result<(), StatementError> {
     Ok(())
 }
 
-/// Keys are hashed as their bytes in UTF-8, and the statements need PostgreSQL 13.
+/// Requires UTF-8, because keys are hashed as UTF-8 bytes, and PostgreSQL 13, because the statements need it.
 async fn require_server(conn: &mut PgConnection) -> Result<(), StatementError> {
     let sql = "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding')";
     let (version, encoding): (i32, String) = sqlx::query_as(sql).fetch_one(conn).await?;
@@ -131,7 +132,7 @@ async fn require_server(conn: &mut PgConnection) -> Result<(), StatementError> {
     Ok(())
 }
 
-/// A table of ours that is there without `outbox_meta` is somebody else's.
+/// A table with one of our names, without `outbox_meta`, belongs to another program.
 fn occupied(error: sqlx::Error) -> StatementError {
     let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
     match code.as_deref() {

@@ -1,4 +1,4 @@
-//! How the outbox stands, for people. Reads all pending aggregates once, in one snapshot and as of its beginning.
+//! The status of the outbox. Reads all pending aggregates once, in one snapshot and as of its beginning.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ macro_rules! ms_since {
     };
 }
 
-/// New aggregates are pending too; their hash is NULL. Those on the list that have nothing to send are not counted by either sum.
+/// New aggregates, whose hash is NULL, are pending too. Listed aggregates that have nothing to send count in neither sum.
 const PENDING: &str = concat!(
     "SELECT coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, ",
     ms_since!("min(o.created_at)"),
@@ -33,7 +33,8 @@ const BLOCKED_LIST: &str = concat!(
     ", coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT 100"
 );
-/// $1 the longest wait a retry can have, in milliseconds: a longer one means that the clock was set back, and is due, as for a fetch.
+/// $1 the longest wait a retry can have, in milliseconds: a longer wait means that the clock was set back; the retry is then due, as for a
+/// fetch.
 const RETRYING: &str = concat!(
     "SELECT count(*), coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, coalesce(",
     ms_since!("min(h.failing_since)"),
@@ -62,8 +63,8 @@ const FREE: &str = concat!(
     ")"
 );
 
-/// $1 how many aggregates are looked at. Events in slots that no living publisher holds, where one lives at all: the ranges of free slots are sought in
-/// the index by hash; those that wait for a retry are not in it.
+/// $1 how many aggregates to visit. Counts events in slots that no live publisher holds, if any publisher is alive: the ranges of free
+/// slots are looked up in the index by hash. Events that wait for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
     "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
         SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
@@ -83,7 +84,7 @@ const UNPUBLISHED: &str = concat!(
 );
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
 
-/// $1 how many of each kind are looked at.
+/// $1 how many of each kind to visit.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
         SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
@@ -159,7 +160,7 @@ async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
     })
 }
 
-/// How many of `pending` events, none of them blocked, are in slots without a living publisher: without any publisher all of them.
+/// How many of `pending` events, none of them blocked, are in slots without a live publisher; all of them if no publisher is alive.
 async fn unpublished(conn: &mut PgConnection, pending: u64) -> Result<u64, sqlx::Error> {
     if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).fetch_one(&mut *conn).await? {
         return Ok(pending);
@@ -182,7 +183,7 @@ async fn retrying(conn: &mut PgConnection) -> Result<Option<Retrying>, sqlx::Err
     }))
 }
 
-/// A sink's words as the status has them.
+/// A sink's message in the form for the status.
 fn shown(error: &str) -> String {
     one_line(error, ERROR_CHARS_MAX)
 }

@@ -1,4 +1,4 @@
-//! Retention: deleting what is delivered, a few rows at a time. Rows that another publisher is deleting are left to it.
+//! Retention: deleting delivered events, a few rows at a time. Rows that another publisher is deleting are skipped.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use super::error::StatementError;
 use super::millis;
 use crate::store::SweepResult;
 
-/// Rows behind a window without anything old that are looked at: as many old rows as make up one of so many parts of the table are found.
+/// How many rows to sample behind a window without old rows. Old rows are found if they make up at least one part in this many of the
+/// table.
 const SAMPLES: i64 = 32;
 
-/// $1 position, $2 rows to look at, $3 the age from which on they go, in milliseconds.
+/// $1 position, $2 rows to visit, $3 the age in milliseconds from which rows are deleted.
 const OLD: &str = "WITH looked AS MATERIALIZED (
         SELECT position, created_at, aggregate, seq, parked_at FROM outbox WHERE position > $1 ORDER BY position LIMIT $2
     ), gone AS (
@@ -25,14 +26,15 @@ const OLD: &str = "WITH looked AS MATERIALIZED (
     SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond'),
         (SELECT count(*) FROM gone) FROM looked";
 
-/// $1 position, $2 the age in milliseconds, $3 how many rows are looked at, spread evenly over those behind that position: whether any is old.
+/// $1 position, $2 the age in milliseconds, $3 how many rows to sample evenly among those behind that position. Returns whether any is
+/// old.
 const OLD_BEYOND: &str = "SELECT coalesce(bool_or(p.created_at < statement_timestamp() - $2::bigint * interval '1 millisecond'), false)
     FROM (SELECT position AS last FROM outbox ORDER BY position DESC LIMIT 1) AS o CROSS JOIN generate_series(0, $3::bigint - 1) AS g (n)
     CROSS JOIN LATERAL (
         SELECT created_at FROM outbox WHERE position >= $1::bigint + 1 + div((o.last - $1)::numeric * g.n, $3)::bigint ORDER BY position LIMIT 1
     ) AS p";
 
-/// $1 aggregate, $2 aggregates to look at, $3 rows at most. Rows that wait are not looked at, however many.
+/// $1 aggregate, $2 aggregates to visit, $3 rows at most. Pending rows are not visited, however many there are.
 const DELIVERED: &str = "WITH looked AS MATERIALIZED (
         SELECT aggregate, done_seq FROM outbox_head WHERE aggregate > $1 ORDER BY aggregate LIMIT $2
     ), done AS MATERIALIZED (
@@ -58,13 +60,13 @@ pub(super) async fn sweep(
     if retention.is_zero() { all_delivered(conn, position, limit).await } else { old(conn, retention, position, limit).await }
 }
 
-/// By the rows, from the oldest on; the position is a row's.
+/// Deletes by row, from the oldest on; the position is a row's.
 async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
     let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(&mut *conn).await?;
     let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
     let Some(last) = last.filter(|_| looked_at == limit) else { return Ok(swept(deleted, None)) };
-    // Positions rise with time but for late commits and writers whose clock is ahead: behind a window without anything old there is nothing old, or some
-    // of the rows looked at are.
+    // Positions rise with time, except for late commits and writers whose clock is ahead. If rows behind a window without old rows are
+    // old, the sample is likely to contain some.
     let goes_on = any_old == Some(true) || old_beyond(conn, retention, last).await?;
     Ok(swept(deleted, goes_on.then_some(last)))
 }
@@ -74,11 +76,11 @@ async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64)
     Ok(sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await?)
 }
 
-/// A thousand years: longer than any event is kept, and short enough for every clock.
+/// A thousand years: longer than any event is kept, and within the range of every clock.
 pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
-/// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
-/// another retention: as a rule nothing.
+/// Deletes by aggregate; the position is an aggregate's. Publishers delete events on delivery, so this finds only events that were
+/// delivered under another retention: usually none.
 async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
     let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
     let (looked_at, last, found, last_found, deleted): (i64, Option<i64>, i64, Option<i64>, i64) = window;
@@ -87,7 +89,7 @@ async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Re
     Ok(swept(deleted, resume))
 }
 
-/// Rows are locked one by one, and other rows are anybody's.
+/// Deletion locks rows individually and blocks no other writer.
 fn swept(deleted: i64, resume: Option<i64>) -> SweepResult {
     SweepResult { deleted: usize::try_from(deleted).unwrap_or(0), resume, shut: Duration::ZERO }
 }

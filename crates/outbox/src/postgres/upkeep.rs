@@ -1,5 +1,4 @@
-//! What has to be done now and then and needs no slot: hashes of new aggregates, striking off what is drained, letting blocked aggregates
-//! go on.
+//! Periodic work that needs no slot: hashing new aggregates, removing drained ones from the list, unblocking aggregates.
 
 use shardwise::ShardKey;
 use sqlx::PgConnection;
@@ -8,7 +7,7 @@ use super::error::StatementError;
 use super::record::short_of_a_deadlock;
 use super::to_ordered;
 
-/// $1 aggregates on the list. Those that have nothing to send are struck off, unless a writer has them.
+/// $1 listed aggregates. Removes those that have nothing to send from the list, unless a writer holds the row.
 const STRIKE_OFF: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
@@ -41,7 +40,7 @@ pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<u
         return Ok(0);
     }
     let (ids, hashes): (Vec<i64>, Vec<i64>) = new.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
-    // Another publisher that is at the same rows is not waited for: what it writes is the same.
+    // Does not wait for another publisher that works on the same rows: it writes the same values.
     let update = "WITH free AS MATERIALIZED (
             SELECT h.aggregate, n.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (aggregate, hash)
             JOIN outbox_head AS h ON h.aggregate = n.aggregate AND h.hash IS NULL

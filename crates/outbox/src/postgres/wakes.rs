@@ -1,4 +1,4 @@
-//! Being told of commits: LISTEN on a connection of its own. What is missed costs no more than a poll.
+//! Commit notifications: LISTEN on a separate connection. A missed notification costs at most one poll.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use super::PostgresStore;
 use super::error::PgErrorContext;
 use crate::Result;
 
-/// Between two tries at a connection.
+/// The interval between connection attempts.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Makes the trigger tell of each transaction, or not. Without a change nothing is written.
+/// Makes the trigger notify of each transaction, or stop. Writes nothing if nothing changes.
 pub(super) const TELL: &str = "UPDATE outbox_meta SET notify = $1 WHERE notify <> $1";
-/// As the trigger names it: several outboxes may be in one database.
+/// The channel's name, as in the trigger: several outboxes may share a database.
 const CHANNEL: &str = "SELECT 'shardwise_outbox_' || 'outbox_meta'::regclass::oid";
 
-/// An item for each time that somebody has committed, or may have: several commits at once are one.
+/// Yields an item after each commit, and whenever there may have been one; several commits can yield one item.
 pub(super) fn wakes(store: PostgresStore) -> BoxStream<'static, Result<()>> {
     stream::unfold((store, None), |(store, listener)| async {
         match next(&store, listener).await {
@@ -36,10 +36,10 @@ async fn next(store: &PostgresStore, listener: Option<PgListener>) -> Result<PgL
         let mut listener = PgListener::connect_with(&store.pool).await?;
         let channel: String = sqlx::query_scalar(CHANNEL).fetch_one(&store.pool).await?;
         listener.listen(&channel).await?;
-        // What was committed before is not told.
+        // Commits before LISTEN produced no notification.
         return Ok(listener);
     };
-    // `None` is a connection that was lost and is there again: something may have been missed.
+    // `None`: the connection was lost and is back, so a notification may have been missed.
     listener.try_recv().await?;
     while listener.next_buffered().is_some() {}
     Ok(listener)

@@ -1,4 +1,4 @@
-//! Calls to the store and the sink as tasks, each bounded in time and answered by one input.
+//! Calls to the store and the sink as tasks, each with a timeout and exactly one resulting input.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::decide::{EngineInput, SendId, StoreCall};
 use crate::sink::{Acceptance, Refusal};
 use crate::{Delivery, Error, ErrorKind, Result, Sink};
 
-/// How long a call to the store may take; longer than it waits for a lock.
+/// The timeout of a call to the store; longer than a call waits for a lock.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How a task ended.
@@ -31,7 +31,7 @@ enum Job {
     Send(SendId),
 }
 
-/// The tasks under way. Dropping it ends them.
+/// The tasks under way. Dropping this aborts them.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     tasks: JoinSet<JobOutcome>,
@@ -77,14 +77,14 @@ impl Jobs {
         self.sends.insert(id, handle);
     }
 
-    /// Ends a send; it is not answered.
+    /// Aborts a send; no input follows.
     pub(super) fn cancel(&mut self, id: SendId) {
         if let Some(handle) = self.sends.remove(&id) {
             handle.abort();
         }
     }
 
-    /// The next task that ends; waits for ever if there is none.
+    /// The next task that ends; waits forever if there is none.
     pub(super) async fn next(&mut self) -> JobOutcome {
         loop {
             let (id, result) = match self.tasks.join_next_with_id().await {
@@ -117,7 +117,7 @@ fn broken_send(id: SendId, message: String) -> EngineInput {
     EngineInput::Sent { id, accepted: Acceptance::up_to(0, Refusal::retryable(message)), unknown_end: true }
 }
 
-/// A sink that stops short without a reason must not make the publisher spin.
+/// Adds a reason where a sink stops early without one, because the publisher would otherwise retry in a busy loop.
 fn reasoned(mut accepted: Acceptance, events: usize) -> Acceptance {
     let unreasoned = || Some(Refusal::retryable("the sink took only part of the batch and gave no reason"));
     if accepted.events < events && accepted.refusal.is_none() {

@@ -1,4 +1,4 @@
-//! The publisher: carries out what `decide` asks for.
+//! The publisher: carries out the actions of `decide`.
 
 mod jobs;
 mod runner;
@@ -21,7 +21,7 @@ use self::runner::PublisherRunner;
 use crate::store::PublisherRegistration;
 use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 
-/// Sends an outbox's events on. Several of them, in one process or many, share the work by the sharding they are given.
+/// Delivers an outbox's events to a sink. Several publishers, in one process or many, divide the work by their sharding.
 ///
 /// ```no_run
 /// # async fn example(sharding: std::sync::Arc<dyn shardwise::Sharding>) -> shardwise_outbox::Result<()> {
@@ -48,29 +48,29 @@ pub struct OutboxPublisher {
 }
 
 impl OutboxPublisher {
-    /// A publisher's parts, to be put together.
+    /// Starts building a publisher.
     pub fn builder() -> OutboxPublisherBuilder {
         OutboxPublisherBuilder { store: None, sink: None, sharding: None, options: PublisherOptions::default(), clock: Clock::system() }
     }
 
-    /// The numbers, readable while it runs.
+    /// The publisher's numbers, readable while it runs.
     pub fn stats(&self) -> PublisherStats {
         self.stats.clone()
     }
 
-    /// For writers in this process: tells the publisher after a commit that there is something new.
+    /// For writers in this process: notifies the publisher after a commit.
     pub fn nudge_handle(&self) -> Nudge {
         self.nudge.clone()
     }
 
-    /// Works until `shutdown` is cancelled, then finishes or gives back what is in flight, releases its slots and returns. Dropping the
+    /// Works until `shutdown` is cancelled, then finishes or returns what is in flight, releases its slots and returns. Dropping the
     /// future is like a crash: other publishers take over after the TTL.
     ///
-    /// Leave the group (`deregister_self`) at the same time and not behind it: the others want the slots then while they are being given back, and
-    /// have each of them at once.
+    /// Leave the group (`deregister_self`) at the same time, not afterwards: the other members then want the slots while they are being
+    /// released, and receive each of them immediately.
     ///
-    /// Failures that pass are retried for ever and shown in the numbers and the log. What an operator has to change ends it with an
-    /// error: another schema or number of slots, a store that is not one, missing or read-only.
+    /// Temporary failures are retried forever and shown in the numbers and the log. A failure that an operator must fix ends the call with
+    /// an error: another schema or number of slots, a store that is not an outbox, is missing or is read-only.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
         let ownership = self.sharding.ownership();
         let me = PublisherRegistration {
@@ -89,7 +89,7 @@ impl fmt::Debug for OutboxPublisher {
     }
 }
 
-/// Puts an [`OutboxPublisher`] together.
+/// Builds an [`OutboxPublisher`].
 pub struct OutboxPublisherBuilder {
     store: Option<Arc<dyn Store>>,
     sink: Option<Arc<dyn Sink>>,
@@ -99,32 +99,32 @@ pub struct OutboxPublisherBuilder {
 }
 
 impl OutboxPublisherBuilder {
-    /// Where events wait. Needed.
+    /// Where events wait. Required.
     #[must_use]
     pub fn store(self, store: impl Store) -> Self {
         Self { store: Some(Arc::new(store)), ..self }
     }
 
-    /// Where they go. Needed.
+    /// Where events go. Required.
     #[must_use]
     pub fn sink(self, sink: impl Sink) -> Self {
         Self { sink: Some(Arc::new(sink)), ..self }
     }
 
-    /// Which slots are this worker's. Needed. Its TTL is the publisher's too; its number of slots must be the same for all publishers of
-    /// an outbox. One of a key placement has no slots and is refused.
+    /// Which slots belong to this worker. Required. Its TTL is also the publisher's; its number of slots must be the same for all
+    /// publishers of an outbox. A sharding with a key placement has no slots and is refused.
     #[must_use]
     pub fn sharding(self, sharding: impl Sharding + 'static) -> Self {
         Self { sharding: Some(Arc::new(sharding)), ..self }
     }
 
-    /// How it works; the defaults are those of the settings.
+    /// The options; the defaults are those of the settings.
     #[must_use]
     pub fn options(self, options: PublisherOptions) -> Self {
         Self { options, ..self }
     }
 
-    /// Another clock than the machine's, for tests.
+    /// Replaces the machine's clock, for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
@@ -168,12 +168,12 @@ impl fmt::Debug for OutboxPublisherBuilder {
     }
 }
 
-/// Wakes a publisher at once instead of at its next look; see [`OutboxPublisher::nudge_handle`].
+/// Wakes a publisher immediately instead of at its next check; see [`OutboxPublisher::nudge_handle`].
 #[derive(Debug, Clone, Default)]
 pub struct Nudge(Arc<Notify>);
 
 impl Nudge {
-    /// There is something new.
+    /// Reports that there is something new.
     pub fn nudge(&self) {
         self.0.notify_one();
     }

@@ -1,4 +1,4 @@
-//! The loop: tell the engine what happened, do what it asks for, sleep until something happens.
+//! The main loop: feed inputs to the engine, carry out its actions, and sleep until something happens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct PublisherRunner {
     store: Arc<dyn Store>,
     sink: Arc<dyn Sink>,
     sharding: Arc<dyn Sharding>,
-    /// Whether the store has been seen to be that of the outbox which the sharding serves.
+    /// Whether the store has been confirmed to belong to the outbox that the sharding serves.
     is_served: Arc<AtomicBool>,
     me: Arc<PublisherRegistration>,
     options: PublisherOptions,
@@ -33,9 +33,9 @@ pub(super) struct PublisherRunner {
     nudge: Nudge,
     engine: Engine,
     jobs: Jobs,
-    /// What fails at present, so that each failure is told once.
+    /// The present failures, so that each one is reported once.
     failing: HashMap<StoreCall, String>,
-    /// Whether the store could not be told of commits last time.
+    /// Whether the last attempt to listen for commits failed.
     deaf: bool,
     meters: PublisherMeters,
 }
@@ -67,7 +67,7 @@ impl PublisherRunner {
         }
     }
 
-    /// Until the handle is dropped.
+    /// Reports the backlog until the handle is dropped.
     fn reports_backlog(&self) -> AbortOnDropHandle<()> {
         let store = Arc::clone(&self.store);
         let look = move |most| {
@@ -114,7 +114,7 @@ impl PublisherRunner {
         }
     }
 
-    /// The store was told of a commit; or cannot be told, and then there is the next poll.
+    /// The store was notified of a commit, or notification failed; in that case the next poll finds the commit.
     fn woken(&mut self, woken: Result<()>) {
         match woken {
             Ok(()) => {
@@ -129,7 +129,7 @@ impl PublisherRunner {
         }
     }
 
-    /// The sharding has something new, or is gone: then nothing is owned.
+    /// Handles a new ownership, or the end of the sharding, after which nothing is owned.
     fn follow(&mut self, changes: &mut Receiver<Arc<Ownership>>, there: bool) -> Result<()> {
         if there {
             let ownership = changes.borrow_and_update().clone();
@@ -139,7 +139,7 @@ impl PublisherRunner {
         Ok(())
     }
 
-    /// Hands the ownership on, its deadline moved from the sharding's clock to this one.
+    /// Passes the ownership to the engine, with its deadline converted from the sharding's clock to this one.
     fn want(&mut self, ownership: &Ownership) -> Result<()> {
         let (now, theirs) = (self.clock.now(), self.sharding.now());
         if ownership.not_owning_at(theirs).is_some() {
@@ -230,7 +230,7 @@ impl PublisherRunner {
                 self.engine.on(input, now);
             }
             JobOutcome::Failed(call, error) => {
-                // Events go their way without the cleaning: no publisher ends for a right that only it needs.
+                // Events do not depend on the cleaning: a missing right that only the cleaning needs ends no publisher.
                 if is_for_the_operator(error.kind()) && call != StoreCall::Clean {
                     return Err(error);
                 }
@@ -246,7 +246,7 @@ impl PublisherRunner {
         Ok(())
     }
 
-    /// Takes a failure back once the same thing works again.
+    /// Clears a failure once the same call succeeds again.
     fn note_answer(&mut self, input: &EngineInput) {
         let call = match input {
             EngineInput::Looked(_) => StoreCall::Look,
@@ -290,7 +290,8 @@ impl PublisherRunner {
     }
 }
 
-/// A publisher whose group works for something else would own slots of an outbox that it never publishes, and leave out some of its outbox.
+/// Refuses a group that works for another outbox: the publisher would own slots that it never publishes, and would leave part of its
+/// outbox unpublished.
 fn refuse_other_work(serves: &Serves, id: Option<&str>) -> Result<()> {
     match (serves, id) {
         (Serves::Outbox { id, .. }, Some(stored)) if id == stored => Ok(()),
@@ -305,12 +306,12 @@ fn refuse_other_work(serves: &Serves, id: Option<&str>) -> Result<()> {
     }
 }
 
-/// Trying again does not help against these.
+/// Whether the failure needs an operator, because a retry cannot help.
 fn is_for_the_operator(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
 }
 
-/// Answers whether there is more.
+/// Returns whether there is more.
 async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> Result<bool> {
     let cleaned = store.clean(parked_retention, limit).await?;
     if cleaned.expired > 0 {
@@ -322,7 +323,7 @@ async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> R
     Ok(cleaned.more)
 }
 
-/// What an operator should hear of.
+/// Logs the outcomes that an operator should know of.
 fn tell(outcomes: &[Outcome], sink: &str) {
     for outcome in outcomes {
         match &outcome.then {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::decide::Counters;
 
-/// Reads a running publisher's numbers; cheap to clone and to ask.
+/// Reads a running publisher's numbers; cheap to clone and to query.
 #[derive(Debug, Clone, Default)]
 pub struct PublisherStats(Arc<Mutex<StatsState>>);
 
@@ -21,31 +21,31 @@ struct StatsState {
 pub struct PublisherSnapshot {
     /// Events accepted by the sink and marked.
     pub delivered: u64,
-    /// Events sent again although an earlier send may have arrived, because it took too long or its slot was lost on the way.
+    /// Events sent again although an earlier send may have arrived, because it timed out or its slot was lost during the send.
     pub repeated: u64,
-    /// Heads that failed, or whose destination was down, and that are tried later.
+    /// Heads that failed, or whose destination was down, and that will be retried.
     pub retried: u64,
     /// Aggregates blocked by this publisher.
     pub blocked: u64,
     /// Events set aside by this publisher.
     pub parked: u64,
-    /// Events given up for good by this publisher (poison = "discard").
+    /// Events given up permanently by this publisher (poison = "discard").
     pub discarded: u64,
-    /// Slots found to be another's, by a refused write or by looking.
+    /// Slots found to be held by another publisher, by a refused write or by a touch.
     pub fenced: u64,
-    /// Times the publisher could not renew its fence in time and dropped everything.
+    /// How often the publisher failed to renew its fence in time and dropped everything.
     pub lapsed: u64,
-    /// Slots held now.
+    /// The number of slots held now.
     pub held_slots: u32,
-    /// Slots the sharding gives to this worker now.
+    /// The number of slots that the sharding assigns to this worker now.
     pub wanted_slots: u32,
-    /// Events in memory now.
+    /// The number of events in memory now.
     pub in_memory: usize,
     /// Whether the destination, or one of several, seems to be down: it refuses everything, and only single events are tried there.
     pub destination_down: bool,
-    /// The latest failure of the store or the sink, if the same thing has not succeeded since.
+    /// The latest failure of the store or the sink, unless the same operation has succeeded since.
     pub last_error: Option<String>,
-    /// Of what kind that is: for whoever is not to read what a destination says.
+    /// The kind of that failure, for readers who must not see a destination's messages.
     pub trouble: Option<Trouble>,
 }
 
@@ -53,16 +53,16 @@ pub struct PublisherSnapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// The store does not do what it is asked to.
+    /// The store has failed.
     Store,
-    /// The destination does not take an event, and may later.
+    /// The destination does not accept an event, but may later.
     Destination,
-    /// The destination will never take an event: it is too large or malformed for it.
+    /// The destination will never accept an event: it is too large or malformed for this destination.
     Event,
 }
 
 impl Trouble {
-    /// In small letters.
+    /// The name in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -73,13 +73,13 @@ impl Trouble {
 }
 
 impl PublisherStats {
-    /// The numbers now.
+    /// The current numbers.
     pub fn snapshot(&self) -> PublisherSnapshot {
         self.kept().snapshot.clone()
     }
 
-    /// Time since the publisher last looked around, which it does several times a TTL; `None` before its first time. A publisher that has not
-    /// done so for many TTLs hangs.
+    /// Time since the publisher's loop last ran, which happens several times per TTL; `None` before the first time. A publisher whose loop
+    /// has not run for many TTLs hangs.
     pub fn turned_ago(&self) -> Option<Duration> {
         self.kept().turned.map(|turned| turned.elapsed())
     }
@@ -110,7 +110,7 @@ impl PublisherStats {
         };
     }
 
-    /// `None` takes the last one back.
+    /// `None` clears the last error.
     pub(super) fn note_error(&self, error: Option<(Trouble, String)>) {
         let (trouble, text) = error.unzip();
         let mut kept = self.kept();

@@ -1,5 +1,5 @@
-//! The publisher's work in traces: what is read, sent and marked. Nothing of an event is told but the span in which it was written, with which its send is
-//! linked.
+//! Traces of the publisher's work: reading, sending and marking. The only data of an event in them is the span in which it was written;
+//! the span of its send has a link to it.
 
 use serde::Deserialize;
 use shardwise::trace::{self, TraceParent};
@@ -9,10 +9,10 @@ use super::jobs::JobOutcome;
 use crate::Delivery;
 use crate::decide::{EngineInput, StoreCall};
 
-/// The most events of a batch whose headers are looked at.
+/// The most events of a batch whose headers are read.
 const LINKS_MOST: usize = 32;
 
-/// A call to the store. What happens all the time without any event is for those who ask for everything.
+/// The span of a call to the store. Calls that happen all the time, even without events, are at debug level.
 pub(super) fn call(call: StoreCall) -> Span {
     match call {
         StoreCall::Fetch => tracing::info_span!(
@@ -42,7 +42,7 @@ pub(super) fn call(call: StoreCall) -> Span {
     }
 }
 
-/// A batch on its way to the sink.
+/// The span of a batch that is sent to the sink.
 pub(super) fn send(sink: &str, batch: &[Delivery]) -> Span {
     // A sink's name begins with its kind.
     let (system, destination) = sink.split_once(' ').unwrap_or((sink, sink));
@@ -67,7 +67,7 @@ pub(super) fn send(sink: &str, batch: &[Delivery]) -> Span {
     span
 }
 
-/// How it went.
+/// Records the result in the span.
 pub(super) fn done(span: &Span, done: &JobOutcome) {
     if span.is_disabled() {
         return;
@@ -99,7 +99,7 @@ struct Headers {
     traceparent: Option<String>,
 }
 
-/// The spans in which the first events of a batch were written, each once.
+/// The spans in which the first events of a batch were written, without duplicates.
 fn written_in(batch: &[Delivery]) -> Vec<TraceParent> {
     let headers = batch.iter().filter_map(|event| event.headers.as_deref()).take(LINKS_MOST);
     let named = headers.filter_map(|text| TraceParent::parse(&serde_json::from_str::<Headers>(text).ok()?.traceparent?));

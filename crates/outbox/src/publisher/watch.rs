@@ -1,4 +1,4 @@
-//! Looks now and then how much waits in the whole outbox, for the metrics.
+//! Measures the backlog of the whole outbox periodically, for the metrics.
 
 use std::time::Duration;
 
@@ -8,36 +8,38 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use crate::metrics::BacklogMeters;
 use crate::store::Backlog;
 
-/// Before the first look: whoever has just begun has slots to take and what a restart left waiting to send, and a look at a full outbox reads 10,000 aggregates.
+/// The delay before the first count. A publisher that has just started must first take slots and send the backlog of a restart, and a
+/// count of a full outbox reads 10,000 aggregates.
 const AFTER: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// The interval between two counts.
 const EVERY: Duration = Duration::from_secs(10);
-/// A look that takes longer is given up.
+/// The timeout of a count.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Once is chance. After so many failures in a row the gauges do not stay as they were: they would say that all is well.
+/// After this many consecutive failures the gauges no longer keep their last values, which would suggest that all is well. A single
+/// failure is ignored.
 const FAILURES: u32 = 3;
-/// So much of each kind is looked at, which bounds the cost.
+/// The most items of each kind that a count visits, which bounds its cost.
 const MOST: usize = 10_000;
 
-/// What the log says of slots without a publisher.
+/// What the log has reported about slots without a publisher.
 #[derive(Debug, Default)]
 struct UnservedSlots {
-    /// When they were first seen.
+    /// When such slots were first seen.
     since: Option<Instant>,
     is_said: bool,
 }
 
-/// What a look gives to say.
+/// A change to report after a count.
 #[derive(Debug, PartialEq, Eq)]
 enum CoverageChange {
     /// Slots have had no publisher for a TTL.
     Unserved,
-    /// Every slot that was said to have none has one again.
+    /// Every slot reported as unserved has a publisher again.
     Served,
 }
 
 impl UnservedSlots {
-    /// Says once that slots have had no publisher for a TTL, and once when that has passed.
+    /// Reports once that slots have had no publisher for a TTL, and once that this has ended.
     fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<CoverageChange> {
         if free_slots == 0 {
             let was_said = std::mem::take(self).is_said;
@@ -62,10 +64,12 @@ fn say(news: Option<&CoverageChange>, backlog: &Backlog) {
     }
 }
 
-/// Counts the outbox every ten seconds for the metrics of the whole outbox, and warns of slots that nobody has published for a TTL. `look` counts
-/// at most so many of each kind, as [`Store::backlog`](crate::Store::backlog) does; it ends where the store does not count.
+/// Counts the outbox every ten seconds for the metrics of the whole outbox, and warns of slots that have had no publisher for a TTL.
+/// `look` counts at most the given number of each kind, as [`Store::backlog`](crate::Store::backlog) does. The call ends if the store does
+/// not count.
 ///
-/// A publisher does this by itself. Programs that only watch an outbox, such as a sidecar, do it so that somebody counts while no publisher lives.
+/// A publisher does this itself. A program that only watches an outbox, such as a sidecar, does it so that the outbox is counted while no
+/// publisher is alive.
 pub async fn report_backlog(
     look: impl Fn(usize) -> BoxFuture<'static, Result<Option<Backlog>, String>> + Send,
     sink: &str,
@@ -104,7 +108,7 @@ pub async fn report_backlog(
 mod tests {
     use super::*;
 
-    /// One gauge of a recorder of this test alone.
+    /// The value of one gauge in this test's recorder.
     fn value(recorder: &metrics_util::debugging::Snapshotter, name: &str) -> Option<f64> {
         recorder.snapshot().into_vec().into_iter().find_map(|(key, _, _, value)| match value {
             metrics_util::debugging::DebugValue::Gauge(value) if key.key().name() == name => Some(value.into_inner()),
@@ -119,7 +123,7 @@ mod tests {
         let _local = metrics::set_default_local_recorder(&recorder);
         let looks = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
         let asked = std::sync::Arc::clone(&looks);
-        // The first is counted, the next four are not, and one of these hangs.
+        // The first count succeeds, the next four fail, and one of these hangs.
         let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
             match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
                 1 => Box::pin(std::future::pending()),
@@ -129,17 +133,17 @@ mod tests {
         };
         let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
         tokio::pin!(reporting);
-        // Looks at 2, 12 (given up at 17), 22, 32, 42 and 52 s.
+        // Counts at 2, 12 (timed out at 17), 22, 32, 42 and 52 s.
         let begun = Instant::now();
         let (stuck, complete) = ("shardwise_outbox_stuck", "shardwise_outbox_backlog_complete");
-        // What was read is 0 until it is set again.
+        // A gauge that was read is 0 until it is set again.
         for (seconds, gauge, expected) in [(5, complete, 1.0), (25, stuck, 0.0), (35, stuck, 1.0), (55, complete, 1.0)] {
             let _ = tokio::time::timeout_at(begun + Duration::from_secs(seconds), &mut reporting).await;
             assert_eq!(value(&shown, gauge), Some(expected), "{gauge} after {seconds} s, {looks:?} looks");
         }
     }
 
-    /// What is logged, as text.
+    /// The log as text.
     #[derive(Clone, Default)]
     struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -163,14 +167,14 @@ mod tests {
         );
         let lines = || String::from_utf8_lossy(&logged.0.lock().unwrap()).lines().map(str::to_owned).collect::<Vec<_>>();
         let begun = Instant::now();
-        // Nobody holds three slots until the 45th second.
+        // Three slots have no holder until the 45th second.
         let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
             let free_slots = if begun.elapsed() < Duration::from_secs(45) { 3 } else { 0 };
             Box::pin(async move { Ok(Some(Backlog { complete: true, free_slots, unpublished: 7, ..Backlog::default() })) })
         };
         let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
         tokio::pin!(reporting);
-        // Looks at 2, 12, 22, 32, 42 and 52 s.
+        // Counts at 2, 12, 22, 32, 42 and 52 s.
         for (seconds, said) in [(15, 0), (25, 1), (44, 1), (55, 2)] {
             let _ = tokio::time::timeout_at(begun + Duration::from_secs(seconds), &mut reporting).await;
             assert_eq!(lines().len(), said, "after {seconds} s: {:?}", lines());

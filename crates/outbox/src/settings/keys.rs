@@ -1,4 +1,4 @@
-//! The table of keys of an outbox, beside the library's own `policy`. Not formatted: a key is two lines.
+//! The table of an outbox's settings keys, besides the library's own `policy`. Not formatted: a key takes two lines.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(super) const PARKED_RETENTION: SettingKey = SettingKey::new("parked_retentio
 pub(super) const RETENTION: SettingKey = SettingKey::new("retention", Shape::time(Duration::ZERO, Duration::from_hours(3_650 * 24)),
     "how long delivered events stay in the store, counted from their writing; 0 deletes them at once").or("6h");
 
-/// All of them, in the order of `settings.toml`.
+/// All keys, in the order of `settings.toml`.
 pub(super) const OUTBOX: &[SettingKey] = &[
     STORE, STORE_PASSWORD_FILE, SINK, SINK_PASSWORD_FILE, SINK_CA_FILE, SINK_CERT_FILE, SINK_KEY_FILE, SINK_TO, SINK_FORMAT, SINK_STREAM,
     SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,

@@ -1,6 +1,7 @@
-//! The settings of outboxes: `[default.outbox.<name>]`, which events go where, and what happens when they do not.
+//! The settings of outboxes: `[default.outbox.<name>]` says where events are, where they go, and what happens when they cannot be
+//! delivered.
 //!
-//! The library reads the file, its layers and each outbox's `policy`; the other keys of an outbox are in this crate's own table.
+//! The library reads the file, its layers and each outbox's `policy`; this crate has the table of the other keys.
 //!
 //! ```
 //! use shardwise::settings::LoadOptions;
@@ -33,26 +34,26 @@ pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
 
 use crate::{Poison, PublisherOptions};
 
-/// What a store may be.
+/// How to write a store.
 const STORES: &str = "write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://USER@HOST:PORT/DATABASE";
 
 /// One outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutboxSettings {
-    /// The policy by which publishers share it; it is among the settings' policies.
+    /// The policy by which publishers share the outbox; one of the policies in the settings.
     pub policy: PolicyName,
-    /// Where the events are.
+    /// Where the events are stored.
     pub store: StoreSettings,
-    /// Where they go.
+    /// Where the events go.
     pub sink: SinkSettings,
-    /// How its publishers work. `drain_timeout` is that of the policy.
+    /// How the publishers work. `drain_timeout` comes from the policy.
     pub options: PublisherOptions,
-    /// Whether publishers on PostgreSQL are notified of commits, instead of finding them at their next look.
+    /// Whether publishers on PostgreSQL are notified of commits, instead of finding them at their next check.
     pub listen: bool,
 }
 
-/// Where an outbox's events are.
+/// Where an outbox's events are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreSettings {
@@ -79,18 +80,18 @@ impl fmt::Display for StoreSettings {
     }
 }
 
-/// Settings with all that they say of outboxes.
+/// Settings including their outboxes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LoadedSettings {
-    /// What the library has read of them.
+    /// The library's settings.
     pub settings: Settings,
     /// The outboxes by name.
     pub outboxes: BTreeMap<PolicyName, OutboxSettings>,
 }
 
 impl LoadedSettings {
-    /// Reads the settings file and lays the environment over it, as [`Settings::load`] does, and reads the outboxes in it.
+    /// Reads the settings file, applies the environment to it as [`Settings::load`] does, and reads the outboxes in it.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl LoadedSettings {
     }
 }
 
-/// Every key that may be written in a settings file, under its full name; `*` stands for a name of the user's choice.
+/// Every key that a settings file may contain, with its full name; `*` stands for a name chosen by the user.
 pub fn known_keys() -> Vec<(String, SettingKey)> {
     shardwise::settings::known_keys(keys::OUTBOX)
 }
@@ -179,7 +180,7 @@ fn store(table: &SettingsTable<'_>) -> Result<StoreSettings> {
     Ok(store)
 }
 
-/// What is wrong with the rest of the address, its reader says when the store is opened; a password must not get that far.
+/// Checks only what keeps a password out; the rest of the address is checked when the store is opened.
 fn postgres(table: &SettingsTable<'_>, found: &ResolvedValue, address: &str) -> Result<StoreSettings> {
     let Some(rest) = address.strip_prefix("//").filter(|rest| !rest.is_empty()) else { return Err(found.refuse(STORES).into()) };
     let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
@@ -192,7 +193,8 @@ fn postgres(table: &SettingsTable<'_>, found: &ResolvedValue, address: &str) -> 
     Ok(StoreSettings::Postgres { url: found.text().to_owned(), password_file: table.take_path(&keys::STORE_PASSWORD_FILE)? })
 }
 
-/// An event can be delivered by one outbox only, and the file where workers meet has a schema of its own.
+/// Refuses two outboxes in one store, because an event can be delivered by one outbox only, and a store in the workers' membership file,
+/// which has another schema.
 fn refuse_shared_store(
     table: &SettingsTable<'_>,
     store: &StoreSettings,

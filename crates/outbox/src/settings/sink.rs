@@ -10,7 +10,7 @@ use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
-/// What a sink may be.
+/// How to write a sink.
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
                      redis://, rediss://, amqp://, http:// or https://";
 
@@ -41,7 +41,7 @@ impl fmt::Display for SinkSettings {
     }
 }
 
-/// What a server speaks that events go to.
+/// The protocol of a server that receives events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkKind {
@@ -76,22 +76,22 @@ impl SinkKind {
     }
 }
 
-/// How events are laid out.
+/// How events are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkFormat {
-    /// Attributes beside the payload, as the destination has headers or fields.
+    /// Attributes are headers or fields of the destination, and the payload is separate.
     Binary,
-    /// All of it in JSON.
+    /// The whole event is JSON.
     Structured,
 }
 
-/// A server that events go to. What is not set is for the sink to choose. Relative paths in the settings file have been joined to the file's
-/// directory. `Debug` shows of a webhook's address the host alone.
+/// A server that receives events. For values that are not set, the sink has defaults. Relative paths in the settings file have been joined
+/// to the file's directory. `Debug` shows only the host of a webhook's address.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RemoteSink {
-    /// What it speaks.
+    /// The protocol.
     pub kind: SinkKind,
     /// The address, without a password.
     pub url: String,
@@ -103,28 +103,28 @@ pub struct RemoteSink {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The subject, stream or routing key, with fields in braces.
     pub to: Option<String>,
-    /// The stream of NATS.
+    /// The NATS stream.
     pub stream: Option<String>,
-    /// Whether that is made if it is missing.
+    /// Whether a missing NATS stream is created.
     pub create: bool,
     /// Whether NATS refuses a message that does not follow its predecessor.
     pub fence: bool,
-    /// The exchange of RabbitMQ.
+    /// The RabbitMQ exchange.
     pub exchange: Option<String>,
-    /// About how many entries a stream of Redis keeps.
+    /// The approximate number of entries that a Redis stream keeps.
     pub length: Option<u32>,
-    /// How events are laid out.
+    /// How events are encoded.
     pub format: Option<SinkFormat>,
     /// A file with the secret that webhooks are signed with.
     pub secret_file: Option<PathBuf>,
-    /// Whether a webhook may be at an address that is not public.
+    /// Whether a webhook may have an address that is not public.
     pub private: bool,
-    /// How long a webhook may take.
+    /// The timeout of a webhook request.
     pub timeout: Option<Duration>,
 }
 
 impl RemoteSink {
-    /// The address as people see it. In that of a webhook everything behind the host may be a secret, and often is.
+    /// The address for messages. Everything after the host of a webhook's address may be a secret, and often is.
     fn shown(&self) -> String {
         let behind = |rest: &str| rest.find(['/', '?', '#', '\\']);
         match self.url.split_once("://").filter(|_| self.kind == SinkKind::Http) {
@@ -140,7 +140,7 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-/// Keys that only some sinks have.
+/// Keys that apply only to some sinks.
 const ONLY: [(&SettingKey, &[SinkKind]); 14] = {
     use SinkKind::{Http, Nats, RabbitMq, Redis};
     [
@@ -181,7 +181,7 @@ pub(super) fn sink(table: &SettingsTable<'_>) -> Result<SinkSettings> {
     Ok(sink)
 }
 
-/// A key without effect on this sink would be believed to have one.
+/// Refuses keys that have no effect on this sink, because the user would expect one.
 fn only_fitting(table: &SettingsTable<'_>, kind: Option<SinkKind>) -> Result<()> {
     for (key, kinds) in ONLY {
         if kind.is_some_and(|kind| kinds.contains(&kind)) {
@@ -195,7 +195,7 @@ fn only_fitting(table: &SettingsTable<'_>, kind: Option<SinkKind>) -> Result<()>
     Ok(())
 }
 
-/// What is wrong with the rest of the address, the sink says when it is made; a password must not get that far.
+/// Checks only what keeps a password out; the rest of the address is checked when the sink is created.
 fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> Result<RemoteSink> {
     let url = found.text();
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);

@@ -42,7 +42,7 @@ const RESERVED: [&str; 16] = [
 ];
 const ATTRIBUTE_BYTES_MAX: usize = 20;
 
-/// An event's headers, and their text if it cannot be read because it is nested too deeply; then it is carried as it is.
+/// An event's headers, and their text if it is nested too deeply to be read; that text is then carried unchanged.
 pub(super) fn headers_of(event: &Delivery) -> (Map<String, Value>, Option<&str>) {
     match event.headers.as_deref().map(|text| (text, serde_json::from_str::<Map<String, Value>>(text))) {
         None => (Map::new(), None),
@@ -51,7 +51,7 @@ pub(super) fn headers_of(event: &Delivery) -> (Map<String, Value>, Option<&str>)
     }
 }
 
-/// Writes one event as one line, with a newline at its end and none within.
+/// Writes one event as one line: a newline at its end and none within.
 pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
     let (headers, unread) = headers_of(event);
     let key = event.key();
@@ -82,7 +82,7 @@ fn attribute(line: &mut Vec<u8>, name: &str, value: &str) {
     line.extend_from_slice(b",\"");
     line.extend_from_slice(name.as_bytes());
     line.extend_from_slice(b"\":");
-    // Writing text to memory does not fail.
+    // Writing to memory does not fail.
     let _ = serde_json::to_writer(line, value);
 }
 
@@ -103,7 +103,7 @@ fn extensions(line: &mut Vec<u8>, headers: &Map<String, Value>) {
     }
 }
 
-/// Calls for each header that can be an attribute, and returns the others as JSON.
+/// Calls `attribute` for each header that can be an attribute, and returns the others as JSON.
 pub(super) fn attributes_of(headers: &Map<String, Value>, mut attribute: impl FnMut(&str, &Value)) -> Option<String> {
     let mut others = Map::new();
     for (name, value) in headers {
@@ -130,7 +130,7 @@ fn is_attribute_name(name: &str) -> bool {
         && !RESERVED.contains(&name)
 }
 
-/// What a payload is, and of which media type.
+/// A payload by its kind and media type.
 pub(super) enum EventData<'a> {
     Nothing,
     Json(&'a str),
@@ -138,16 +138,16 @@ pub(super) enum EventData<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Reads a payload for what it is; `stated` is the header `datacontenttype`.
+/// Determines the kind of a payload; `stated` is the header `datacontenttype`.
 pub(super) fn datum<'a>(payload: &'a Payload, stated: Option<&'a str>) -> (EventData<'a>, Option<&'a str>) {
     let stated_json = stated.is_none_or(is_json_type);
     match payload {
         Payload::None => (EventData::Nothing, stated),
         Payload::Text(text) if stated_json && is_json(text) => (EventData::Json(text), Some(stated.unwrap_or("application/json"))),
-        // Text that claims to be JSON and is not would be taken for a JSON string: it is called what it is.
+        // Text with a JSON media type that is not JSON would be read as a JSON string, so it is labelled as text.
         Payload::Text(text) => (EventData::Text(text), Some(stated.filter(|stated| !is_json_type(stated)).unwrap_or("text/plain"))),
         Payload::Binary(bytes) => match std::str::from_utf8(bytes) {
-            // A number or a word in bytes may be anything; an object or a list that parses is JSON.
+            // A number or a word in bytes is ambiguous; an object or an array that parses is JSON.
             Ok(text) if stated_json && text.starts_with(['{', '[']) && is_json(text) => {
                 (EventData::Json(text), Some(stated.unwrap_or("application/json")))
             }
@@ -165,7 +165,7 @@ fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
         EventData::Nothing => {}
         EventData::Json(json) => {
             line.extend_from_slice(b",\"data\":");
-            // In valid JSON a line break stands only between tokens, where a space means the same.
+            // In valid JSON an unescaped line break occurs only between tokens, where a space means the same.
             line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
         }
         EventData::Text(text) => attribute(line, "data", text),
@@ -263,7 +263,7 @@ mod tests {
         assert!(nothing.get("data").is_none() && nothing.get("datacontenttype").is_none());
     }
 
-    /// A reader gives up on a line that is nested too deeply, and would take it for a torn one.
+    /// A reader rejects a line that is nested too deeply, and would take it for a torn one.
     #[test]
     fn what_is_nested_too_deeply_for_a_reader_is_text() {
         for depth in [1, 100, 120, 126, 127, 128, 129, 1_000, 100_000] {
@@ -286,7 +286,7 @@ mod tests {
         assert!(written(brackets_in_text, None)["data"].is_array(), "brackets in a text do not nest");
     }
 
-    /// The same for half of a surrogate pair, which is no text in UTF-8, and for numbers that are none to a reader.
+    /// The same for half of a surrogate pair, which is not valid UTF-8 text, and for numbers that readers reject.
     #[test]
     fn json_that_no_reader_takes_is_text() {
         for json in [r#"{"a":"\ud800"}"#, r#"["\udc00\ud800"]"#, r#"{"\ud800":1}"#, r#""\ud83dx""#, "1e999", r#"{"a":[-1e999]}"#] {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!((&event["id"], &event["datacontenttype"], &event["data"]), (&json!("e-1"), &json!("text/csv"), &json!("a,b")));
         let others: Value = serde_json::from_str(event["outboxheaders"].as_str().unwrap()).unwrap();
         assert_eq!(others, json!({"X-Tenant": "a", "big": 9_007_199_254_740_993_u64, "id": "forged"}));
-        // The store takes what is nested up to 1,000 deep.
+        // The store accepts JSON that is nested up to 1,000 deep.
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(500), "]".repeat(500));
         assert_eq!(written("{}", Some(&deep))["outboxheaders"], json!(deep));
     }

@@ -1,4 +1,4 @@
-//! The connection of a sink that keeps one.
+//! The connection of a sink that keeps one open.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use crate::Result;
 
-/// The one connection of a sink: made when it is needed, and anew when it is broken. One call makes it, others wait.
+/// The single connection of a sink, opened when it is needed and reopened when it is broken. One call opens it while others wait.
 #[derive(Debug)]
 pub(super) struct Connection<L>(Mutex<Option<Arc<L>>>);
 
@@ -23,7 +23,7 @@ impl<L> Connection<L> {
         if let Some(live) = live.as_ref().filter(|live| !is_broken(live)) {
             return Ok(Arc::clone(live));
         }
-        // The old one goes before the new one comes, and with it what waited to be sent.
+        // The old connection is dropped before the new one opens, and with it everything that waited to be sent.
         *live = None;
         let opened = Arc::new(open.await?);
         *live = Some(Arc::clone(&opened));

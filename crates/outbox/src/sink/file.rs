@@ -13,9 +13,9 @@ use crate::{Delivery, Result};
 
 /// Appends events to a file.
 ///
-/// A batch is one write in append mode, so no lock is needed between processes; each write begins with a newline, so that a line torn by
-/// a crash or a full disk never joins with the next. Readers skip empty and torn lines, as [`super::read_events`] does. The batch is
-/// flushed to the disk before it counts as accepted. The file is opened for each batch: renaming it away starts a new one.
+/// A batch is one write in append mode, so processes need no lock. Each write begins with a newline, so that a line torn by a crash or a
+/// full disk never joins with the next. Readers skip empty and torn lines, as [`super::read_events`] does. The batch is flushed to the
+/// disk before it counts as accepted. The file is opened for each batch: after a rename a new file is created.
 #[derive(Debug, Clone)]
 pub struct FileSink {
     path: PathBuf,
@@ -25,7 +25,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Appends to the file at `path`, made for this user only if there is none; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
+    /// Appends to the file at `path`, created for this user only if it does not exist; `source` is the `CloudEvents` attribute, such as
+    /// `/outbox/orders`.
     pub fn new(path: impl Into<PathBuf>, source: impl Into<String>) -> Self {
         let path = path.into();
         Self { name: format!("file {}", path.display()), path, source: source.into(), turns: Turns::default() }
@@ -49,13 +50,13 @@ impl FileSink {
         let written = self.open().and_then(|mut file| append_once(&mut file, &lines).and_then(|bytes| file.sync_data().map(|()| bytes)));
         match written {
             Ok(bytes) if bytes == lines.len() => Acceptance::all(batch),
-            // A short write: the whole lines in it are on the disk, in order; the torn one is skipped by readers.
+            // A short write: its whole lines are on the disk, in order; readers skip the torn one.
             Ok(bytes) => refuse(ends.partition_point(|end| *end <= bytes), &io::ErrorKind::StorageFull.into()),
             Err(error) => refuse(0, &error),
         }
     }
 
-    /// A newline, the batch, and where each event's line ends.
+    /// A newline and the batch, and the end position of each event's line.
     fn lines(&self, batch: &[Delivery]) -> (Vec<u8>, Vec<usize>) {
         let bytes: usize = batch.iter().map(|event| event.bytes() + 300).sum();
         let mut lines = Vec::with_capacity(bytes);
@@ -75,14 +76,14 @@ impl FileSink {
             opened => return opened,
         }
         let file = for_this_user(&mut options).create(true).open(&self.path)?;
-        // A new file's name is safe only once its directory is.
+        // A new file's name is durable only once its directory is synced.
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent)?.sync_all()?;
         Ok(file)
     }
 }
 
-/// One write, and how much of it was taken; never a second one, since another process may have appended in between.
+/// Makes one write and returns how much was written; never a second write, since another process may have appended in between.
 fn append_once(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match file.write(bytes) {

@@ -1,5 +1,5 @@
-//! What is JSON to every reader. An event in structured mode is one JSON value with its payload in it: a payload that a reader refuses would take the
-//! whole event with it.
+//! Recognizes JSON that every reader accepts. An event in structured mode is one JSON value that includes its payload: a payload that a
+//! reader refuses would make the whole event unreadable.
 
 use std::fmt;
 
@@ -8,12 +8,13 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 /// JSON nested deeper than this is carried as text.
 const DEPTH_MAX: u32 = 100;
 
-/// Whether a text is JSON that readers take: no half of a surrogate pair in it, no number beyond a double, and not nested deeper than they follow.
+/// Whether a text is JSON that readers accept: without half of a surrogate pair, without a number beyond a double, and not nested too
+/// deeply.
 pub(super) fn is_json(text: &str) -> bool {
     is_shallow(text) && serde_json::from_str::<SkippedValue>(text).is_ok()
 }
 
-/// Whether JSON is nested no deeper than any reader follows; many, this crate's among them, give up on the whole line.
+/// Whether JSON is nested no deeper than any reader accepts; many readers, including this crate's, reject the whole line otherwise.
 fn is_shallow(json: &str) -> bool {
     let (mut depth, mut in_text, mut escaped) = (0_u32, false, false);
     for byte in json.bytes() {
@@ -32,7 +33,7 @@ fn is_shallow(json: &str) -> bool {
     true
 }
 
-/// A value that was read in full and is not kept. (`IgnoredAny` passes over texts and numbers without looking.)
+/// A value that was read in full and discarded. (`IgnoredAny` skips strings and numbers without checking them.)
 struct SkippedValue;
 
 impl<'de> Deserialize<'de> for SkippedValue {

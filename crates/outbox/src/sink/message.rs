@@ -1,8 +1,8 @@
-//! Events as messages of a protocol that has headers of its own: `CloudEvents` 1.0 in binary mode, where attributes are headers and the
-//! payload is the body as it is; or in structured mode, where the body is the whole event in JSON.
+//! Events as messages of a protocol with headers: `CloudEvents` 1.0 in binary mode, where attributes are headers and the payload is the
+//! unchanged body; or in structured mode, where the body is the whole event in JSON.
 //!
-//! `traceparent` and `tracestate` among an event's headers are attributes like others, and stand beside them under their own names, as
-//! W3C Trace Context has it.
+//! `traceparent` and `tracestate` among an event's headers are attributes like others, and are also sent under their own names, as W3C
+//! Trace Context requires.
 
 use std::fmt::Write as _;
 
@@ -16,10 +16,10 @@ pub(super) const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8
 /// Headers of W3C Trace Context.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
-/// How an event is laid out in a message.
+/// How an event is encoded in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Attributes are headers, the payload is the body as it is.
+    /// Attributes are headers; the payload is the unchanged body.
     #[default]
     Binary,
     /// The body is the whole event in JSON.
@@ -29,7 +29,7 @@ pub enum Mode {
 /// An event as a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BrokerMessage {
-    /// `CloudEvents` attributes by their names; in structured mode none.
+    /// `CloudEvents` attributes by name; none in structured mode.
     pub(super) attributes: Vec<(String, String)>,
     /// Headers of W3C Trace Context.
     pub(super) trace: Vec<(&'static str, String)>,
@@ -49,7 +49,7 @@ impl BrokerMessage {
         if mode == Mode::Structured {
             let mut body = Vec::with_capacity(event.bytes() + 300);
             encode(event, source, &mut body);
-            // The newline that ends a line.
+            // Remove the newline at the end of the line.
             body.pop();
             return Self { attributes: Vec::new(), trace, content_type: Some(STRUCTURED.to_owned()), body };
         }
@@ -85,8 +85,8 @@ impl BrokerMessage {
     }
 }
 
-/// A value as a header can carry it, in the way of `CloudEvents`' HTTP binding: spaces, quotes, percent signs and what is not printable
-/// ASCII as `%XX`.
+/// A value encoded for a header, as in the HTTP binding of `CloudEvents`: spaces, quotes, percent signs and everything except printable
+/// ASCII become `%XX`.
 #[cfg(any(feature = "http", feature = "nats"))]
 pub(super) fn header_value(value: &str) -> String {
     percent(value, |byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'%'))
@@ -101,7 +101,7 @@ fn percent(value: &str, plain: impl Fn(u8) -> bool) -> String {
         if plain(byte) {
             text.push(char::from(byte));
         } else {
-            // Writing to a text does not fail.
+            // Writing to a String does not fail.
             let _ = write!(text, "%{byte:02X}");
         }
     }

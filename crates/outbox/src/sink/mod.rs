@@ -1,4 +1,4 @@
-//! Where events go: the trait, and the sinks that come with the crate.
+//! Where events go: the trait, and this crate's sinks.
 //!
 #![doc = include_str!("../../sinks.md")]
 
@@ -54,14 +54,14 @@ pub use template::Template;
 #[cfg(feature = "tls")]
 pub use tls::TlsFiles;
 
-/// What a sink can take at once.
+/// How much a sink accepts at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinkLimits {
     /// The most events of one batch: one or more.
     pub batch_events: usize,
-    /// About the most bytes of one batch; one event is sent in any case.
+    /// The approximate most bytes of one batch; a single event is sent whatever its size.
     pub batch_bytes: usize,
-    /// How many batches may be on their way at the same time: one or more. They never share an aggregate.
+    /// How many batches may be in flight at the same time: one or more. They never share an aggregate.
     pub concurrency: usize,
     /// Whether one batch may carry several aggregates. If not, a slow aggregate delays no other.
     pub mixed: bool,
@@ -78,51 +78,52 @@ impl Default for SinkLimits {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// Trying the same event again cannot help: it is too large or malformed for this destination.
+    /// A retry of the same event cannot help: it is too large or malformed for this destination.
     pub permanent: bool,
-    /// The destination's own words; never a secret.
+    /// The destination's message; never a secret.
     pub message: String,
-    /// The destination asked to be left alone for so long.
+    /// How long the destination asked to wait before a retry.
     pub retry_after: Option<Duration>,
 }
 
 impl Refusal {
-    /// This event will never be accepted.
+    /// A refusal of an event that will never be accepted.
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { permanent: true, message: message.into(), retry_after: None }
     }
 
-    /// It may be accepted later.
+    /// A refusal of an event that may be accepted later.
     pub fn retryable(message: impl Into<String>) -> Self {
         Self { permanent: false, message: message.into(), retry_after: None }
     }
 }
 
-/// What became of a batch: an accepted prefix and, unless it is the whole, why it ends there; where each aggregate fares alone, also
-/// those that fared otherwise.
+/// The result for a batch: the accepted prefix and, unless it is the whole batch, why it ends there. If aggregates are independent, also
+/// the aggregates with a different result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acceptance {
     /// How many events were accepted, from the first.
     pub events: usize,
     /// Why the next one was not; events after that one were not tried.
     pub refusal: Option<Refusal>,
-    /// Aggregates for which not that prefix counts but a prefix of their own: how many of their events in this batch were accepted, and
-    /// why the next one was not; without a reason it was not tried, for want of time, and something before it was accepted.
+    /// Aggregates with their own accepted prefix instead of the batch's: how many of their events in this batch were accepted, and why the
+    /// next one was not. Without a reason it was not tried, for lack of time, and something before it was accepted.
     pub apart: BTreeMap<AggregateId, (usize, Option<Refusal>)>,
 }
 
 impl Acceptance {
-    /// The whole batch.
+    /// The whole batch was accepted.
     pub const fn all(batch: &[Delivery]) -> Self {
         Self { events: batch.len(), refusal: None, apart: BTreeMap::new() }
     }
 
-    /// The first `events`; the next one was refused.
+    /// The first `events` were accepted; the next one was refused.
     pub const fn up_to(events: usize, refusal: Refusal) -> Self {
         Self { events, refusal: Some(refusal), apart: BTreeMap::new() }
     }
 
-    /// The whole batch but for these aggregates: how many events of each were accepted, and why the next one was not, if it was tried.
+    /// The whole batch was accepted, except for these aggregates: how many events of each were accepted, and why the next one was not, if
+    /// it was tried.
     pub const fn all_but(batch: &[Delivery], apart: BTreeMap<AggregateId, (usize, Option<Refusal>)>) -> Self {
         Self { events: batch.len(), refusal: None, apart }
     }
@@ -136,33 +137,33 @@ impl Acceptance {
 /// A destination. Every implementation passes `exercise::sink`:
 ///
 /// 1. Events of one aggregate become visible in the order of the batch; those of one call before those of a later one.
-/// 2. What is reported as accepted is safe with the destination: the publisher marks it and never sends it again.
-/// 3. At most one event of an aggregate is refused in a call, and nothing of that aggregate behind it was tried.
-/// 4. A dropped call (timeout, lost slot) leaves the sink usable. What it had begun may or may not arrive.
+/// 2. An event reported as accepted is safe at the destination: the publisher marks it and never sends it again.
+/// 3. At most one event of an aggregate is refused in a call, and no later event of that aggregate was tried.
+/// 4. A dropped call (timeout, lost slot) leaves the sink usable. The events that it had begun to send may or may not arrive.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
     /// The destination's name in logs and errors; never a secret.
     fn name(&self) -> &str;
 
-    /// What it can take at once.
+    /// How much the sink accepts at once.
     fn limits(&self) -> SinkLimits {
         SinkLimits::default()
     }
 
-    /// Where within the sink an event goes, if parts of it may be down while others are up: a circuit is kept for each, up to 1,024 of them. Always the
-    /// same of the same event, short, and never a secret: it stands in the log. `None`: the sink is one destination.
+    /// The part of the sink that an event goes to, if parts can be down independently: each has its own circuit breaker, up to 1,024 of
+    /// them. It must be the same for the same event, short, and never a secret, because it is logged. `None`: the sink is one destination.
     fn destination(&self, event: &Delivery) -> Option<String> {
         let _ = event;
         None
     }
 
-    /// Contacts the destination, so that a start fails early. An error that is not retryable is for an operator: wrong credentials, a
-    /// missing stream.
+    /// Contacts the destination, so that problems appear at the start. An error that is not retryable needs an operator: wrong
+    /// credentials, a missing stream.
     async fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Sends a batch of one event or more, in order.
+    /// Sends a batch of one or more events, in order.
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance;
 }
 
@@ -189,8 +190,8 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
     }
 }
 
-/// Lets one blocking write happen at a time, in the order of the calls. A write that hangs keeps its turn even when its call is dropped, so
-/// that a later one never overtakes it, and at most one thread hangs with it.
+/// Runs one blocking write at a time, in the order of the calls. A write that hangs keeps its turn even when its call is dropped, so that
+/// a later one never overtakes it and at most one thread hangs.
 #[derive(Debug, Clone)]
 struct Turns(Arc<Semaphore>);
 

@@ -1,20 +1,20 @@
-//! Plain addresses of servers: `user@host:port`.
+//! Server addresses of the form `user@host:port`.
 
 use crate::{Error, ErrorKind, Result};
 
-/// What an address says.
+/// The parts of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerAddress {
     pub(super) tls: bool,
     pub(super) user: Option<String>,
     pub(super) host: String,
     pub(super) port: u16,
-    /// What stands behind the slash.
+    /// The part after the slash.
     pub(super) path: String,
 }
 
 impl ServerAddress {
-    /// Reads `scheme://user@host:port/path`; `schemes` are the plain one and the one with TLS, with their ports.
+    /// Parses `scheme://user@host:port/path`; `schemes` are the plain one and the one with TLS, with their default ports.
     pub(super) fn parse(url: &str, sink: &str, schemes: [(&str, u16); 2]) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the {sink} sink {what}"));
         let [(plain, _), (secure, _)] = schemes;
@@ -39,7 +39,7 @@ impl ServerAddress {
         }
     }
 
-    /// Host and port, for people.
+    /// Host and port, for messages.
     pub(super) fn place(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }

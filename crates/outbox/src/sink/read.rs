@@ -19,19 +19,19 @@ pub struct ReadEvent {
     pub event_type: String,
     /// The aggregate's key.
     pub key: String,
-    /// The place in the aggregate's order, from 1.
+    /// The position in the aggregate's order, from 1.
     pub sequence: u64,
-    /// The slot it was sent for.
+    /// The slot for which it was sent.
     pub slot: u32,
-    /// The epoch it was sent under.
+    /// The epoch under which it was sent.
     pub epoch: u64,
     /// The payload; JSON is text.
     pub payload: Payload,
-    /// Every attribute as it was written, without the data.
+    /// Every attribute as written, without the data.
     pub attributes: Map<String, Value>,
 }
 
-/// Reads the events of a file in their order, past empty and torn lines. Several files, or a file that grows, are read again and again.
+/// Reads the events of a file in order and skips empty and torn lines. For several files, or a file that grows, call it repeatedly.
 pub fn read_events(path: impl AsRef<Path>) -> io::Result<EventReader> {
     Ok(EventReader { lines: BufReader::new(File::open(path)?), line: Vec::new(), torn: 0 })
 }
@@ -45,7 +45,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// How many lines so far were neither empty nor an event.
+    /// The number of lines so far that were neither empty nor an event.
     pub const fn torn(&self) -> u64 {
         self.torn
     }

@@ -1,5 +1,5 @@
-//! Aggregates side by side, the events of each one after the other: for destinations that may take a later event and lose an earlier one
-//! when both are on their way.
+//! Sends aggregates concurrently and the events of each one after the other: for destinations that may accept a later event and lose an
+//! earlier one when both are in flight.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{Acceptance, Refusal};
 use crate::Delivery;
 
-/// No event of a batch is begun later than this after the batch; what is left comes in a later one. A batch of many events of one aggregate
-/// would otherwise be given up as a whole where a single answer takes long.
+/// No event of a batch is begun later than this after the batch; the rest is sent in a later batch. Otherwise a batch with many events of
+/// one aggregate would time out as a whole if single answers are slow.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Sends one event and waits until the destination has it.
@@ -24,7 +24,7 @@ pub(super) trait SendOne: Sync {
     async fn send(&self, event: &Delivery) -> Result<(), Refusal>;
 }
 
-/// Sends a batch. When `broken` ends, no answer comes any more: what has none is refused for that reason.
+/// Sends a batch. When `broken` resolves, no more answers arrive: every event without an answer is refused for that reason.
 pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl Future<Output = Refusal>) -> Acceptance {
     let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
     for event in batch {

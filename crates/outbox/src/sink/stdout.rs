@@ -19,12 +19,12 @@ pub struct StdoutSink {
 }
 
 impl StdoutSink {
-    /// Standard output; `source` is the `CloudEvents` attribute, say `/outbox/orders`.
+    /// Writes to standard output; `source` is the `CloudEvents` attribute, such as `/outbox/orders`.
     pub fn new(source: impl Into<String>) -> Self {
         Self { name: "stdout", ..Self::to(io::stdout(), source) }
     }
 
-    /// Any other stream.
+    /// Writes to any other stream.
     pub fn to(stream: impl Write + Send + 'static, source: impl Into<String>) -> Self {
         Self { name: "stream", source: source.into(), stream: Arc::new(Mutex::new(Box::new(stream))), turns: Turns::default() }
     }
@@ -37,7 +37,7 @@ impl StdoutSink {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         match stream.write_all(&lines).and_then(|()| stream.flush()) {
             Ok(()) => Acceptance::all(batch),
-            // How much arrived is unknown: the batch is repeated as a whole.
+            // How much arrived is unknown, so the whole batch is repeated.
             Err(error) => Acceptance::up_to(0, Refusal::retryable(format!("{}: {error}", self.name))),
         }
     }

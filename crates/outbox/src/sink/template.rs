@@ -1,10 +1,10 @@
-//! Names at a destination made from what an event says: `orders.{aggregatetype}.{aggregateid}`.
+//! Names at a destination that are built from an event's fields: `orders.{aggregatetype}.{aggregateid}`.
 
 use std::fmt::Write as _;
 
 use crate::{Delivery, Error, ErrorKind, Result};
 
-/// What a template may have in braces.
+/// The fields that a template may have in braces.
 const FIELDS: [(&str, Field); 5] = [
     ("aggregatetype", Field::AggregateType),
     ("aggregateid", Field::AggregateId),
@@ -28,10 +28,10 @@ enum TemplatePart {
     Field(Field),
 }
 
-/// A text with `{aggregatetype}`, `{aggregateid}`, `{type}`, `{id}` and `{shardslot}` in it.
+/// A text that may contain `{aggregatetype}`, `{aggregateid}`, `{type}`, `{id}` and `{shardslot}`.
 ///
-/// What an event puts in stands there escaped: everything but ASCII letters, digits, `-` and `_` becomes `%XX`, byte by byte. So an event
-/// cannot leave its place in the name, nor make two names one if another sign, such as a dot, stands between two fields.
+/// Values from an event are escaped: every byte except ASCII letters, digits, `-` and `_` becomes `%XX`. So a value cannot reach beyond
+/// its place in the name, and different values never produce the same name if another sign, such as a dot, separates two fields.
 ///
 /// ```
 /// use shardwise_outbox::exercise::deliveries;
@@ -45,13 +45,13 @@ enum TemplatePart {
 pub struct Template(Vec<TemplatePart>);
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: a brace without its other, or a name in braces that is not known.
+    /// [`ErrorKind::Settings`]: an unmatched brace, or an unknown name in braces.
     pub fn parse(text: &str) -> Result<Self> {
-        // What is not understood is not shown: a URL may have a secret anywhere.
+        // The wrong part is not shown: a URL may contain a secret anywhere.
         let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the template {what}"));
         let (mut pieces, mut rest) = (Vec::new(), text);
         while let Some((before, behind)) = rest.split_once('{') {
@@ -81,15 +81,15 @@ impl Template {
                 TemplatePart::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
                 TemplatePart::Field(Field::EventType) => escape(&event.event_type, &mut name),
                 TemplatePart::Field(Field::Id) => escape(&event.id, &mut name),
-                // Writing to a text does not fail.
+                // Writing to a String does not fail.
                 TemplatePart::Field(Field::Slot) => drop(write!(name, "{}", event.slot)),
             }
         }
         name
     }
 
-    /// What tells an event's kind from others, without the rest of the name, which may have a secret in it; `None` if the template has nothing like that.
-    /// Where all of a kind go may be down alone.
+    /// The event's aggregate type and type, as far as the template has them; `None` if it has neither. All events with the same value may
+    /// fail together. The rest of the name is left out because it may contain a secret.
     pub fn destination(&self, event: &Delivery) -> Option<String> {
         let mut name = String::new();
         for piece in &self.0 {
@@ -106,8 +106,8 @@ impl Template {
         (!name.is_empty()).then_some(name)
     }
 
-    /// Whether no two aggregates have a name in common, and all events of one have the same. Fields stand apart only if something is between
-    /// them that none of them can have, such as a dot.
+    /// Whether different aggregates never share a name, and all events of one aggregate have the same name. Two fields are separated only
+    /// by a sign that cannot occur in a value, such as a dot.
     pub fn is_per_aggregate(&self) -> bool {
         let told = self.has(Field::AggregateType) && self.has(Field::AggregateId) && !self.has(Field::EventType) && !self.has(Field::Id);
         told && self.are_fields_apart()
@@ -125,12 +125,12 @@ impl Template {
         true
     }
 
-    /// Whether all events of a name are of one slot.
+    /// Whether all events with the same name belong to one slot.
     pub fn is_per_slot(&self) -> bool {
         self.has(Field::Slot)
     }
 
-    /// What all its names look like: the words between separators, `*` for those that events put something into.
+    /// The pattern of all its names: the words between separators, with `*` for words that contain a field.
     pub fn pattern(&self, separator: char) -> String {
         let text: String = self.0.iter().map(|piece| if let TemplatePart::Text(text) = piece { text } else { "\0" }).collect();
         let words: Vec<_> = text.split(separator).map(|word| if word.contains('\0') { "*" } else { word }).collect();
@@ -142,7 +142,7 @@ impl Template {
     }
 }
 
-/// What stands in a name as it is.
+/// Whether a value's byte stays unescaped in a name.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }

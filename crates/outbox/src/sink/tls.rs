@@ -2,7 +2,7 @@
 
 pub use shardwise::discovery::tls::TlsFiles;
 
-/// What connections are made with. Where TLS is not `needed`, a machine without trusted CAs is no error.
+/// The TLS configuration of connections. If TLS is not `needed`, a machine without trusted CAs is not an error.
 #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
 pub(super) fn client_config(files: &TlsFiles, needed: bool) -> crate::Result<rustls::ClientConfig> {
     use shardwise::discovery::tls::SystemTrust;

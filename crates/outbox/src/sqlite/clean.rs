@@ -1,5 +1,5 @@
-//! What falls due now and then: events that were set aside long ago, aggregates without events, old lines of the record. What is to go is
-//! looked up without the write lock, and looked at again under it.
+//! Periodic cleaning: expired events that were set aside, aggregates without events, old audit entries. Candidates are looked up without
+//! the write lock and checked again under it.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
 use crate::store::CleanResult;
 
-/// Batches of one kind at one time, and how long they may take together.
+/// The most batches of one kind in one call, and how long they may take together.
 const BATCHES: usize = 20;
 const WITHIN: Duration = Duration::from_secs(3);
 const YEAR_MS: i64 = 365 * 24 * 3_600 * 1_000;
@@ -19,7 +19,7 @@ const YEAR_MS: i64 = 365 * 24 * 3_600 * 1_000;
 /// ?1 the oldest time to keep (ms), ?2 how many.
 const OLD: &str =
     "SELECT position FROM outbox INDEXED BY outbox_parked WHERE parked_at < ?1 AND parked_at IS NOT NULL ORDER BY parked_at LIMIT ?2";
-/// ?1 positions as a JSON list, ?2 the oldest time to keep, ?3 now. Each leaves a line: it was never delivered.
+/// ?1 positions as a JSON list, ?2 the oldest time to keep, ?3 now. Each event leaves an audit entry, because it was never delivered.
 const NOTE: &str = "INSERT INTO outbox_audit (at, who, action, event, key, seq, why)
     SELECT ?3, 'retention', 'expire', id, aggregatetype || '/' || aggregateid, seq, coalesce(parked_error, '')
     FROM outbox WHERE position IN (SELECT value FROM json_each(?1)) AND parked_at < ?2";
@@ -87,7 +87,7 @@ async fn expire(store: &SqliteStore, oldest_kept: i64, limit: i64) -> Result<u64
     Ok(expired)
 }
 
-/// Answers how many were forgotten, and where to go on.
+/// Returns the number of forgotten aggregates, and where to continue.
 async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<(u64, Option<i64>)> {
     let (looked_at, last): (i64, Option<i64>) = sqlx::query_as(WINDOW).bind(after).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let Some(last) = last else { return Ok((0, None)) };

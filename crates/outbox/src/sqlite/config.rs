@@ -1,4 +1,4 @@
-//! Where the file is and how it is opened.
+//! Where the database file is and how to open it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use shardwise::discovery::Clock;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
-/// Where the file is and how it is used.
+/// Where the database file is and how it is used.
 #[derive(Debug, Clone)]
 pub struct SqliteConfig {
     pub(super) path: PathBuf,
@@ -34,13 +34,13 @@ impl SqliteConfig {
         Self { busy_timeout, ..self }
     }
 
-    /// The most pages (4 KiB each unless the file says otherwise) the file may grow to through this store.
+    /// The most pages (4 KiB each unless the file has another size) to which this store may grow the file.
     #[must_use]
     pub fn pages_max(self, pages_max: u32) -> Self {
         Self { pages_max: Some(pages_max), ..self }
     }
 
-    /// Another clock and boot id than the machine's, for tests. Processes that share a file must share both.
+    /// Replaces the machine's clock and boot id, for tests. Processes that share a file must share both.
     #[must_use]
     pub fn clock(self, clock: Clock, boot_id: impl Into<String>) -> Self {
         Self { clock, boot_id: boot_id.into(), ..self }
@@ -72,8 +72,8 @@ impl<P: Into<PathBuf>> From<P> for SqliteConfig {
     }
 }
 
-/// The kernel's id of this boot. Elsewhere than on Linux there is none; readings from another boot then show only as lying ahead.
-/// The fence's SQL knows the word for that.
+/// The kernel's id of this boot. Systems other than Linux have none; a time from another boot is then recognized only if it lies in the
+/// future. The SQL of the fence knows this placeholder.
 fn machine_boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! What an operator does with dead letters: each a transaction under the write lock, with its line in the record.
+//! An operator's actions on dead letters: each is one transaction under the write lock, with its audit entry.
 
 use std::time::Duration;
 
@@ -27,22 +27,23 @@ const PARKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.typ
 const FIND: &str = "SELECT o.position, o.aggregate, CAST(a.key AS BLOB), o.seq, o.parked_at IS NOT NULL
     FROM outbox AS o CROSS JOIN outbox_aggregate AS a WHERE o.id = ?1 AND a.id = o.aggregate";
 
-/// ?1 aggregate, ?2 sequence, ?3 up to where the aggregate is done from now on. Only if that event is at the head, and blocked.
+/// ?1 aggregate, ?2 sequence, ?3 the sequence through which the aggregate is done from now on. Applies only if that event is at the head
+/// and blocked.
 const RELEASE_HEAD: &str = "UPDATE outbox_aggregate
     SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = ?3
     WHERE id = ?1 AND blocked_at IS NOT NULL
       AND ?2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = ?1 AND o.seq > outbox_aggregate.done_seq)";
 
-/// ?1 aggregate. What its holder has in its hands is not written any more: the epoch is another one.
+/// ?1 aggregate. Raises the slot's epoch, so that its holder can no longer mark the events it has in memory.
 const FENCE: &str = "UPDATE outbox_slot SET epoch = epoch + 1, incarnation = NULL
     WHERE (SELECT hash FROM outbox_aggregate WHERE id = ?1) BETWEEN hash_from AND hash_to";
 
-/// ?1 aggregate, ?2 from this sequence on, ?3 up to where they were delivered, ?4 how far the sequences move.
+/// ?1 aggregate, ?2 from this sequence on, ?3 the last delivered sequence, ?4 by how much the sequences rise.
 const MOVE: &str = "UPDATE outbox
     SET replayed = iif(seq <= ?3, coalesce(replayed, seq), replayed), parked_at = NULL, parked_error = NULL, seq = seq + ?4
     WHERE aggregate = ?1 AND seq >= ?2";
 
-/// ?1 aggregate, ?2 up to where it is done, ?3 its newest sequence.
+/// ?1 aggregate, ?2 the sequence through which it is done, ?3 its newest sequence.
 const REWIND: &str = "UPDATE outbox_aggregate
     SET done_seq = ?2, last_seq = ?3, blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL,
         attempted_at = NULL, last_error = NULL
@@ -85,7 +86,7 @@ pub(super) async fn list(store: &SqliteStore, key: Option<&str>, limit: usize) -
     Ok(letters)
 }
 
-/// An event as an operator names it.
+/// An event as an operator identifies it.
 struct SqliteEventRow {
     position: i64,
     aggregate: i64,
@@ -111,7 +112,7 @@ async fn note(conn: &mut SqliteConnection, by: &Signature, action: &str, id: &st
     note.bind(by.why()).execute(conn).await.map(drop)
 }
 
-/// Whether the event was the blocked head; if so, its aggregate goes on behind `done`.
+/// Returns whether the event was the blocked head; if so, its aggregate continues behind `done`.
 async fn release(conn: &mut SqliteConnection, found: &SqliteEventRow, done: i64) -> Result<bool, sqlx::Error> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).execute(conn).await?;
     Ok(released.rows_affected() > 0)

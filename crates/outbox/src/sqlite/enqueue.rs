@@ -8,7 +8,7 @@ use super::error::classify;
 use super::to_ordered;
 use crate::{Error, ErrorKind, NewEvent, Payload, Result};
 
-/// Does what the trigger does for a new aggregate, with the hash, which the trigger cannot know.
+/// Does the work of the trigger for a new aggregate, including the hash, which the trigger cannot compute.
 const PLACE: &str = "INSERT INTO outbox_aggregate (key, hash) VALUES (?1, ?2)
     ON CONFLICT (key) DO UPDATE SET hash = excluded.hash WHERE hash IS NULL";
 
@@ -16,12 +16,12 @@ const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, 
 
 /// Writes one event in the caller's transaction, and returns its id. Nothing is sent unless the transaction commits.
 ///
-/// Writers of one aggregate wait for each other until commit; a transaction that writes to several aggregates should do so in the order
-/// of their keys. A refused event (kind `Event`) leaves the transaction usable; after any other failure drop it and begin another one.
+/// Writers of one aggregate wait for each other until commit; a transaction that writes to several aggregates should do so in the order of
+/// their keys. A refused event (kind `Event`) leaves the transaction usable; after any other failure drop it and begin another one.
 ///
-/// Where a full disk or an I/O error ends a transaction, SQLite has rolled back by itself and the driver goes on counting it: every later
-/// `begin_with` on that connection fails. [`SqliteStore::begin`](super::SqliteStore::begin) and all of this crate close such a connection; a pool of
-/// the application does it like this:
+/// If a full disk or an I/O error ends a transaction, SQLite rolls back by itself while the driver still counts it as open: every later
+/// `begin_with` on that connection fails. [`SqliteStore::begin`](super::SqliteStore::begin) and all of this crate close such a connection;
+/// a pool of the application can do so as follows:
 ///
 /// ```
 /// use sqlx::Connection;
@@ -60,7 +60,7 @@ pub async fn enqueue(conn: &mut SqliteConnection, event: NewEvent) -> Result<Str
     Ok(id)
 }
 
-/// The trigger would refuse it too; this one knows the numbers.
+/// Refuses a payload that is too large. The trigger would refuse it too, but this error contains the numbers.
 async fn refuse_too_large(conn: &mut SqliteConnection, event: &NewEvent) -> Result<()> {
     let limit: i64 = sqlx::query_scalar("SELECT payload_bytes_max FROM outbox_meta").fetch_one(conn).await.map_err(|e| classify(&e))?;
     let bytes = event.payload.len();

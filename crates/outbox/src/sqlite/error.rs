@@ -1,11 +1,11 @@
-//! What SQLite's answers mean to the operator, and what to do.
+//! Errors for SQLite's answers: what they mean to the operator, and what to do.
 
 use std::path::Path;
 
 use super::SqliteStore;
 use crate::{Error, ErrorKind, Result};
 
-/// Turns sqlx's errors into ours, with the file's name.
+/// Converts errors of sqlx into errors of this crate, with the file's name.
 pub(super) trait SqliteErrorContext<T> {
     fn at(self, store: &SqliteStore) -> Result<T>;
 }
@@ -34,7 +34,7 @@ pub(super) fn store_error(path: &Path, error: &sqlx::Error) -> Error {
     locate(classify(error), path)
 }
 
-/// The primary result code: the low byte of what SQLite reports.
+/// The primary result code: the low byte of SQLite's code.
 fn code(error: &sqlx::Error) -> Option<i32> {
     let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(code & 0xff)
@@ -67,7 +67,7 @@ pub(super) fn classify(error: &sqlx::Error) -> Error {
     }
 }
 
-/// A refused insert, in the constraint's own words.
+/// A refused insert, in the words of the constraint.
 fn constraint(message: &str) -> Error {
     let words = message.strip_prefix("CHECK constraint failed: ").or_else(|| message.strip_prefix("outbox: ")).unwrap_or(message);
     let text = match words {
@@ -77,7 +77,7 @@ fn constraint(message: &str) -> Error {
     Error::new(ErrorKind::Event, text)
 }
 
-/// What SQLite would only call "unable to open" is told apart beforehand.
+/// Distinguishes causes that SQLite would only report as "unable to open".
 pub(super) fn check_path(path: &Path, create: bool) -> Result<()> {
     let wrong = |kind, text: &str| Err(Error::new(kind, format!("outbox {}: {text}", path.display())));
     if path.is_dir() {

@@ -1,7 +1,7 @@
-//! Publishers and slots: who is alive, and who holds what under which epoch.
+//! Publishers and slots: which publishers are alive, and which publisher holds which slot under which epoch.
 //!
-//! One clause decides whether a publisher lives, here and in `status`: same boot, and seen within its TTL or after the reading it is
-//! compared with. Only where there is no boot id may it not be seen later by more than its TTL: that is what another boot looks like.
+//! One clause decides whether a publisher is alive, here and in `status`: it was seen in the same boot, and within its TTL or after the
+//! time it is compared with. Without a boot id a publisher seen more than its TTL in the future is dead: that is how another boot looks.
 
 use serde_json::json;
 use shardwise::core::slot_start;
@@ -13,7 +13,7 @@ use super::{SqliteStore, nanos, to_ordered, unsigned};
 use crate::store::{Hold, PublisherRegistration, TouchReply};
 use crate::{Error, ErrorKind, Result};
 
-/// Whether the publisher `$p` lives, by the boot id, the present moment and how many TTLs it may not have been seen.
+/// Whether the publisher `$p` is alive, by the boot id, the present time and the number of TTLs within which it must have been seen.
 #[rustfmt::skip]
 macro_rules! alive {
     ($p:literal, $boot_id:literal, $now:literal, $ttls:literal) => {
@@ -32,24 +32,26 @@ pub(super) use alive;
 const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, boot_id, seen_at, ttl) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, boot_id = excluded.boot_id, ttl = excluded.ttl";
 
-/// ?1 boot id, ?2 now, ?3 own incarnation.
+/// ?1 boot id, ?2 now, ?3 this publisher's incarnation.
 const OTHERS_ALIVE: &str =
     concat!("SELECT publisher FROM outbox_publisher p WHERE p.incarnation <> ?3 AND ", alive!("p", "?1", "?2"), " LIMIT 1");
 
-/// ?1 boot id, ?2 now. Rows of the dead that hold nothing; those that do are kept until their slots are taken.
+/// ?1 boot id, ?2 now. Deletes dead publishers that hold nothing; the others are kept until their slots are taken.
 const FORGET: &str = concat!(
     "DELETE FROM outbox_publisher AS p WHERE NOT (",
     alive!("p", "?1", "?2", 10),
     ") AND NOT EXISTS (SELECT 1 FROM outbox_slot s WHERE s.incarnation = p.incarnation)"
 );
 
-/// ?1 incarnation, ?2 now, ?3 boot id, ?4 slots. Under another number of slots a slot is another thing: unknown.
+/// ?1 incarnation, ?2 now, ?3 boot id, ?4 slots. With another number of slots the publisher counts as unknown, because its slots are
+/// different ranges.
 const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = max(seen_at, ?2)
     WHERE incarnation = ?1 AND boot_id = ?3 AND (SELECT slots FROM outbox_meta) = ?4";
 
 const HELD: &str = "SELECT slot, epoch FROM outbox_slot INDEXED BY outbox_slot_of WHERE incarnation = ?1 ORDER BY slot";
 
-/// ?1 slots as a JSON list, ?2 incarnation, ?3 boot id, ?4 now, ?5 number of slots. What may be taken: free, mine, or its holder's gone.
+/// ?1 slots as a JSON list, ?2 incarnation, ?3 boot id, ?4 now, ?5 number of slots. Selects slots that are free, already held by this
+/// publisher, or whose holder is dead.
 macro_rules! takeable {
     () => {
         concat!(
@@ -67,8 +69,8 @@ macro_rules! takeable {
 const ANY_TAKEABLE: &str = concat!("SELECT 1 FROM outbox_slot WHERE ", takeable!(), " LIMIT 1");
 const TAKE: &str = concat!("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = ?2 WHERE ", takeable!(), " RETURNING slot, epoch");
 
-/// ?1 holds as JSON pairs, ?2 incarnation. The list drives: its loop is the outer one by `CROSS JOIN`, and the row that is written is found by its
-/// key. Left to itself and without statistics, SQLite walks the list once for each slot of the publisher.
+/// ?1 holds as JSON pairs, ?2 incarnation. `CROSS JOIN` makes the list the outer loop, and the row to write is found by its key.
+/// Otherwise, without statistics, SQLite scans the list once for each slot of the publisher.
 const RELEASE: &str = "UPDATE outbox_slot NOT INDEXED SET incarnation = NULL WHERE slot IN (
         SELECT s.slot FROM json_each(?1) AS h CROSS JOIN outbox_slot AS s NOT INDEXED
         WHERE s.slot = h.value ->> 0 AND s.epoch = h.value ->> 1 AND s.incarnation = ?2)";
@@ -83,7 +85,7 @@ pub(super) async fn register(store: &SqliteStore, me: &PublisherRegistration) ->
     tx.commit().await.at(store)
 }
 
-/// Keeps the recorded number of slots, or changes it if no other publisher lives.
+/// Keeps the recorded number of slots, or changes it if no other publisher is alive.
 async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &PublisherRegistration, now: i64) -> Result<()> {
     let recorded: Option<i64> =
         sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await.map_err(|e| classify(&e))?;
@@ -102,7 +104,7 @@ async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &P
     lay_out(conn, me.slots).await.map_err(|e| classify(&e))
 }
 
-/// A row for every slot. All epochs end above every epoch there ever was, so that no former holder's fence fits.
+/// Creates a row for every slot. Each epoch is set above every earlier epoch, so that no former holder's fence matches.
 async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Error> {
     let arcs: Vec<_> = (0..slots)
         .map(|slot| {
@@ -120,7 +122,7 @@ async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Er
 }
 
 pub(super) async fn touch(store: &SqliteStore, me: &PublisherRegistration) -> Result<TouchReply> {
-    // The time of the touch is the time of its beginning, however long the lock is waited for.
+    // The touch counts from its beginning, however long it waits for the lock.
     let now = store.boot_nanos();
     let touch = || {
         let touch = sqlx::query(TOUCH).bind(me.incarnation.to_string()).bind(now);
@@ -145,12 +147,12 @@ fn hold(row: &sqlx::sqlite::SqliteRow) -> Result<Hold, sqlx::Error> {
 pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
     let (wanted, incarnation) = (json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
     let boot_id = &store.config.boot_id;
-    // A look without the write lock first: this is asked every few milliseconds while the former holder finishes.
+    // Check without the write lock first: this runs every few milliseconds while the former holder finishes.
     let look = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos()).bind(me.slots);
     if look.fetch_optional(&store.readers).await.at(store)?.is_none() {
         return Ok(Vec::new());
     }
-    // Every turn of the wait for the lock reads the clock anew.
+    // Each attempt to get the lock reads the clock again.
     let take = || {
         let take = sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos());
         take.bind(me.slots).fetch_all(&store.writer)

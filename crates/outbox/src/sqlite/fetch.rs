@@ -1,7 +1,8 @@
-//! Reading what is pending: by the publisher's slots, each a range of the index of pending aggregates.
+//! Reading pending events by the publisher's slots: each slot is a range of the index of pending aggregates.
 //!
-//! Neither other slots' rows nor rows behind a blocked head are looked at: the first are outside the ranges, the second not in the
-//! index. Heads that wait for a retry are in an index by the time of it. The loops are nested by `CROSS JOIN` and the index is named, so that no statistics can turn them around; a test reads the plan.
+//! Rows of other slots are outside the ranges, and aggregates with a blocked head are not in the index, so neither is visited. Heads that
+//! wait for a retry are in an index by retry time. `CROSS JOIN` fixes the nesting of the loops and the index is named, so that statistics
+//! cannot change the plan; a test reads the plan.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::store::sql::{around, from_ordered, unsigned};
 use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, Hold, PublisherRegistration};
 use crate::{Delivery, Payload, Result};
 
-/// What a reading returns of a slot `s`, an aggregate `a` and an event `o`.
+/// The columns of a reading, from a slot `s`, an aggregate `a` and an event `o`.
 #[rustfmt::skip]
 macro_rules! columns {
     () => {
@@ -47,7 +48,7 @@ pub const FETCH: &str = concat!(
     LIMIT ?6"
 );
 
-/// The heads whose retry is due, and no event behind them: ?2 and ?3 first and last time of it (ms), the others as for [`FETCH`].
+/// The heads whose retry is due, without the events behind them: ?2 and ?3 first and last retry time (ms), the others as for [`FETCH`].
 pub const DUE: &str = concat!(
     columns!(),
     "FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_waiting
@@ -72,13 +73,13 @@ pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, reque
         former: HashSet::new(),
     };
     let now = unix_ms();
-    // A retry further ahead than any can be means that the wall clock was set back. Retries leave room for others.
+    // A retry further in the future than possible means that the wall clock was set back. Retries leave room for other events.
     for due in [(i64::MIN, now), (now.saturating_add(retry_ahead_max_ms() + 1), i64::MAX)] {
         let room = events_max.div_ceil(2).min(reading.events_left);
         read(store, DUE, me, request, due, room, &mut reading).await?;
     }
     let retries_left = events_max - reading.events_left >= events_max.div_ceil(2);
-    // Where only retries were read, the others' turn is where it was.
+    // If only retries were read, the cursor stays where it was.
     reading.last_hash = None;
     let resume = |last: Option<i64>| Some(last.map(from_ordered).or(request.after).unwrap_or(u64::MAX));
     for range in around(request.after) {
@@ -90,7 +91,7 @@ pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, reque
     Ok(FetchResult { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs })
 }
 
-/// Reads one range of hashes or times; answers whether it was read to its end.
+/// Reads one range of hashes or times; returns whether it was read to its end.
 async fn read(
     store: &SqliteStore,
     statement: &'static str,
@@ -124,7 +125,8 @@ struct SqliteRunCollector {
     bytes_left: usize,
     runs: Vec<EventRun>,
     last_hash: Option<i64>,
-    /// Aggregates of former statements. What came of them between two statements is the next reading's: here an event would come twice.
+    /// Aggregates of earlier statements. Events written between two statements are left for the next reading; otherwise an event would
+    /// come twice.
     former: HashSet<i64>,
 }
 
@@ -139,7 +141,7 @@ impl SqliteRunCollector {
             self.runs.push(new_run(row, aggregate, now)?);
             self.last_hash = Some(row.try_get(3)?);
         }
-        // Rows deleted by hand leave the place of an event empty, and then even the row counts against the limit.
+        // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
         self.events_left -= 1;
         let Some(sequence) = row.try_get::<Option<i64>, _>(10)? else { return Ok(()) };
         if let Some(run) = self.runs.last_mut() {
@@ -155,7 +157,7 @@ impl SqliteRunCollector {
 fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<EventRun, sqlx::Error> {
     let ago = |since: Option<i64>| since.map(|since| Duration::from_millis(unsigned(now - since)));
     let last = unsigned(row.try_get(5)?);
-    // Where the window behind the mark is empty, the first event further on: what is missing before it was deleted by hand.
+    // If the window behind the mark is empty, the next event further on: those missing before it were deleted by hand.
     let further: Option<i64> = row.try_get(19)?;
     let through = match (row.try_get::<Option<i64>, _>(10)?, further) {
         (Some(_), _) => unsigned(row.try_get(4)?),
@@ -194,7 +196,8 @@ fn delivery(row: &SqliteRow, hold: Hold, aggregate: i64, sequence: u64) -> Resul
     })
 }
 
-/// SQLite does not check that text is UTF-8; what is not becomes replacement characters rather than an error that would stop everything.
+/// SQLite does not check that text is UTF-8; invalid bytes become replacement characters instead of an error, which would stop the whole
+/// outbox.
 fn text(row: &SqliteRow, column: usize) -> Result<String, sqlx::Error> {
     let bytes: &[u8] = row.try_get(column)?;
     Ok(String::from_utf8_lossy(bytes).into_owned())

@@ -1,4 +1,4 @@
-//! Who holds each slot by the fence, for people and programs that watch.
+//! The holder of each slot according to the fence, for operators and monitoring.
 
 use sqlx::Row;
 
@@ -16,16 +16,16 @@ const HOLDERS: &str = "
 pub struct SlotHolder {
     /// The slot.
     pub slot: u32,
-    /// Under which epoch it is, or was last, held.
+    /// The epoch under which it is, or was last, held.
     pub epoch: u64,
-    /// The holder's incarnation in hexadecimal; `None` if the slot was given back.
+    /// The holder's incarnation in hexadecimal; `None` if the slot was released.
     pub incarnation: Option<String>,
-    /// The holder's name, as long as the store knows the publisher. That it is named does not say that it is alive.
+    /// The holder's name, as long as the store knows the publisher, which may be dead.
     pub publisher: Option<String>,
 }
 
 impl SqliteStore {
-    /// Every slot that was ever taken and who holds it now, in the order of the slots.
+    /// Every slot that was ever taken and its present holder, in the order of the slots.
     pub async fn holders(&self) -> Result<Vec<SlotHolder>> {
         let rows = sqlx::query(HOLDERS).fetch_all(&self.readers).await.at(self)?;
         rows.iter().map(holder).collect::<Result<_, sqlx::Error>>().at(self)

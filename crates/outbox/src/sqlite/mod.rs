@@ -1,8 +1,8 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
-//! Each file here is one concern: `config` (which file, and how it is opened), `schema` (migrations), `fence` (publishers and slots),
-//! `fetch`, `record`, `sweep` (retention), `clean` (what falls due now and then), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`, `restored` (lifting numbers after a restore), `enqueue`, `error` (what SQLite's codes mean to the
-//! operator).
+//! Each file has one concern: `config` (which file, and how to open it), `schema` (migrations), `fence` (publishers and slots), `fetch`,
+//! `record`, `sweep` (retention), `clean` (periodic cleaning), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`,
+//! `restored` (raising numbers after a restore), `enqueue`, `error` (the meaning of SQLite's codes).
 
 mod clean;
 mod config;
@@ -47,7 +47,7 @@ use crate::store::{
 };
 use crate::{ErrorKind, NewEvent, Result, private_file};
 
-/// How long one turn of waiting for the write lock takes inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
+/// The duration of one attempt to get the write lock inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
 const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
 
 /// An outbox in a SQLite file. Cheap to clone; clones share their connections: one that writes, two that read, one that watches.
@@ -56,22 +56,22 @@ pub struct SqliteStore {
     config: SqliteConfig,
     writer: SqlitePool,
     readers: SqlitePool,
-    /// A connection of its own, because `PRAGMA data_version` tells of the commits of *other* connections.
+    /// A separate connection, because `PRAGMA data_version` reports the commits of *other* connections.
     watcher: SqlitePool,
-    /// Behind this aggregate the search for idle ones goes on.
+    /// The search for idle aggregates continues behind this one.
     forget_after: Arc<Mutex<i64>>,
 }
 
 impl SqliteStore {
-    /// Opens an outbox that [`SqliteStore::init`] has made. Fails without creating anything if there is none, or one of another schema.
+    /// Opens an outbox created by [`SqliteStore::init`]. Fails without creating anything if there is none, or one with another schema.
     pub async fn open(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), false).await?;
         schema::check(&store.readers).await.at(&store)?;
         Ok(store)
     }
 
-    /// Creates the file, for this user only, if there is none (its directory must exist), and the outbox's tables in it or what they lack. Harmless on an
-    /// outbox that is up to date; a newer schema is an error.
+    /// Creates the file, for this user only, if it does not exist (its directory must exist), and the outbox's tables that are missing.
+    /// Does nothing to an outbox that is up to date; a newer schema is an error.
     pub async fn init(config: impl Into<SqliteConfig>) -> Result<Self> {
         let store = Self::connect(config.into(), true).await?;
         schema::migrate(&store.readers).await.at(&store)?;
@@ -81,11 +81,11 @@ impl SqliteStore {
     async fn connect(config: SqliteConfig, create: bool) -> Result<Self> {
         error::check_path(&config.path, create)?;
         if create {
-            // Whatever keeps it from being made, SQLite says it better.
+            // SQLite reports a failure more clearly.
             let _ = private_file::make(&config.path);
         }
         let options = config.connect_options(create);
-        // A lock is waited for inside SQLite; a connection only for as long as the calls before.
+        // Waiting for a lock happens inside SQLite; waiting for a connection lasts only as long as the calls before.
         let wait = config.busy_timeout * 4 + Duration::from_secs(1);
         let pool = |connections| {
             SqlitePoolOptions::new()
@@ -96,7 +96,7 @@ impl SqliteStore {
                 .test_before_acquire(false)
                 .after_release(|connection, _| Box::pin(is_sound(connection)))
         };
-        // The writer tries for the lock in short turns, see [`SqliteStore::when_free`].
+        // The writer tries to get the lock in short attempts, see [`SqliteStore::when_free`].
         let in_turns =
             pool(1).after_connect(|connection, _| Box::pin(async { sqlx::query(LOCK_TURN).execute(connection).await.map(drop) }));
         let writer = in_turns.connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
@@ -114,9 +114,9 @@ impl SqliteStore {
         })
     }
 
-    /// Repeats a write that found the file locked, for at most the busy timeout. `SQLite` itself waits in ever longer sleeps, up to
-    /// 100 ms: among several publishers that write all the time, a sleeper may find the lock taken again for seconds, and a handover or a
-    /// takeover waits with it. Short turns give everybody the same chance.
+    /// Repeats a write that found the file locked, for at most the busy timeout. `SQLite` itself waits in increasing sleeps, up to 100 ms:
+    /// among several publishers that write all the time, a sleeper may find the lock taken again for seconds, which delays a handover or a
+    /// takeover. Short attempts give all writers the same chance.
     async fn when_free<T, W>(&self, write: impl Fn() -> W) -> Result<T, sqlx::Error>
     where
         W: Future<Output = Result<T, sqlx::Error>>,
@@ -130,8 +130,8 @@ impl SqliteStore {
         }
     }
 
-    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own. After a failed statement drop it, and begin another one:
-    /// SQLite may have rolled back by itself, and what is written then is committed at once.
+    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own. After a failed statement drop it and begin
+    /// another one: SQLite may have rolled back by itself, and later statements would then be committed immediately.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
         self.when_free(|| self.writer.begin_with("BEGIN IMMEDIATE")).await.at(self)
     }
@@ -141,7 +141,7 @@ impl SqliteStore {
         tx.commit().await.at(self)
     }
 
-    /// Writes events in one transaction of their own, and returns their ids.
+    /// Writes events in one transaction and returns their ids.
     pub async fn enqueue_all(&self, events: Vec<NewEvent>) -> Result<Vec<String>> {
         let mut tx = self.begin().await?;
         let mut ids = Vec::with_capacity(events.len());
@@ -152,8 +152,8 @@ impl SqliteStore {
         Ok(ids)
     }
 
-    /// Writes events in one transaction of their own, and answers for each with its id, or why it was refused (kind `Event`); the others
-    /// are written all the same.
+    /// Writes events in one transaction, and returns for each its id or the reason why it was refused (kind `Event`); a refused event does
+    /// not prevent the others.
     pub async fn enqueue_each(&self, events: Vec<NewEvent>) -> Result<Vec<Result<String>>> {
         let mut tx = self.begin().await?;
         let mut answers = Vec::with_capacity(events.len());
@@ -168,8 +168,9 @@ impl SqliteStore {
         Ok(answers)
     }
 
-    /// Lifts every epoch above `epoch_above` and every key's next sequence above `sequence_above`, at most [`ABOVE_MAX`](crate::store::ABOVE_MAX)
-    /// each: what consumers have seen before commits were lost. Slots are taken from their holders. `operations.md` says when and how.
+    /// Raises every epoch above `epoch_above` and every key's next sequence above `sequence_above`, the highest numbers that consumers saw
+    /// before commits were lost; at most [`ABOVE_MAX`](crate::store::ABOVE_MAX) each. Slots are taken from their holders. `operations.md`
+    /// has the procedure.
     ///
     /// # Errors
     ///
@@ -190,14 +191,14 @@ impl SqliteStore {
         self.writer.close().await;
     }
 
-    /// The present moment on the fence's clock, in nanoseconds.
+    /// The present time on the fence's clock, in nanoseconds.
     fn boot_nanos(&self) -> i64 {
         i64::try_from(self.config.clock.now().as_nanos()).unwrap_or(i64::MAX)
     }
 }
 
-/// Whether a connection that comes back may be used again. Where SQLite has rolled back by itself (the disk is full or reports an error), the driver's
-/// own ROLLBACK fails, and it goes on counting a transaction that is over: every BEGIN on that connection would fail for ever.
+/// Whether a returned connection can be used again. After SQLite has rolled back by itself (the disk is full or reports an error), the
+/// driver's own ROLLBACK fails, and it still counts the transaction as open: every BEGIN on that connection would fail.
 async fn is_sound(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     // Runs the rollback of a transaction that was dropped.
     connection.ping().await?;
@@ -208,12 +209,12 @@ async fn is_sound(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error
     Ok(sound)
 }
 
-/// A retry further ahead than this, in milliseconds, means that the wall clock was set back: it is due.
+/// A retry further in the future than this, in milliseconds, is due: it means that the wall clock was set back.
 fn retry_ahead_max_ms() -> i64 {
     2 * millis(RETRY_DELAY_MAX)
 }
 
-/// Milliseconds since 1970: for retries, retention and people, where a clock that is set may do no harm.
+/// Milliseconds since 1970: for retries, retention and display, where a changed clock does no harm.
 fn unix_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

@@ -1,4 +1,4 @@
-//! Writing what became of events, under the fence: one transaction for a whole batch.
+//! Recording the outcomes of events under the fence: one transaction for a whole batch.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::Result;
 use crate::store::sql::{changes, done_through, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
-/// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. One row an aggregate, not one an event. What
-/// is marked already is left alone, head and all: this may come twice, and late. Each other outcome of a current hold changes exactly one row, so
-/// their number shows whether any was fenced.
+/// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. Updates one row for each aggregate, not for each
+/// event. An outcome that was already applied changes nothing, so a late or repeated call is harmless. Each other outcome of a current
+/// hold changes exactly one row, so their number shows whether any was fenced.
 const MARK: &str = "UPDATE outbox_aggregate
     SET done_seq = m.through, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, retry_at = NULL, last_error = NULL
     FROM (SELECT value ->> 0 AS aggregate, value ->> 1 AS slot, value ->> 2 AS epoch, value ->> 3 AS through FROM json_each(?1)) AS m
@@ -21,7 +21,7 @@ const MARK: &str = "UPDATE outbox_aggregate
     WHERE s.slot = m.slot AND s.epoch = m.epoch AND s.incarnation = ?2
       AND outbox_aggregate.id = m.aggregate AND outbox_aggregate.done_seq < m.through";
 
-/// The same list; deletes what was just marked.
+/// The same list; deletes the events just marked.
 const DELETE: &str = "DELETE FROM outbox WHERE position IN (
     SELECT o.position
     FROM (SELECT value ->> 0 AS aggregate, value ->> 3 AS through FROM json_each(?1)) AS m
@@ -29,7 +29,7 @@ const DELETE: &str = "DELETE FROM outbox WHERE position IN (
     CROSS JOIN outbox AS o INDEXED BY outbox_in_order
     WHERE a.id = m.aggregate AND a.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL)";
 
-/// ?1 holds as JSON pairs, ?2 incarnation: those that are not current.
+/// ?1 holds as JSON pairs, ?2 incarnation: returns those that are not current.
 const FENCED: &str = "SELECT h.slot, h.epoch FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
     LEFT JOIN outbox_slot s ON s.slot = h.slot AND s.epoch = h.epoch AND s.incarnation = ?2
     WHERE s.slot IS NULL";
@@ -41,8 +41,9 @@ macro_rules! under_the_fence {
     };
 }
 
-/// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error, ?11 sequence. Repeated after the head went on
-/// (an operator's discard, say), it writes nothing: the next event is innocent. Nor does a retry that comes late, behind a later one. One without another failure was put off and not tried; its time begins when
+/// ?5 attempts, ?6 failures, ?7 now, ?8 retry at or NULL, ?9 blocked at or NULL, ?10 error, ?11 sequence. If the head has moved on
+/// meanwhile (an operator discarded it, for example), a repeated call writes nothing, because the next event has not failed. A late retry
+/// does not replace a newer one. A retry without another failure is an event that was put off and not tried; its failure time begins when
 /// it fails.
 const FAIL: &str = concat!(
     "UPDATE outbox_aggregate SET attempts = ?5, failures = ?6, failing_since = iif(?6 > 0, coalesce(failing_since, ?7), NULL),
@@ -56,8 +57,8 @@ const FAIL: &str = concat!(
 const PARK: &str =
     concat!("UPDATE outbox SET parked_at = ?6, parked_error = ?7 WHERE aggregate = ?1 AND seq = ?5 AND ", under_the_fence!());
 
-/// ?1 aggregate, ?2 slot, ?3 epoch, ?4 incarnation, ?5 sequence, ?6 now, ?7 error, ?8 who. The event is marked behind this, and goes with
-/// the delivered ones. Repeated, it writes nothing.
+/// ?1 aggregate, ?2 slot, ?3 epoch, ?4 incarnation, ?5 sequence, ?6 now, ?7 error, ?8 who. The event is marked afterwards and deleted with
+/// the delivered ones. A repeated call writes nothing.
 const DISCARD: &str = concat!(
     "INSERT INTO outbox_audit (at, who, action, event, key, seq, why)
      SELECT ?6, ?8, 'discard', o.id, o.aggregatetype || '/' || o.aggregateid, o.seq, ?7
@@ -76,7 +77,7 @@ pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outc
         return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
     }
     let mut tx = store.begin().await?;
-    // Parking first: the mark behind it may delete what is delivered, and must see what is set aside.
+    // Parking first: the mark after it may delete delivered events and must see which are set aside.
     for outcome in outcomes {
         write_park(&mut tx, &incarnation, outcome).await.at(store)?;
         write_discard(&mut tx, me, outcome).await.at(store)?;

@@ -1,21 +1,22 @@
-//! Lifting epochs and sequences after an older copy was put in the place of the file, in one transaction.
+//! Raising epochs and sequences after the file was replaced by an older copy, in one transaction.
 
 use super::error::SqliteErrorContext;
 use super::{SqliteStore, unsigned};
 use crate::Result;
 use crate::store::{RestoreResult, Store as _, checked};
 
-/// A row to carry the epoch, until the first publisher makes the real ones.
+/// A row that carries the epoch until the first publisher creates the real rows.
 const CARRIER: &str =
     "INSERT INTO outbox_slot (slot, epoch, hash_from, hash_to) SELECT 0, 0, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM outbox_slot)";
 /// ?1 epoch.
 const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 + max(epoch, ?1)";
 /// ?1 sequence.
 const LIFT_FLOOR: &str = "UPDATE outbox_meta SET seq_floor = max(seq_floor, ?1)";
-/// ?1 sequence. Before anything is lifted.
+/// ?1 sequence. Counted before anything is raised.
 const WAITING: &str =
     "SELECT coalesce(sum(min(last_seq, ?1) - done_seq), 0) FROM outbox_aggregate WHERE done_seq < last_seq AND done_seq < ?1";
-/// ?1 sequence. What has nothing to send is done up to there; of the others, the numbers in between are a hole that publishers pass over.
+/// ?1 sequence. An aggregate with nothing to send is done up to it; for the others, the skipped numbers are a gap that publishers pass
+/// over.
 const LIFT: &str = "UPDATE outbox_aggregate SET done_seq = iif(done_seq = last_seq, ?1, done_seq), last_seq = ?1 WHERE last_seq < ?1";
 
 pub(super) async fn restored(store: &SqliteStore, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {

@@ -5,10 +5,10 @@ use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 use super::error::classify;
 use crate::{Error, ErrorKind, Result};
 
-/// The schema this version reads and writes.
+/// The schema version that this version of the crate reads and writes.
 pub const SCHEMA_VERSION: i64 = 3;
 
-/// One migration: to what it leads, how, and the way back.
+/// One migration: the resulting version, the statements, and their reversal.
 struct SqliteMigration {
     version: i64,
     up: &'static str,
@@ -33,7 +33,7 @@ const MIGRATIONS: [SqliteMigration; 3] = [
     },
 ];
 
-/// Brings the schema up to date; several processes at once are fine.
+/// Brings the schema up to date; several processes may do so at once.
 pub(super) async fn migrate(pool: &SqlitePool) -> Result<()> {
     let mut conn = pool.acquire().await.map_err(|e| classify(&e))?;
     require_utf8(&mut conn).await?;
@@ -62,7 +62,7 @@ pub(super) async fn check(pool: &SqlitePool) -> Result<()> {
     Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")))
 }
 
-/// Removes the outbox from a database, with every event in it. For tests and for starting afresh.
+/// Removes the outbox from a database, with every event in it. For tests and for a fresh start.
 pub async fn revert(conn: &mut SqliteConnection) -> Result<()> {
     let mut tx = conn.begin().await.map_err(|e| classify(&e))?;
     let found = version(&mut tx).await?;
@@ -73,7 +73,7 @@ pub async fn revert(conn: &mut SqliteConnection) -> Result<()> {
     tx.commit().await.map_err(|e| classify(&e))
 }
 
-/// 0 if there is no outbox.
+/// The schema version; 0 if there is no outbox.
 async fn version(conn: &mut SqliteConnection) -> Result<i64> {
     let there: i64 = scalar(conn, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'outbox_meta'").await?;
     if there == 0 {
@@ -100,7 +100,7 @@ async fn require_utf8(conn: &mut SqliteConnection) -> Result<()> {
     Ok(())
 }
 
-/// A table of ours that is there without `outbox_meta` is somebody else's.
+/// A table with one of our names, without `outbox_meta`, belongs to another program.
 fn occupied(error: &sqlx::Error) -> Error {
     let ours = classify(error);
     if ours.to_string().contains("already exists") {

@@ -1,4 +1,4 @@
-//! How the outbox stands, for people. Reads all pending aggregates once, in one snapshot.
+//! The status of the outbox. Reads all pending aggregates once, in one snapshot.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
 use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 use crate::{Result, one_line};
 
-/// By the two indexes of what is pending, and not by all aggregates there are. The blocked are counted apart, since they are in another one.
+/// Uses the two indexes of pending aggregates instead of all aggregates. Blocked ones are in another index and counted separately.
 const PENDING: &str = "
     SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL))
     FROM (
@@ -21,7 +21,7 @@ const PENDING: &str = "
         WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
     ) AS a
     LEFT JOIN outbox AS o INDEXED BY outbox_in_order ON o.aggregate = a.id AND o.seq = a.done_seq + 1";
-/// New aggregates are pending too; their hash is NULL, and so is their place in the index by hash.
+/// New aggregates are pending too; their hash is NULL, and so is their entry in the index by hash.
 const BLOCKED: &str = "
     SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL)), count(*)
     FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_blocked
@@ -30,7 +30,8 @@ const BLOCKED: &str = "
 const BLOCKED_LIST: &str = "
     SELECT CAST(key AS BLOB), last_seq - done_seq, blocked_at, CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE blocked_at IS NOT NULL ORDER BY blocked_at LIMIT 100";
-/// ?1 now (ms), ?2 the longest wait a retry can have: a longer one means that the wall clock was set back, and is due, as for a fetch.
+/// ?1 now (ms), ?2 the longest wait a retry can have: a longer wait means that the wall clock was set back; the retry is then due, as for
+/// a fetch.
 const RETRYING: &str = "
     SELECT count(*), coalesce(sum(last_seq - done_seq), 0), coalesce(min(failing_since), ?1),
            coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1)
@@ -56,8 +57,8 @@ const FREE: &str = concat!(
     ")"
 );
 
-/// ?1 boot id, ?2 now (ns), ?3 how many aggregates are looked at. Events in slots that no living publisher holds, where one lives at all: the ranges
-/// of free slots are sought in the index by hash; those that wait for a retry are not in it.
+/// ?1 boot id, ?2 now (ns), ?3 how many aggregates to visit. Counts events in slots that no live publisher holds, if any publisher is
+/// alive: the ranges of free slots are looked up in the index by hash. Events that wait for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
     "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot s WHERE s.incarnation IS NULL OR NOT EXISTS (
         SELECT 1 FROM outbox_publisher p WHERE p.incarnation = s.incarnation AND ",
@@ -76,7 +77,7 @@ const UNPUBLISHED: &str = concat!(
 /// ?1 boot id, ?2 now (ns).
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher p WHERE ", alive!("p", "?1", "?2"), ")");
 
-/// Events, when the oldest was written, and aggregates, of an index. ?1 how many are looked at.
+/// The number of events, the time of the oldest, and the number of aggregates in an index. ?1 how many to visit.
 #[rustfmt::skip]
 macro_rules! counted {
     ($index:literal, $which:literal) => {
@@ -106,7 +107,7 @@ pub(super) async fn backlog(store: &SqliteStore, most: usize) -> Result<Backlog>
         backlog.pending += unsigned(events);
         blocked = unsigned(events);
         backlog.complete &= aggregates < most;
-        // The last of them counts; the others are not blocked.
+        // Only this count is of blocked aggregates.
         backlog.blocked_aggregates = unsigned(aggregates);
         oldest = oldest.into_iter().chain(since).min();
     }
@@ -160,7 +161,7 @@ async fn free_slots(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<
     sqlx::query_scalar(FREE).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_one(conn).await
 }
 
-/// How many of `pending` events, none of them blocked, are in slots without a living publisher: without any publisher all of them.
+/// How many of `pending` events, none of them blocked, are in slots without a live publisher; all of them if no publisher is alive.
 async fn unpublished(store: &SqliteStore, conn: &mut SqliteConnection, pending: u64) -> Result<u64, sqlx::Error> {
     let (boot, now) = (&store.config.boot_id, store.boot_nanos());
     if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).bind(boot).bind(now).fetch_one(&mut *conn).await? {
@@ -184,12 +185,12 @@ async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retryi
     }))
 }
 
-/// Between two times of the wall clock; zero if they stand the other way round.
+/// The time between two wall clock times; zero if they are in reverse order.
 fn between(from: i64, to: i64) -> Duration {
     Duration::from_millis(unsigned(to.saturating_sub(from)))
 }
 
-/// A sink's words as the status has them.
+/// A sink's message in the form for the status.
 fn shown(error: &[u8]) -> String {
     one_line(&String::from_utf8_lossy(error), ERROR_CHARS_MAX)
 }

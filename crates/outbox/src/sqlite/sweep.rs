@@ -1,7 +1,7 @@
-//! Retention: deleting what is delivered, a few rows at a time.
+//! Retention: deleting delivered events, a few rows at a time.
 //!
-//! Columns behind `payload` are read through the pages of the whole payload, so rows that stay are looked at as little as can be, and
-//! never under the write lock: what is to go is looked up first, and nothing is written if there is nothing.
+//! SQLite reads columns behind `payload` through all pages of the payload. Rows that stay are therefore read as little as possible and
+//! never under the write lock: the rows to delete are looked up first, and nothing is written if there are none.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{SqliteStore, millis, unix_ms};
 use crate::Result;
 use crate::store::SweepResult;
 
-/// ?1 position, ?2 rows to look at. What is no number is as old as can be.
+/// ?1 position, ?2 rows to visit. A value that is not a number counts as oldest.
 const WINDOW: &str = "SELECT count(*), max(position), min(created_at)
     FROM (SELECT position, CAST(created_at AS INTEGER) AS created_at FROM outbox WHERE position > ?1 ORDER BY position LIMIT ?2)";
 
@@ -22,24 +22,25 @@ const OLD: &str = "SELECT o.position FROM outbox AS o CROSS JOIN outbox_aggregat
     WHERE o.position > ?1 AND o.position <= ?2 AND CAST(o.created_at AS INTEGER) < ?3 AND o.parked_at IS NULL
       AND a.id = o.aggregate AND o.seq <= a.done_seq";
 
-/// Rows behind a window without anything old that are looked at: as many old rows as make up one of so many parts of the table are found.
+/// How many rows to sample behind a window without old rows. Old rows are found if they make up at least one part in this many of the
+/// table.
 const SAMPLES: i64 = 32;
 
-/// ?1 position, ?2 how many rows are looked at, spread evenly over those behind that position: the oldest of them.
+/// ?1 position, ?2 how many rows to sample evenly among those behind that position: returns the oldest of them.
 const OLDEST_BEYOND: &str = "SELECT min((SELECT CAST(o.created_at AS INTEGER) FROM outbox AS o
         WHERE o.position > ?1 + (l.last - ?1) / ?2 * s.value + (l.last - ?1) % ?2 * s.value / ?2 ORDER BY o.position LIMIT 1))
     FROM (SELECT max(position) AS last FROM outbox) AS l CROSS JOIN json_each(?3) AS s";
 
-/// ?1 aggregate, ?2 aggregates to look at.
+/// ?1 aggregate, ?2 aggregates to visit.
 const AGGREGATES: &str = "SELECT count(*), max(id) FROM (SELECT id FROM outbox_aggregate WHERE id > ?1 ORDER BY id LIMIT ?2)";
 
-/// ?1 and ?2 first (excluded) and last aggregate, ?3 rows at most. Rows that wait are not looked at, however many. Public for the test that
-/// reads the plan.
+/// ?1 and ?2 first (excluded) and last aggregate, ?3 rows at most. Pending rows are not visited, however many there are. Public for the
+/// test that reads the plan.
 pub const DELIVERED: &str = "SELECT o.position, a.id FROM outbox_aggregate AS a CROSS JOIN outbox AS o INDEXED BY outbox_in_order
     WHERE a.id > ?1 AND a.id <= ?2 AND o.aggregate = a.id AND o.seq <= a.done_seq AND o.parked_at IS NULL
     ORDER BY a.id LIMIT ?3";
 
-/// ?1 positions as a JSON list. A position may be another row's by now, so the row must be delivered still.
+/// ?1 positions as a JSON list. A position may belong to another row by now, so the row must still be delivered.
 const DELETE: &str = "DELETE FROM outbox WHERE position IN (SELECT value FROM json_each(?1)) AND parked_at IS NULL
     AND seq <= (SELECT a.done_seq FROM outbox_aggregate AS a WHERE a.id = outbox.aggregate)";
 
@@ -48,14 +49,14 @@ pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i6
     if retention.is_zero() { all_delivered(store, position, limit).await } else { old(store, retention, position, limit).await }
 }
 
-/// By the rows, from the oldest on; the position is a row's.
+/// Deletes by row, from the oldest on; the position is a row's.
 async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<SweepResult> {
     let oldest_kept = unix_ms().saturating_sub(millis(retention));
     let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
     let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(SweepResult::default()) };
-    // Positions rise with time but for the writers' clocks, which may be ahead: behind a window without anything old there is nothing old, or some of
-    // the rows looked at are.
+    // Positions rise with time, except for writers whose clock is ahead. If rows behind a window without old rows are old, the sample is
+    // likely to contain some.
     if oldest >= oldest_kept {
         let goes_on = looked_at == limit && oldest_beyond(store, last).await?.is_some_and(|oldest| oldest < oldest_kept);
         return Ok(SweepResult { resume: goes_on.then_some(last), ..SweepResult::default() });
@@ -70,8 +71,8 @@ async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>
     oldest.fetch_one(&store.readers).await.at(store)
 }
 
-/// By the aggregates; the position is an aggregate's. Publishers delete what they deliver, so this finds only what was delivered under
-/// another retention: as a rule nothing.
+/// Deletes by aggregate; the position is an aggregate's. Publishers delete events on delivery, so this finds only events that were
+/// delivered under another retention: usually none.
 async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<SweepResult> {
     let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(SweepResult::default()) };
@@ -86,13 +87,13 @@ async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result
     Ok(SweepResult { resume, ..swept })
 }
 
-/// Nobody else writes to the file meanwhile.
+/// Deletes under the write lock, which excludes other writers.
 async fn delete(store: &SqliteStore, positions: &[i64]) -> Result<SweepResult> {
     if positions.is_empty() {
         return Ok(SweepResult::default());
     }
     let positions = json!(positions).to_string();
-    // Of several tries the last one counts: before it others had the lock.
+    // Only the last attempt counts: before it others had the lock.
     let delete = || async {
         let begun = Instant::now();
         let done = sqlx::query(DELETE).bind(&positions).execute(&store.writer).await?;

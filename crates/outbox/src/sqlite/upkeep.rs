@@ -1,4 +1,4 @@
-//! What has to be done now and then and needs no slot: hashes of new aggregates, letting blocked aggregates go on.
+//! Periodic work that needs no slot: hashing new aggregates, unblocking aggregates.
 
 use serde_json::json;
 use shardwise::ShardKey;

@@ -1,4 +1,4 @@
-//! Dead letters: events that are set aside or stand at the head of a blocked aggregate, and what an operator does with them.
+//! Dead letters: events that are set aside or block their aggregate, and an operator's actions on them.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use async_trait::async_trait;
 
 use crate::{Error, ErrorKind, Result, one_line};
 
-/// The most dead letters or lines of the record that are read at once.
+/// The most dead letters or audit entries that one call reads.
 pub const LIST_MAX: usize = 10_000;
-/// The most events that [`DeadLetters::replay_aggregate`] moves in one transaction: while it does, the aggregate's slot can neither be marked
-/// nor taken, and its holder's other slots wait with it.
+/// The most events that [`DeadLetters::replay_aggregate`] moves in one transaction. During it the aggregate's slot can be neither marked
+/// nor taken, and its holder's other slots wait as well.
 pub const REPLAY_EVENTS_MAX: usize = 10_000;
-/// The most characters of who and of why.
+/// The most characters of each part of a signature.
 const WORDS_CHARS_MAX: usize = 500;
 
-/// Who acts, and why: goes into the outbox's record (`outbox_audit`) in the same transaction as what is done.
+/// Who acts, and why: written to the outbox's audit table (`outbox_audit`) in the same transaction as the action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     who: String,
@@ -22,7 +22,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Both are needed; they are kept on one line and at most 500 characters long.
+    /// Both are required; they are kept on one line and cut to 500 characters.
     ///
     /// # Errors
     ///
@@ -46,17 +46,17 @@ impl Signature {
     }
 }
 
-/// What a dead letter waits for.
+/// The state of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadState {
-    /// Set aside; its aggregate has gone on.
+    /// Set aside; its aggregate has continued.
     Parked,
     /// At the head of its aggregate, which waits.
     Blocked,
 }
 
 impl DeadState {
-    /// Its name for people and programs.
+    /// The name in messages and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Parked => "parked",
@@ -74,99 +74,98 @@ pub struct DeadLetter {
     pub key: String,
     /// Column `type`.
     pub event_type: String,
-    /// Its place in the aggregate's order.
+    /// Its position in the aggregate's order.
     pub sequence: u64,
     /// Set aside, or at the head of a blocked aggregate.
     pub state: DeadState,
-    /// Since when.
+    /// How long it has been dead.
     pub dead_for: Duration,
-    /// The sink's own words on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`](super::ERROR_CHARS_MAX) characters.
+    /// The sink's message on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`](super::ERROR_CHARS_MAX) characters.
     pub error: String,
     /// The size of its payload in bytes.
     pub payload_bytes: u64,
-    /// The sequence that it had first, if it was sent again before.
+    /// The original sequence, if the event was sent again before.
     pub replayed: Option<u64>,
 }
 
-/// What became of one event that was to be sent again.
+/// The result of sending one event again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayResult {
-    /// It was set aside: now it is the newest event of its aggregate, under this sequence, and is delivered as `replayed`.
+    /// It was set aside: it is now the newest event of its aggregate, with this sequence, and is delivered as `replayed`.
     Appended {
         /// The new sequence.
         sequence: u64,
     },
-    /// It is at the head of a blocked aggregate, which goes on with it. That is in order, and no replay.
+    /// It blocked its aggregate, which now continues with it. That keeps the order and is not a replay.
     Unblocked,
 }
 
-/// What of an aggregate is sent again.
+/// The events of an aggregate that are sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResendResult {
-    /// Events from the one that was set aside on.
+    /// The number of events, beginning with the one that was set aside.
     pub events: u64,
-    /// Events in between that are no longer there: retention or somebody has deleted them.
+    /// The number of events in between that no longer exist: retention or an operator has deleted them.
     pub gone: u64,
-    /// The first sequence from now on.
+    /// The first new sequence.
     pub from: u64,
 }
 
-/// A line of the record.
+/// An entry of the audit table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// How long ago.
+    /// How long ago it was written.
     pub ago: Duration,
-    /// Who: a person, or a publisher.
+    /// Who acted: a person, or a publisher.
     pub who: String,
     /// `replay`, `unblock`, `replay-aggregate`, `discard` or `expire`.
     pub action: String,
-    /// The event, of `replay-aggregate` the first one.
+    /// The event; for `replay-aggregate` the first one.
     pub event: String,
     /// Its aggregate's key.
     pub key: String,
-    /// The sequence that it had.
+    /// The sequence that the event had.
     pub sequence: u64,
-    /// How many events it was about.
+    /// How many events were affected.
     pub events: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What an operator does with dead letters. Each call that changes something is one transaction, together with its line in the record;
-/// doing it twice changes nothing the second time.
+/// An operator's actions on dead letters. Each call that changes something is one transaction together with its audit entry; a repeated
+/// call changes nothing.
 ///
-/// Nothing here touches an event that a publisher may have in its hands. What is set aside is behind the aggregate's mark, and what is
-/// blocked is not read; to send an aggregate again, its slot is taken from whoever holds it, so that nothing that was sent before is
-/// marked after.
+/// No action changes an event that a publisher may have in memory. Events set aside are behind the aggregate's mark, and blocked events
+/// are not read. To send an aggregate again, its slot is taken from its holder, so that the holder cannot mark what it sent before.
 #[async_trait]
 pub trait DeadLetters: Send + Sync + 'static {
-    /// Dead letters, of one aggregate or of all: the blocked ones first, then those set aside, the oldest first; `limit` at most, and never
+    /// Dead letters of one aggregate or of all: first the blocked ones, then those set aside, the oldest first; at most `limit`, and never
     /// more than [`LIST_MAX`].
     async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>>;
 
-    /// Sends the event of this id again. `None`: it is not a dead letter.
+    /// Sends the event with this id again. `None`: it is not a dead letter.
     ///
-    /// One that was set aside becomes the newest event of its aggregate: consumers that drop what is not newer than what they have seen take
-    /// it, and nothing is sent past its place.
+    /// An event that was set aside becomes the newest event of its aggregate: consumers that drop events not newer than those they have
+    /// seen accept it, and nothing is sent out of order.
     async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>>;
 
-    /// Sends an aggregate's events again from the first one on that is set aside, or from `from`, in their order and under sequences above all
-    /// former ones. Those that were delivered before are `replayed`. The aggregate's slot changes hands like at a takeover: what is in
-    /// flight of that slot may arrive twice. `None`: nothing of the aggregate is set aside, or not `from`.
+    /// Sends an aggregate's events again, from the first one that is set aside or from `from`, in order and with new sequences above all
+    /// former ones. Events that were delivered before are marked `replayed`. The aggregate's slot is taken from its holder as in a
+    /// takeover: events of that slot in flight may arrive twice. `None`: nothing of the aggregate is set aside, or `from` is not.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Event`] if there are more than `events_max` events from there on; nothing is done then.
+    /// [`ErrorKind::Event`] if more than `events_max` events follow from there; nothing is changed then.
     async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>>;
 
-    /// Deletes a dead letter; a blocked aggregate goes on behind it. `false`: it is not a dead letter.
+    /// Deletes a dead letter; a blocked aggregate continues behind it. `false`: it is not a dead letter.
     async fn discard(&self, id: &str, by: &Signature) -> Result<bool>;
 
-    /// The record, the newest line first; `limit` at most, and never more than [`LIST_MAX`].
+    /// The audit entries, the newest first; at most `limit`, and never more than [`LIST_MAX`].
     async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>>;
 }
 
-/// The error for an aggregate with more events than may be moved at once.
+/// The error for an aggregate with too many events to move at once.
 pub(crate) fn too_many(key: &str, events: u64, events_max: usize) -> Error {
     let text = format!(
         "{key} has {events} events from there on, more than {events_max}: allow more (at most {REPLAY_EVENTS_MAX}), begin at a later one that is \

@@ -1,4 +1,4 @@
-//! What a publisher needs of the place where events wait.
+//! The store of events, from a publisher's point of view.
 
 mod dead_letters;
 mod restored;
@@ -25,16 +25,16 @@ pub(crate) use self::status::UNPUBLISHED_MAX;
 pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, Stuck, StuckCause};
 use crate::{AggregateId, Delivery, Error, ErrorKind, Result};
 
-/// A publisher that announces itself to a store.
+/// A publisher's registration in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublisherRegistration {
-    /// The publisher's name, for people.
+    /// The publisher's name, for messages.
     pub publisher: String,
-    /// Tells this start of it from every other.
+    /// Distinguishes this start of the publisher from every other.
     pub incarnation: Incarnation,
-    /// How long it counts as alive after being seen.
+    /// How long it counts as alive after it was seen.
     pub ttl: Duration,
-    /// How many slots the circle has: 1 to 65,536.
+    /// The number of slots of the circle: 1 to 65,536.
     pub slots: u32,
 }
 
@@ -43,42 +43,42 @@ pub struct PublisherRegistration {
 pub struct Hold {
     /// The slot.
     pub slot: u32,
-    /// The store's number of this holding; the next one's is larger, whoever takes it.
+    /// The store's number for this period of holding; it increases with each taking, whoever takes the slot.
     pub epoch: u64,
 }
 
 /// The answer to a touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TouchReply {
-    /// Seen; these are the slots the store has under this incarnation.
+    /// The publisher was seen; the store has these slots under this incarnation.
     Seen(Vec<Hold>),
-    /// The store does not know this incarnation (any more). Register again; nothing is held.
+    /// The store does not know this incarnation, or no longer. Register again; nothing is held.
     Unknown,
 }
 
-/// Where an aggregate's head stands: how often sending it has failed.
+/// How often sending an aggregate's head has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HeadTrouble {
-    /// Attempts charged.
+    /// The number of charged attempts.
     pub attempts: u32,
-    /// Sends failed in a row, charged or not.
+    /// The number of consecutive failed sends, charged or not.
     pub failures: u32,
-    /// Time since the first of them; `None` if none has failed.
+    /// Time since the first of these failures; `None` if there is none.
     pub failing_for: Option<Duration>,
-    /// Time since the last of them.
+    /// Time since the last of these failures.
     pub attempted_ago: Option<Duration>,
 }
 
-/// Pending events of one aggregate, in order and without a hole that could still be filled.
+/// Pending events of one aggregate, in order; missing numbers are final.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRun {
     /// The aggregate.
     pub aggregate: AggregateId,
     /// Its slot and the epoch the store has for it.
     pub hold: Hold,
-    /// How the event at the head fares.
+    /// The failures of the event at the head.
     pub trouble: HeadTrouble,
-    /// Everything up to here is accounted for by `events`: numbers that are missing were deleted by somebody and never come.
+    /// Everything up to here is accounted for by `events`: missing numbers were deleted and never come.
     pub through: u64,
     /// The newest event's sequence at the time of the reading.
     pub last: u64,
@@ -89,15 +89,15 @@ pub struct EventRun {
 /// What to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchRequest {
-    /// Begin behind this hash of an aggregate, and come around to it again; `None` begins anywhere.
+    /// Begin behind this hash of an aggregate, and wrap around to it; `None` begins anywhere.
     pub after: Option<u64>,
-    /// At most so many events, one or more.
+    /// The most events to read, one or more.
     pub events_max: usize,
-    /// Stop reading after about so many bytes; one event is read in any case.
+    /// The approximate most bytes to read; one event is read whatever its size.
     pub bytes_max: usize,
-    /// Slots that are held and not to be read, because they are about to be released.
+    /// Held slots that must not be read, because they are about to be released.
     pub except_slots: Vec<u32>,
-    /// Aggregates not to be read, because their events are on their way.
+    /// Aggregates that must not be read, because their events are in flight.
     pub except_aggregates: Vec<AggregateId>,
 }
 
@@ -106,177 +106,176 @@ pub struct FetchRequest {
 pub struct FetchResult {
     /// Runs of distinct aggregates.
     pub runs: Vec<EventRun>,
-    /// Where to go on if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
+    /// Where to continue if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
     pub resume: Option<u64>,
 }
 
-/// What a step of deleting delivered events has come to.
+/// The result of one step of deleting delivered events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepResult {
-    /// How many events are deleted.
+    /// The number of events deleted.
     pub deleted: usize,
-    /// The position to go on from under the same retention; `None` when there is nothing older to look at.
+    /// The position to continue from under the same retention; `None` if there is nothing older to visit.
     pub resume: Option<i64>,
-    /// For how long nobody else could write to the store because of it.
+    /// How long this step blocked all other writers of the store.
     pub shut: Duration,
 }
 
-/// What became of an aggregate's head.
+/// The outcome of an aggregate's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The aggregate.
     pub aggregate: AggregateId,
     /// The fence: nothing is written unless the store has this epoch for this slot and incarnation.
     pub hold: Hold,
-    /// Everything up to this sequence is delivered (or was deleted); `None` if nothing new is.
+    /// Everything up to this sequence is delivered (or was deleted); `None` if nothing new is delivered.
     pub through: Option<u64>,
-    /// What is written about the event after it.
+    /// The update of the event after it.
     pub then: HeadUpdate,
 }
 
-/// What is written about the event that follows the delivered ones.
+/// The update of the event that follows the delivered ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeadUpdate {
-    /// Nothing: it has not been tried.
+    /// None: it has not been tried.
     Next,
-    /// It failed and is tried again.
+    /// It failed and will be retried.
     Retry {
-        /// Its sequence; nothing is written if the head is a later one by now, as when this comes twice.
+        /// Its sequence; nothing is written if the head is a later one by now, for example in a repeated call.
         sequence: u64,
-        /// Attempts charged so far.
+        /// The number of charged attempts so far.
         attempts: u32,
-        /// Sends failed in a row.
+        /// The number of consecutive failed sends.
         failures: u32,
         /// Time until the next attempt.
         retry_in: Duration,
-        /// The sink's own words.
+        /// The sink's message.
         error: String,
     },
     /// It stays at the head, and the aggregate waits for an operator.
     Block {
-        /// Its sequence; nothing is written if the head is a later one by now, as when this comes twice.
+        /// Its sequence; nothing is written if the head is a later one by now, for example in a repeated call.
         sequence: u64,
-        /// Attempts charged.
+        /// The number of charged attempts.
         attempts: u32,
-        /// The sink's own words.
+        /// The sink's message.
         error: String,
     },
-    /// It is set aside; the aggregate goes on behind it.
+    /// It is set aside; the aggregate continues behind it.
     Park {
         /// Its sequence; everything up to it is done.
         sequence: u64,
-        /// The sink's own words.
+        /// The sink's message.
         error: String,
     },
-    /// It is given up for good, with a line in the record; the aggregate goes on behind it.
+    /// It is given up permanently, with an audit entry; the aggregate continues behind it.
     Discard {
         /// Its sequence; everything up to it is done.
         sequence: u64,
-        /// The sink's own words.
+        /// The sink's message.
         error: String,
     },
 }
 
-/// What [`Store::clean`] has done.
+/// The result of [`Store::clean`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CleanResult {
-    /// Events deleted that had been set aside for too long; each has a line in the record.
+    /// The number of expired events deleted that had been set aside; each has an audit entry.
     pub expired: u64,
-    /// Aggregates forgotten that have no event any more.
+    /// The number of aggregates forgotten because they had no event any more.
     pub forgotten: u64,
-    /// Something was found, and there was more to look at than one call looks at: call again soon.
+    /// Something was found, and one call did not visit everything: call again soon.
     pub more: bool,
 }
 
-/// The place where events wait, and the fence that says who may send and mark.
+/// A store of events, and the fence that decides which publisher may send and mark them.
 ///
 /// The fence (every implementation passes `exercise::store`):
 ///
-/// 1. A slot has at most one holder, and every taking raises its epoch. Epochs never fall or repeat, whatever happens.
+/// 1. A slot has at most one holder, and every taking raises its epoch. Epochs never decrease or repeat, whatever happens.
 /// 2. A slot is taken only if it is free, already the taker's own, or its holder has not been seen within its TTL; and only by a taker
 ///    that has itself been seen within its own.
-/// 3. "Seen" is measured by the store's own clock: it does not jump, and a reading of another boot or machine never counts as recent.
-///    What counts is the time at which the touch *started*.
-/// 4. [`Store::record`] writes nothing for a hold that is not the store's current one, and says which.
+/// 3. "Seen" is measured by the store's own clock: it does not jump, and a time from another boot or machine never counts as recent. The
+///    time at which the touch *started* counts.
+/// 4. [`Store::record`] writes nothing for a hold that is not the store's current one, and returns that hold.
 /// 5. Nothing is locked between two calls.
 ///
-/// Calls may be dropped half-way (a timeout) and be executed later all the same, behind what was asked since; that, and repeating them, must be
+/// A call may be dropped half-way (a timeout) and still be executed later, after newer calls. This, and repeating a call, must be
 /// harmless.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// The random id of the outbox, which `outbox init` wrote into the store: what its publishers show each other, so that another outbox never
-    /// shares their slots. `None` for a store that has none; the shipped ones always have one.
+    /// The random id of the outbox, written by `outbox init`. Its publishers show it to each other, so that publishers of another outbox
+    /// never share their slots. `None` for a store without an id; the stores of this crate always have one.
     async fn id(&self) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Announces a publisher, as seen now. Fails with `OtherSlots` while a living publisher uses another number of slots.
+    /// Registers a publisher as seen now. Fails with `OtherSlots` while a live publisher uses another number of slots.
     async fn register(&self, me: &PublisherRegistration) -> Result<()>;
 
-    /// Says that the publisher is alive, and reads what it holds.
+    /// Renews the publisher's registration and reads its holds.
     async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply>;
 
-    /// Takes those of `slots` that may be taken; the others are left out of the answer.
+    /// Takes those of `slots` that may be taken; the answer omits the others.
     async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>>;
 
-    /// Gives slots back. Holds that are not current are passed over.
+    /// Releases slots. Holds that are not current are skipped.
     async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()>;
 
-    /// Gives everything back and takes the publisher out.
+    /// Releases everything and removes the publisher.
     async fn leave(&self, me: &PublisherRegistration) -> Result<()>;
 
     /// Reads pending events of slots held by this incarnation whose aggregates are neither blocked nor waiting for a retry. The cost
-    /// depends on what is returned, not on what waits elsewhere.
+    /// depends on what is returned, not on other pending events.
     async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult>;
 
-    /// Writes outcomes in one transaction, at most one an aggregate, and returns the holds that were fenced: nothing was written for
-    /// those. With `delete`, delivered events are deleted with it.
+    /// Writes outcomes in one transaction, at most one for each aggregate, and returns the fenced holds, for which nothing was written.
+    /// With `delete`, delivered events are deleted in the same transaction.
     async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>>;
 
     /// Fills in the hashes of at most `limit` aggregates that have none, and returns how many had none. Needs no slot.
     async fn place_new(&self, limit: usize) -> Result<usize>;
 
-    /// Deletes delivered events written longer than `retention` ago, at most `limit` of them, in the store's own order from `position` on; 0
-    /// is the beginning.
+    /// Deletes delivered events written longer than `retention` ago, at most `limit` of them, in the store's own order from `position` on;
+    /// 0 is the beginning.
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult>;
 
-    /// Bounded work that falls due now and then, in batches of at most `limit`: deletes events that have been set aside for longer than
-    /// `parked_retention`, forgets aggregates without events (their sequences go on where they stopped, should they come back), and drops
-    /// lines of the record that are older than a year. Needs no slot.
+    /// Periodic cleaning, in batches of at most `limit`: deletes events that have been set aside for longer than `parked_retention`,
+    /// forgets aggregates without events (their sequences continue if they come back), and deletes audit entries older than a year. Needs
+    /// no slot.
     async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
         let _ = (parked_retention, limit);
         Ok(CleanResult::default())
     }
 
-    /// A number that differs after any change to the store, cheap to ask for; `None` if the store has no such thing. Must be asked
-    /// before a fetch to be of use for it.
+    /// A number that changes with every change to the store and is cheap to read; `None` if the store has none. It is useful for a fetch
+    /// only if it is read before it.
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 
-    /// Tells of writes as they are committed, one item for one or more of them, if the store is told; by default nothing ever comes. A
-    /// publisher looks at once then, instead of at its next poll; an item that gets lost costs no more than that poll. After an error it goes
-    /// on by itself.
+    /// Yields an item for one or more commits, if the store is notified of them; by default it yields nothing. A publisher then reads at
+    /// once instead of at its next poll; a lost item costs no more than that poll. After an error the stream continues by itself.
     fn wakes(&self) -> BoxStream<'static, Result<()>> {
         stream::pending().boxed()
     }
 
-    /// How the outbox stands. May take time in proportion to the number of pending aggregates.
+    /// The status of the outbox. May take time in proportion to the number of pending aggregates.
     async fn status(&self) -> Result<Status>;
 
-    /// How much waits. Looks at `most` aggregates with something to send, blocked aggregates and parked events, of each, and no more, so
-    /// that its cost has a bound. `None` if the store does not count.
+    /// The size of the backlog. Visits at most `most` aggregates with something to send, `most` blocked aggregates and `most` parked
+    /// events, so that its cost is bounded. `None` if the store does not count.
     async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
         let _ = most;
         Ok(None)
     }
 
-    /// Lets blocked aggregates go on with their heads, attempts forgotten: the one of `key`, or all. Returns how many.
+    /// Unblocks the aggregate of `key`, or all: they continue with their heads and no charged attempts. Returns how many.
     async fn unblock(&self, key: Option<&str>) -> Result<u64>;
 }
 
-/// What the publishers of the outbox in `store` work for, for [`shardwise::ShardingFactory::create_serving`]. `name` is the outbox's name, for messages
-/// alone.
+/// The work that publishers of the outbox in `store` serve, for [`shardwise::ShardingFactory::create_serving`]. `name` is the outbox's
+/// name, for messages only.
 ///
 /// # Errors
 ///

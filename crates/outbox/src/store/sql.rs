@@ -1,8 +1,8 @@
-//! What the stores over SQL have in common.
+//! Common parts of the SQL stores.
 
 use super::{HeadUpdate, Outcome};
 
-/// The most bytes of a sink's message that are kept.
+/// The most bytes of a sink's message that are stored.
 const ERROR_BYTES_MAX: usize = 1_000;
 
 /// Unsigned hashes as SQL's signed integers, in the same order.
@@ -10,7 +10,7 @@ pub(crate) const fn to_ordered(hash: u64) -> i64 {
     (hash ^ (1 << 63)).cast_signed()
 }
 
-/// The way back from [`to_ordered`].
+/// The inverse of [`to_ordered`].
 pub(crate) const fn from_ordered(stored: i64) -> u64 {
     stored.cast_unsigned() ^ (1 << 63)
 }
@@ -20,18 +20,18 @@ pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// The ranges of hashes for a reading: behind the cursor first, then around to it again; the cursor's own aggregate comes last.
+/// The ranges of hashes for a reading: first behind the cursor, then around to it; the cursor's own aggregate comes last.
 pub(crate) fn around(after: Option<u64>) -> impl Iterator<Item = (i64, i64)> {
     let after = after.map_or(i64::MAX, to_ordered);
     after.checked_add(1).map(|from| (from, i64::MAX)).into_iter().chain([(i64::MIN, after)])
 }
 
-/// The sink's words, cut at a character.
+/// The sink's message, cut at a character boundary.
 pub(crate) fn shortened(error: &str) -> &str {
     &error[..error.floor_char_boundary(ERROR_BYTES_MAX)]
 }
 
-/// Up to where an outcome moves its aggregate; `None` if it stays where it is.
+/// The sequence up to which an outcome moves its aggregate; `None` if it does not move.
 pub(crate) fn done_through(outcome: &Outcome) -> Option<u64> {
     match outcome.then {
         HeadUpdate::Park { sequence, .. } | HeadUpdate::Discard { sequence, .. } => Some(sequence),
@@ -39,7 +39,7 @@ pub(crate) fn done_through(outcome: &Outcome) -> Option<u64> {
     }
 }
 
-/// How many rows about aggregates the outcomes change if all their holds are current.
+/// How many rows of aggregates the outcomes change if all their holds are current.
 pub(crate) fn changes(outcomes: &[Outcome]) -> u64 {
     let of = |outcome: &Outcome| {
         let fails = matches!(outcome.then, HeadUpdate::Retry { .. } | HeadUpdate::Block { .. });

@@ -1,10 +1,11 @@
-//! How an outbox stands, for people and for what watches it.
+//! The status of an outbox, for operators and monitoring.
 
 use std::time::Duration;
 
-/// So many aggregates are looked at for what no publisher sends.
+/// The most aggregates that are visited to count events without a publisher.
 pub(crate) const UNPUBLISHED_MAX: i64 = 10_000;
-/// A backlog whose oldest event is older than this, or than ten polls where that is longer, is stuck: whatever the cause is, an operator should look.
+/// A backlog is stuck if its oldest event is older than this, or than ten polls if that is longer: an operator should look, whatever the
+/// cause is.
 const OLD: Duration = Duration::from_mins(1);
 /// See [`OLD`].
 const OLD_POLLS: u32 = 10;
@@ -38,12 +39,12 @@ impl StuckCause {
     }
 }
 
-/// The age from which on a backlog is stuck, for publishers that look every `poll`.
+/// The age from which a backlog is stuck, for publishers that check every `poll`.
 pub(crate) fn old_after(poll: Duration) -> Duration {
     OLD.max(poll.saturating_mul(OLD_POLLS))
 }
 
-/// The most characters of a sink's words in a [`Status`].
+/// The most characters of a sink's message in a [`Status`].
 pub const ERROR_CHARS_MAX: usize = 300;
 
 /// A blocked aggregate.
@@ -51,31 +52,31 @@ pub const ERROR_CHARS_MAX: usize = 300;
 pub struct BlockedAggregate {
     /// Its key, `aggregatetype/aggregateid`.
     pub key: String,
-    /// Events that wait, the blocked one included.
+    /// The number of waiting events, including the blocked one.
     pub pending: u64,
-    /// Since when.
+    /// How long it has been blocked.
     pub blocked_for: Duration,
-    /// Why: the sink's own words on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
+    /// The sink's message on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
     pub error: String,
 }
 
-/// Aggregates whose head failed and is tried again: why, and when.
+/// Aggregates whose head failed and will be retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retrying {
-    /// How many aggregates.
+    /// The number of aggregates.
     pub aggregates: u64,
-    /// Events that wait in them, the failing ones included.
+    /// The number of their waiting events, including the failing ones.
     pub pending: u64,
-    /// Since the first failure of the one that has failed for the longest time.
+    /// Time since the first failure of the aggregate that has failed for the longest time.
     pub failing_for: Duration,
-    /// Until the next attempt at any of them; zero if one is due. While the destination seems to be down, publishers may wait a little
-    /// longer; without a publisher nothing is tried.
+    /// Time until the next attempt at any of them; zero if one is due. While the destination seems to be down, publishers may wait a
+    /// little longer; without a publisher nothing is tried.
     pub next_attempt_in: Duration,
-    /// The latest failure: of which aggregate, `aggregatetype/aggregateid`.
+    /// The aggregate of the latest failure, `aggregatetype/aggregateid`.
     pub key: String,
-    /// The latest failure: when.
+    /// Time since the latest failure.
     pub failed_ago: Duration,
-    /// The latest failure: the sink's own words on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
+    /// The sink's message at the latest failure, on one line, safe for a terminal, at most [`ERROR_CHARS_MAX`] characters.
     pub error: String,
 }
 
@@ -90,65 +91,65 @@ pub struct PublisherStatus {
     pub alive: bool,
     /// Time since it was seen; `None` if that was in another boot.
     pub seen_ago: Option<Duration>,
-    /// How many slots it holds.
+    /// The number of slots it holds.
     pub slots: u32,
 }
 
-/// How much waits, counted up to a limit so that it may be asked for often; see [`Store::backlog`](super::Store::backlog).
+/// The size of the backlog, counted up to a limit so that it may be requested often; see [`Store::backlog`](super::Store::backlog).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backlog {
-    /// Events not delivered yet, those behind a blocked head included, parked ones not.
+    /// Events not delivered yet, including those behind a blocked head, without parked ones.
     pub pending: u64,
     /// Age of the oldest of them by the writer's clock.
     pub oldest_pending_age: Option<Duration>,
-    /// How many aggregates are blocked.
+    /// The number of blocked aggregates.
     pub blocked_aggregates: u64,
     /// Events set aside.
     pub parked: u64,
-    /// Events that are not blocked, in slots that no living publisher holds, so they are not sent.
+    /// Events that are not blocked but not sent either, because no live publisher holds their slots.
     pub unpublished: u64,
-    /// Slots that no living publisher holds, with events or without.
+    /// Slots that no live publisher holds, with events or without.
     pub free_slots: u32,
     /// Whether everything was counted; if not, each number is a lower bound.
     pub complete: bool,
 }
 
 impl Backlog {
-    /// Whether events are stuck, for publishers that look every `poll`.
+    /// Whether events are stuck, for publishers that check every `poll`.
     pub(crate) fn is_stuck(&self, poll: Duration) -> bool {
         self.unpublished > 0 || self.oldest_pending_age.is_some_and(|age| age > old_after(poll))
     }
 }
 
-/// How an outbox stands.
+/// The status of an outbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
-    /// Events not delivered yet, those behind a blocked head included, parked ones not.
+    /// Events not delivered yet, including those behind a blocked head, without parked ones.
     pub pending: u64,
     /// Age of the oldest of them by the writer's clock.
     pub oldest_pending_age: Option<Duration>,
-    /// How many aggregates are blocked.
+    /// The number of blocked aggregates.
     pub blocked_aggregates: u64,
     /// The first hundred of them, the longest blocked first.
     pub blocked: Vec<BlockedAggregate>,
-    /// The aggregates whose head failed and is tried again, if there are any.
+    /// The aggregates whose head failed and will be retried, if there are any.
     pub retrying: Option<Retrying>,
     /// Events set aside.
     pub parked: u64,
     /// Publishers, by name.
     pub publishers: Vec<PublisherStatus>,
-    /// The number of slots publishers agreed on; `None` before the first one came.
+    /// The number of slots that publishers agreed on; `None` before the first publisher registered.
     pub slots: Option<u32>,
-    /// Slots that no living publisher holds.
+    /// Slots that no live publisher holds.
     pub free_slots: u32,
-    /// Pending events that are not blocked, in slots that no living publisher holds, so they are not sent. Beside a living publisher a lower bound, counted
-    /// over 10,000 aggregates.
+    /// Pending events that are not blocked but not sent either, because no live publisher holds their slots. While a publisher is alive
+    /// this is a lower bound, counted over 10,000 aggregates.
     pub unpublished: u64,
 }
 
 impl Status {
-    /// What is stuck, for publishers that look every `poll`. Empty: every pending event has a living publisher, and none is older than a minute and
-    /// than ten polls.
+    /// What is stuck, for publishers that check every `poll`. Empty: every pending event has a live publisher, and none is older than a
+    /// minute and than ten polls.
     pub fn stuck(&self, poll: Duration) -> Vec<Stuck> {
         let no_publisher = (self.unpublished > 0).then(|| Stuck { cause: StuckCause::NoPublisher, detail: self.without_publisher() });
         let limit = old_after(poll);
@@ -174,7 +175,7 @@ impl Status {
         }
     }
 
-    /// The most likely causes first.
+    /// The likely causes, most likely first.
     fn of_age(&self, age: Duration, limit: Duration) -> String {
         let cause = if self.blocked_aggregates > 0 {
             format!("{} aggregates are blocked: `shardwise outbox list` shows their heads", self.blocked_aggregates)

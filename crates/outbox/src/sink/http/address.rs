@@ -1,10 +1,10 @@
-//! Addresses that a webhook may not lead to: whoever chooses its URL must not reach what only this machine can.
+//! Addresses that a webhook may not lead to: a webhook's URL must not reach hosts that only this machine can reach.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Whether an address is one of the public internet's.
+/// Whether an address belongs to the public internet.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -14,8 +14,8 @@ pub(super) fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
-    // This network, private, loopback, multicast and what is reserved; shared with a provider; link-local; private; for protocols and
-    // documentation, the old 6to4; for benchmarks; for documentation.
+    // This network, private, loopback, multicast and reserved; shared with a provider; link-local; private; protocols and documentation,
+    // the old 6to4; benchmarks; documentation.
     let special = matches!(
         (a, b, c),
         (0 | 10 | 127 | 224..=255, _, _)
@@ -39,16 +39,17 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match words {
-        // Mapped, and in translation: it ends at the address inside.
+        // IPv4-mapped and translated addresses: the IPv4 address inside decides.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => v4_in(high, low),
-        // Documentation, Teredo and other protocols' own.
+        // Documentation, Teredo and other protocols.
         [0x2001, 0xdb8 | 0..=0x1ff, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // Everything that is given out so far.
+        // All of the unicast space allocated so far.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }
 
-/// Looks names up and leaves out addresses that are not public. What it gives is what is connected to: a name is not looked up twice.
+/// Resolves names and omits addresses that are not public. The client connects to exactly these addresses, because a name is not resolved
+/// twice.
 #[derive(Debug)]
 pub(super) struct PublicOnly;
 

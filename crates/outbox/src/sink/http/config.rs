@@ -1,4 +1,4 @@
-//! Where a webhook is, and how it is called.
+//! A webhook's address, and how to call it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,8 +32,8 @@ pub struct HttpConfig {
 
 impl HttpConfig {
     /// A URL such as `https://hooks.example/orders/{aggregatetype}`, with fields in the path or the query only; `source` is the
-    /// `CloudEvents` attribute, say `/outbox/orders`. Events are structured unless told otherwise, because a signature covers the body
-    /// and no headers.
+    /// `CloudEvents` attribute, such as `/outbox/orders`. Events are structured by default, because a signature covers the body and no
+    /// headers.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl HttpConfig {
         })
     }
 
-    /// How an event is laid out.
+    /// How an event is encoded.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
@@ -91,7 +91,7 @@ impl HttpConfig {
         Ok(Self { signer: Some(Signer::new(secret)?), ..self })
     }
 
-    /// The same in a file, without its last newline.
+    /// The same from a file, without its last newline.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl HttpConfig {
         Ok(Self { signer: Some(Signer::from_file(path)?), ..self })
     }
 
-    /// A token for the header `authorization: Bearer …`, in a file, without its last newline.
+    /// A token for the header `authorization: Bearer …`, from a file, without its last newline.
     ///
     /// # Errors
     ///
@@ -113,30 +113,30 @@ impl HttpConfig {
         Ok(Self { token: Some(token.into()), ..self })
     }
 
-    /// Whom to trust, and this client's own certificate.
+    /// The trusted CA, and this client's own certificate.
     #[must_use]
     pub fn tls(self, tls: TlsFiles) -> Self {
         Self { tls, ..self }
     }
 
-    /// How long one request may take, from the connection to the end of the answer: 15 s unless set, and at most 20 s.
+    /// The timeout of one request, from connecting to the end of the answer: 15 s by default, and at most 20 s.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: timeout.min(Duration::from_secs(20)), ..self }
     }
 
-    /// Whether addresses that are not of the public internet may be called.
+    /// Whether addresses outside the public internet may be called.
     #[must_use]
     pub fn allow_private(self, allowed: bool) -> Self {
         Self { private_allowed: allowed, ..self }
     }
 
-    /// Whether a token goes over the network as it is.
+    /// Whether the token would be sent unencrypted.
     pub(super) fn shows_token(&self) -> bool {
         self.token.is_some() && !self.tls_needed && !is_this_machine(&self.host)
     }
 
-    /// A host that is an address is not looked up: it is judged here.
+    /// Checks a host that is an address here, because it is not resolved.
     pub(super) fn validated(self) -> Result<Self> {
         let address: Option<IpAddr> = self.host.trim_start_matches('[').trim_end_matches(']').parse().ok();
         if !self.private_allowed && address.is_some_and(|address| !is_public(address)) {
@@ -150,8 +150,8 @@ impl HttpConfig {
     }
 }
 
-/// Whether a part of a URL's path is `.` or `..` once it is decoded, as servers may read it: also where a slash or a backslash was encoded, and with
-/// parameters behind it.
+/// Whether a segment of a URL's path is `.` or `..` after decoding, as a server may read it: also with an encoded slash or backslash, and
+/// with parameters after it.
 pub(super) fn has_dot_segments(url: &str) -> bool {
     let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     let path = behind_scheme.split(['?', '#']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! HTTP webhooks: a request an event, `POST`, an aggregate's next one after the answer to the one before.
+//! HTTP webhooks: one `POST` for each event; an aggregate's next event follows the answer to the one before.
 
 mod address;
 mod config;
@@ -18,15 +18,15 @@ use super::{Acceptance, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How much of an answer is read; of one that is longer the connection is not used again.
+/// The most bytes of an answer that are read; the connection of a longer answer is not reused.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How much of an answer is told.
+/// The most characters of an answer that appear in a message.
 const WORDS_MAX: usize = 200;
 
 /// Posts events to a webhook, as `CloudEvents`, signed if there is a secret.
 ///
-/// Accepted is what is answered with 2xx. Nothing follows a redirect. Never accepted is what is answered with 4xx, but for 401, 403, 408,
-/// 425 and 429. `Retry-After` is heeded, up to five minutes.
+/// A 2xx answer accepts the event. Redirects are not followed. A 4xx answer refuses it permanently, except for 401, 403, 408, 425 and 429.
+/// `Retry-After` is respected, up to five minutes.
 #[derive(Debug)]
 pub struct HttpSink {
     config: HttpConfig,
@@ -35,11 +35,11 @@ pub struct HttpSink {
 }
 
 impl HttpSink {
-    /// A sink that connects when it is used.
+    /// Creates a sink that connects when it is used.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: the address is not public and that is not allowed, or a file of TLS cannot be used.
+    /// [`ErrorKind::Settings`]: the address is not public and that is not allowed, or a TLS file cannot be used.
     pub fn new(config: HttpConfig) -> Result<Self> {
         let config = config.validated()?;
         if config.shows_token() {
@@ -102,7 +102,7 @@ impl HttpSink {
         })
     }
 
-    /// What an answer that is not 2xx means.
+    /// The refusal for an answer that is not 2xx.
     async fn refusal(&self, answer: Response) -> Refusal {
         let status = answer.status();
         let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).and_then(retry_after::read);
@@ -121,7 +121,7 @@ impl HttpSink {
     }
 }
 
-/// Whether a text differs from its URL only by a port that goes without saying.
+/// Whether a text differs from its URL only by the default port.
 fn has_default_port(url: &Url, text: &str) -> bool {
     let port = if url.scheme() == "https" { ":443" } else { ":80" };
     text.replacen(port, "", 1) == url.as_str()
@@ -138,7 +138,7 @@ async fn beginning(mut answer: Response) -> Vec<u8> {
     bytes
 }
 
-/// The cause at the bottom, which says what happened; what is above repeats the URL.
+/// The innermost cause, which says what happened; the outer errors repeat the URL.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -152,7 +152,7 @@ impl SendOne for HttpSink {
     async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
         let answer = self.request(event).await?;
         if answer.status().is_success() {
-            // Read, so that the connection can be used again.
+            // Read the answer, so that the connection can be reused.
             beginning(answer).await;
             return Ok(());
         }
@@ -166,7 +166,7 @@ impl Sink for HttpSink {
         &self.name
     }
 
-    /// One aggregate a call: a slow one delays no other.
+    /// One aggregate for each call, so that a slow one delays no other.
     fn limits(&self) -> SinkLimits {
         SinkLimits { batch_events: 100, concurrency: 64, mixed: false, ..SinkLimits::default() }
     }

@@ -1,10 +1,10 @@
-//! The header `Retry-After`: seconds, or a point in time.
+//! The header `Retry-After`: seconds, or a date.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// How long to wait; `None` if it says nothing that is understood.
+/// How long to wait; `None` if the value is not understood.
 pub(super) fn read(value: &str) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let value = value.trim();

@@ -1,4 +1,4 @@
-//! Signatures in the way of Standard Webhooks: HMAC-SHA256 over id, time and body.
+//! Signatures as in Standard Webhooks: HMAC-SHA256 over id, time and body.
 
 use std::fmt;
 use std::path::Path;
@@ -9,17 +9,17 @@ use ring::hmac;
 
 use crate::{Error, ErrorKind, Result, secret};
 
-/// What is in front of a secret in Base64.
+/// The prefix of a secret in Base64.
 const PREFIX: &str = "whsec_";
 /// The fewest bytes of a secret.
 const BYTES_MIN: usize = 16;
 
-/// Signs what is sent.
+/// Signs requests.
 #[derive(Clone)]
 pub(super) struct Signer(hmac::Key);
 
 impl Signer {
-    /// A secret as it is, or `whsec_` and its bytes in Base64.
+    /// A plain secret, or `whsec_` and its bytes in Base64.
     pub(super) fn new(secret: &str) -> Result<Self> {
         let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the secret that webhooks are signed with {what}"));
         let bytes = match secret.strip_prefix(PREFIX) {
@@ -36,7 +36,7 @@ impl Signer {
         Self::new(&secret::in_file(path, "the file with the secret that webhooks are signed with")?)
     }
 
-    /// The header `webhook-signature`.
+    /// The value of the header `webhook-signature`.
     pub(super) fn sign(&self, id: &str, unix_secs: u64, body: &[u8]) -> String {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(format!("{id}.{unix_secs}.").as_bytes());

@@ -1,4 +1,4 @@
-//! Which server, which stream, and how events are laid out.
+//! Which server, which stream, and how events are encoded.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use secrecy::{ExposeSecret, SecretString};
 use super::super::{Mode, Template, TlsFiles};
 use crate::{Error, ErrorKind, Result, secret};
 
-/// What is in front of an address.
+/// The schemes of an address.
 const SCHEMES: [&str; 2] = ["nats://", "tls://"];
 
-/// Where a [`NatsSink`](super::NatsSink) sends events to, and how. `Debug` shows no password.
+/// Where and how a [`NatsSink`](super::NatsSink) sends events. `Debug` shows no password.
 #[derive(Clone)]
 pub struct NatsConfig {
     pub(super) servers: Vec<ServerAddr>,
@@ -30,13 +30,13 @@ pub struct NatsConfig {
 }
 
 impl NatsConfig {
-    /// Servers such as `nats://user@host:4222` or `tls://one:4222,two:4222`; `source` is the `CloudEvents` attribute, say
-    /// `/outbox/orders`. With `tls` nothing is sent without TLS. The stream is `outbox`, the subject
-    /// `outbox.{aggregatetype}.{aggregateid}`, unless told otherwise.
+    /// Servers such as `nats://user@host:4222` or `tls://one:4222,two:4222`; `source` is the `CloudEvents` attribute, such as
+    /// `/outbox/orders`. With `tls` nothing is sent without TLS. The default stream is `outbox`, the default subject
+    /// `outbox.{aggregatetype}.{aggregateid}`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: no such address, or one with a password in it.
+    /// [`ErrorKind::Settings`]: the address is invalid, or contains a password.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
         let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the address of the NATS sink {what}"));
         let scheme = SCHEMES.into_iter().find(|scheme| url.starts_with(scheme));
@@ -64,26 +64,26 @@ impl NatsConfig {
         })
     }
 
-    /// The password of the address's user, or a token if it has none.
+    /// The password of the address's user, or a token if the address has no user.
     #[must_use]
     pub fn password(self, password: impl Into<String>) -> Self {
         Self { password: Some(password.into().into()), ..self }
     }
 
-    /// The same in a file, without its last newline.
+    /// The same from a file, without its last newline.
     pub fn password_file(self, path: &Path) -> Result<Self> {
         let password = secret::in_file(path, "the file with the NATS sink's password")?;
         Ok(self.password(password))
     }
 
-    /// Whom to trust, and this client's own certificate.
+    /// The trusted CA, and this client's own certificate.
     #[must_use]
     pub fn tls(self, tls: TlsFiles) -> Self {
         Self { tls, ..self }
     }
 
-    /// The stream that events go to. It must exist and have the subjects; with `create` it is made where it does not exist, with one
-    /// replica and ten minutes in which a repeated event is dropped.
+    /// The stream that receives events. It must exist and have the subjects; with `create` a missing stream is created, with one replica
+    /// and a duplicate window of ten minutes.
     #[must_use]
     pub fn stream(self, name: impl Into<String>, create: bool) -> Self {
         Self { stream: name.into(), create, ..self }
@@ -93,7 +93,7 @@ impl NatsConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: it would not be a subject of NATS.
+    /// [`ErrorKind::Settings`]: it would not be a valid NATS subject.
     pub fn subject(self, subject: Template) -> Result<Self> {
         let pattern = subject.pattern('.');
         let fits = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'>');
@@ -104,20 +104,21 @@ impl NatsConfig {
         Ok(Self { subject, ..self })
     }
 
-    /// How an event is laid out.
+    /// How an event is encoded.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Whether each message says which message of its subject it must follow, so that the stream refuses what is late or repeated for as
-    /// long as it keeps the subject's last message. It costs one question for each aggregate that this publisher has not sent to before.
+    /// Whether each message names the message of its subject that it must follow, so that the stream refuses late or repeated messages for
+    /// as long as it keeps the subject's last message. This costs one request for each aggregate that this publisher has not sent to
+    /// before.
     #[must_use]
     pub fn fence(self, fence: bool) -> Self {
         Self { fence, ..self }
     }
 
-    /// What cannot be together.
+    /// Refuses options that exclude each other.
     pub(super) fn validated(self) -> Result<Self> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::Settings, format!("the fence of the NATS sink {what}")));
         if self.fence && self.mode == Mode::Structured {

@@ -1,5 +1,5 @@
-//! One connection to NATS at a time. The client's own way of connecting again is not used: it would send what had waited on the broken
-//! connection, late, and long after it was given up for lost.
+//! One connection to NATS at a time. The client's automatic reconnection is not used: it would send messages that had waited on the broken
+//! connection, long after the publisher gave them up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +15,20 @@ use super::super::tls;
 use super::{NatsConfig, words};
 use crate::{Error, ErrorKind, Result};
 
-/// How long the server may take to answer before it counts as not answering.
+/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How many messages may wait for their acknowledgement.
+/// The most messages that wait for an acknowledgement.
 const IN_FLIGHT_MAX: usize = 4_096;
-/// In a stream made by us: how long a repeated event is known as repeated.
+/// In a stream created by this sink: how long duplicates are recognized.
 const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
 
-/// A connection that works, or worked.
+/// A connection that works, or has worked.
 #[derive(Debug)]
 pub(super) struct NatsConnection {
     pub(super) context: Context,
     pub(super) stream: Stream,
     pub(super) broken: watch::Receiver<bool>,
-    /// The most bytes of one message that the stream takes, if it has a limit of its own.
+    /// The most bytes of a message in the stream, if the stream has a limit.
     pub(super) message_bytes_max: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl NatsConnection {
     }
 }
 
-/// For one connection: once it is `established`, no other is made.
+/// The options for one connection: once it is `established`, the client does not reconnect.
 fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<AtomicBool>) -> Result<ConnectOptions> {
     let mut auth = Auth::new();
     match (&config.user, config.secret()) {
@@ -91,7 +91,7 @@ fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<Atom
         .tls_client_config(tls::client_config(&config.tls, config.tls_needed)?))
 }
 
-/// The stream, made if it is missing and that was asked for.
+/// The stream; created if it is missing and creation was requested.
 async fn stream(config: &NatsConfig, context: &Context) -> Result<Stream> {
     let name = &config.stream;
     match context.get_stream(name).await {

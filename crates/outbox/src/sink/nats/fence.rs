@@ -1,4 +1,4 @@
-//! The stream as a fence: a message is taken only behind the one that it must follow.
+//! The stream as a fence: it accepts a message only if the message that it must follow is the subject's last one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,17 +12,18 @@ use crate::Delivery;
 use crate::sink::Refusal;
 use crate::sink::message::header_value;
 
-/// How many subjects' last messages are remembered.
+/// The number of subjects whose last messages are remembered.
 const REMEMBERED_MAX: usize = 100_000;
-/// How often a message that somebody overtook looks again.
+/// How often a message that was overtaken checks the stream again.
 const LOOKS: usize = 3;
 
-/// The place in the stream of the last message of a subject, and its sequence.
+/// Subject to the position of its last message in the stream, and that message's sequence.
 #[derive(Debug, Default)]
 pub(super) struct LastPositions(Mutex<HashMap<String, (u64, u64)>>);
 
 impl LastPositions {
-    /// The place that an event of this sequence follows. One that is not later than the last is looked at closely instead.
+    /// The position that an event with this sequence must follow; `None` for an event that is not later than the last one, which needs a
+    /// closer check.
     fn before(&self, subject: &str, sequence: u64) -> Option<u64> {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.get(subject).filter(|(_, last)| *last < sequence).map(|(place, _)| *place)
@@ -35,14 +36,14 @@ impl LastPositions {
     fn set(&self, subject: String, place: u64, sequence: u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= REMEMBERED_MAX && !places.contains_key(&subject) {
-            // What is forgotten is asked for again.
+            // Forgotten positions are requested again.
             places.clear();
         }
         places.insert(subject, (place, sequence));
     }
 }
 
-/// A message of a subject, with what its headers say of its event.
+/// A message of a subject, with the event data in its headers.
 struct StreamEvent {
     place: u64,
     sequence: u64,
@@ -54,7 +55,7 @@ struct StreamEvent {
 impl From<StreamMessage> for StreamEvent {
     fn from(message: StreamMessage) -> Self {
         let text = |name: &str| message.headers.get(name).map(|value| value.as_str().to_owned());
-        // Somebody else's message may have none, and is followed like any other.
+        // Another program's message may have no such headers, and is followed like any other.
         let number = |name: &str| text(name).and_then(|value| value.parse().ok()).unwrap_or(0);
         Self {
             place: message.sequence,
@@ -67,7 +68,7 @@ impl From<StreamMessage> for StreamEvent {
 }
 
 impl NatsSink {
-    /// Sends one event behind the last message of its subject, unless it is there already.
+    /// Sends one event after the last message of its subject, unless it is already there.
     pub(super) async fn publish_fenced(&self, live: &NatsConnection, event: &Delivery, subject: String) -> Result<(), PublishFailure> {
         for _ in 0..LOOKS {
             let follows = match self.remembered.before(&subject, event.sequence) {
@@ -82,7 +83,7 @@ impl NatsSink {
                         );
                         return Err(Refusal::retryable(text).into());
                     }
-                    // Its acknowledgement was lost, or another publisher sent it; or this is not the outbox that wrote there.
+                    // Its acknowledgement was lost, or another publisher sent it; or another outbox wrote to this subject.
                     Some(last) if last.sequence >= event.sequence => return self.is_there(live, event, &subject, last).await,
                     Some(last) => last.place,
                 },
@@ -94,7 +95,7 @@ impl NatsSink {
                 }
                 Err(PublishFailure::Overtaken) => self.remembered.forget(&subject),
                 Err(failure) => {
-                    // It may be there all the same.
+                    // The message may have arrived all the same.
                     self.remembered.forget(&subject);
                     return Err(failure);
                 }
@@ -103,7 +104,8 @@ impl NatsSink {
         Err(PublishFailure::Overtaken)
     }
 
-    /// Whether what stands in the subject at this event's sequence is this very event. To take it for delivered otherwise would lose it.
+    /// Whether the message in the subject at this event's sequence is this very event. Treating another message as this event would lose
+    /// the event.
     async fn is_there(&self, live: &NatsConnection, event: &Delivery, subject: &str, last: StreamEvent) -> Result<(), PublishFailure> {
         let source = header_value(&self.config.source);
         let ours = |there: &StreamEvent| there.source.as_ref() == Some(&source);
@@ -128,7 +130,7 @@ impl NatsSink {
         if ours(&there) && there.id == Some(header_value(&event.id)) { Ok(()) } else { other() }
     }
 
-    /// The message of a sequence: sequences grow with the places, so that each look halves what is left.
+    /// Finds the message of a sequence by binary search: sequences grow with the positions.
     async fn find(
         &self,
         live: &NatsConnection,

@@ -1,8 +1,8 @@
 //! NATS `JetStream`.
 //!
-//! Order: an aggregate's next event is sent when the one before is acknowledged; aggregates go side by side. Several of one aggregate on
-//! their way at once would be faster and wrong: when the stream's leader changes, the first may be lost and the second taken, and then
-//! the first, sent again, stands behind the second.
+//! Order: an aggregate's next event is sent when the one before is acknowledged; aggregates are sent concurrently. Several events of one
+//! aggregate in flight at once would be faster but wrong: when the stream's leader changes, the first may be lost and the second accepted,
+//! and then the first, sent again, comes after the second.
 
 mod config;
 mod connection;
@@ -25,9 +25,9 @@ use super::side_by_side::{self, SendOne};
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Result, one_line};
 
-/// The longest subject: a server takes 4,096 bytes of a message's first line by default, and hangs up at more.
+/// The longest subject: by default a server accepts 4,096 bytes for a message's first line, and closes the connection beyond that.
 const SUBJECT_BYTES_MAX: usize = 3_500;
-/// A text of the server's that is longer is cut.
+/// The most characters of a server's message that are shown.
 const WORDS_MAX: usize = 300;
 
 /// Publishes events to a stream of NATS `JetStream`, as `CloudEvents` with [`Delivery::message_id`] as `Nats-Msg-Id`.
@@ -42,7 +42,7 @@ pub struct NatsSink {
 /// Why an event was not acknowledged.
 enum PublishFailure {
     Refused(Refusal),
-    /// The subject's last message is not the one that this one was to follow.
+    /// The subject's last message is not the one that this message must follow.
     Overtaken,
 }
 
@@ -64,11 +64,11 @@ impl From<PublishFailure> for Refusal {
 }
 
 impl NatsSink {
-    /// A sink that connects when it is used.
+    /// Creates a sink that connects when it is used.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): options that cannot be together.
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): options that exclude each other.
     pub fn new(config: NatsConfig) -> Result<Self> {
         let config = config.validated()?;
         let name = format!("nats {} stream {}", config.place, config.stream);
@@ -79,7 +79,7 @@ impl NatsSink {
         self.connection.get(NatsConnection::is_broken, NatsConnection::open(&self.config)).await
     }
 
-    /// Sends one event and waits for its acknowledgement, which says where in the stream it is.
+    /// Sends one event and waits for its acknowledgement, which contains its position in the stream.
     async fn publish(
         &self,
         live: &NatsConnection,
@@ -129,12 +129,12 @@ impl NatsSink {
     }
 }
 
-/// Somebody else's words, on one line.
+/// A message of the server or the client, on one line.
 fn words(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string(), WORDS_MAX)
 }
 
-/// About how many bytes headers are to the server.
+/// The approximate number of bytes that the headers have for the server.
 fn bytes_of(headers: &HeaderMap) -> usize {
     let of = |name: &str, value: &str| name.len() + value.len() + 4;
     headers.iter().map(|(name, values)| values.iter().map(|value| of(name.as_ref(), value.as_str())).sum::<usize>()).sum()
@@ -195,7 +195,7 @@ impl Sink for NatsSink {
         };
         let mut broken = live.broken.clone();
         let broken = async {
-            // No acknowledgement comes any more, and waiting for its time to be up would be in vain.
+            // No acknowledgement can arrive any more, so waiting for the timeout would be useless.
             let _ = broken.wait_for(|broken| *broken).await;
             Refusal::retryable(format!("{}: the connection broke", self.name))
         };

@@ -1,4 +1,4 @@
-//! Which node, which exchange, and how events are laid out.
+//! Which node, which exchange, and how events are encoded.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::super::net::ServerAddress;
 use super::super::{Mode, Template};
 use crate::{Error, ErrorKind, Result, secret};
 
-/// The largest event unless set otherwise: what the newest servers take by default.
+/// The default size limit of an event: the default of the newest servers.
 const EVENT_BYTES_MAX: usize = 16 << 20;
 
-/// Where a [`RabbitMqSink`](super::RabbitMqSink) sends events to, and how. `Debug` shows no password.
+/// Where and how a [`RabbitMqSink`](super::RabbitMqSink) sends events. `Debug` shows no password.
 #[derive(Clone)]
 pub struct RabbitMqConfig {
     pub(super) address: ServerAddress,
@@ -25,12 +25,12 @@ pub struct RabbitMqConfig {
 }
 
 impl RabbitMqConfig {
-    /// A node such as `amqp://user@host:5672/vhost`; `source` is the `CloudEvents` attribute, say `/outbox/orders`. Without a vhost it is
-    /// `/`. The exchange is `outbox`, the routing key `{aggregatetype}.{aggregateid}`, unless told otherwise.
+    /// A node such as `amqp://user@host:5672/vhost`; `source` is the `CloudEvents` attribute, such as `/outbox/orders`. The default vhost
+    /// is `/`, the default exchange `outbox`, the default routing key `{aggregatetype}.{aggregateid}`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: no such address, one with a password in it, or one with TLS, which this sink does not have.
+    /// [`ErrorKind::Settings`]: the address is invalid, contains a password, or requires TLS, which this sink does not support.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
         let address = ServerAddress::parse(url, "RabbitMQ", [("amqp", 5672), ("amqps", 5671)])?;
         if address.tls {
@@ -54,7 +54,7 @@ impl RabbitMqConfig {
         Self { password: Some(password.into().into()), ..self }
     }
 
-    /// The same in a file, without its last newline.
+    /// The same from a file, without its last newline.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl RabbitMqConfig {
         Ok(self.password(password))
     }
 
-    /// The exchange that events go to, which must exist; empty is the default exchange, whose routing keys are names of queues.
+    /// The exchange that receives events; it must exist. The empty name is the default exchange, whose routing keys are names of queues.
     ///
     /// # Errors
     ///
@@ -83,13 +83,13 @@ impl RabbitMqConfig {
         Self { routing_key, ..self }
     }
 
-    /// How an event is laid out.
+    /// How an event is encoded.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// The largest event in bytes, 16 MiB unless set: the server ends the channel at what is larger than its `max_message_size`.
+    /// The largest event in bytes, 16 MiB by default: the server closes the channel when a message exceeds its `max_message_size`.
     #[must_use]
     pub fn event_bytes_max(self, bytes: usize) -> Self {
         Self { event_bytes_max: bytes, ..self }

@@ -1,8 +1,8 @@
 //! One connection to a node at a time, and its channels.
 //!
-//! The client library tells confirmations and returned messages of one channel apart only as long as one event is on its way there. So a
-//! channel carries one event at a time, and is used again only after a clear answer. An event without an answer would stay in the library's
-//! queue and be sent late, behind what somebody else has sent meanwhile: then the connection is reset, and what waited goes with it.
+//! The client library can assign confirmations and returned messages only while one event is in flight on a channel. So a channel carries
+//! one event at a time, and is reused only after a clear answer. An event without an answer would stay in the library's queue and be sent
+//! late, after events that another publisher has sent meanwhile. In that case the connection is reset, which drops the queue.
 
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
@@ -17,10 +17,10 @@ use lapin::{AsyncTcpStream, BasicProperties, Channel, Confirmation, Connection a
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
-/// How many events may be on their way at once.
+/// The most events in flight at once.
 const CHANNELS_MAX: u16 = 64;
 
-/// A connection that works, or worked.
+/// A connection that works, or has worked.
 pub(super) struct RabbitMqConnection {
     amqp: Amqp,
     socket: SocketCloser,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for RabbitMqConnection {
 }
 
 impl RabbitMqConnection {
-    /// Connects. Neither a server that stays silent nor a call that is dropped leaves anything behind.
+    /// Connects. Neither a silent server nor a dropped call leaves a connection behind.
     pub(super) async fn open(uri: AMQPUri, within: Duration) -> lapin::Result<Self> {
         let properties = ConnectionProperties::default().with_connection_name("shardwise outbox".into());
         let socket = SocketCloser::default();
@@ -49,7 +49,7 @@ impl RabbitMqConnection {
             async move |uri, runtime| {
                 let stream = timeout(within, uri.connect_async(&runtime)).await.map_err(std::io::Error::from)??;
                 if let AsyncTcpStream::Plain(plain) = &stream {
-                    // When it is closed, what has not been sent yet is thrown away.
+                    // On close, unsent data is discarded.
                     plain.get_ref().set_zero_linger()?;
                     kept.keep(plain.get_ref().as_fd().try_clone_to_owned()?.into())?;
                 }
@@ -71,24 +71,24 @@ impl RabbitMqConnection {
         *self.given_up.borrow() || !self.amqp.status().connected()
     }
 
-    /// Whether the server has said that it takes no events now. What is sent nevertheless would wait in a queue of the library's.
+    /// Whether the server has announced that it accepts no events now. Events sent nevertheless would wait in the library's queue.
     pub(super) fn is_blocked(&self) -> bool {
         self.amqp.status().blocked()
     }
 
-    /// Ends when the connection was given up.
+    /// Resolves when the connection is given up.
     pub(super) async fn given_up(&self) {
         let mut given_up = self.given_up.subscribe();
-        // It cannot end otherwise: the sender is here.
+        // An error is impossible: the sender is in `self`.
         let _ = given_up.wait_for(|given_up| *given_up).await;
     }
 
-    /// The most bytes of a frame; an event's headers are one.
+    /// The most bytes of a frame; an event's headers are one frame.
     pub(super) fn frame_bytes_max(&self) -> usize {
         usize::try_from(self.amqp.configuration().frame_max()).unwrap_or(usize::MAX)
     }
 
-    /// A new channel that is nobody's turn, with nothing on its way.
+    /// A new channel with nothing in flight, outside the pool.
     pub(super) async fn channel(&self) -> lapin::Result<Channel> {
         let channel = self.amqp.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -97,7 +97,7 @@ impl RabbitMqConnection {
 
     /// Waits until a channel is free.
     pub(super) async fn turn(&self) -> lapin::Result<Option<ChannelLease<'_>>> {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(permit) = self.free.acquire().await else { return Ok(None) };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut opening = PendingRequest { live: self, waiting: true };
@@ -117,14 +117,14 @@ impl RabbitMqConnection {
 
 impl Drop for RabbitMqConnection {
     fn drop(&mut self) {
-        // Otherwise the library says farewell to the server; where the server does not listen it would wait for that.
+        // Otherwise the library would say goodbye to the server, and wait if the server does not read.
         if self.is_broken() || self.is_blocked() {
             self.socket.close();
         }
     }
 }
 
-/// A question to the server. If it is dropped while it waits, nobody can tell what becomes of what was sent, and the connection is given up.
+/// A request to the server. If it is dropped while it waits, the fate of its data is unknown, and the connection is given up.
 struct PendingRequest<'a> {
     live: &'a RabbitMqConnection,
     waiting: bool,
@@ -138,7 +138,7 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// A channel that one event has for itself.
+/// A channel reserved for one event.
 pub(super) struct ChannelLease<'a> {
     unanswered: PendingRequest<'a>,
     channel: Channel,
@@ -170,7 +170,7 @@ impl ChannelLease<'_> {
     }
 }
 
-/// A second handle of the connection's socket, because the library has no way to let go of it at once.
+/// A second handle of the connection's socket, because the library cannot close it at once.
 #[derive(Clone, Default)]
 struct SocketCloser(Arc<Mutex<SocketHandle>>);
 
@@ -192,11 +192,12 @@ impl SocketCloser {
         Ok(())
     }
 
-    /// Ends the connection under the library, which lets go of its own handle then: on a busy machine seconds later.
+    /// Ends the connection beneath the library, which then closes its own handle: on a busy machine seconds later.
     fn close(&self) {
         let handle = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), SocketHandle::Closed);
         if let SocketHandle::Open(stream) = handle {
-            // Resets the connection at once and throws away what has not been sent. It may have ended by itself, and not every system can do this.
+            // Resets the connection at once and discards unsent data. The connection may already have ended, and not every system supports
+            // this.
             let _ = rustix::net::connect_unspec(&stream);
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -226,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel still had to send was sent for as long as the library held its handle.
+    /// As long as the library held its handle, the kernel would go on sending buffered data.
     #[test]
     fn what_waits_in_a_socket_is_thrown_away_at_once_whoever_else_holds_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,7 +1,7 @@
 //! RabbitMQ, by AMQP 0.9.1.
 //!
-//! Order: an aggregate's next event is sent when the one before is confirmed. A queue may refuse a message and take the next one, and a
-//! confirmation may be lost with the connection.
+//! Order: an aggregate's next event is sent when the one before is confirmed, because a queue may refuse a message and accept the next
+//! one, and a confirmation may be lost with the connection.
 
 mod config;
 mod connection;
@@ -24,24 +24,24 @@ use super::side_by_side::{self, SendOne};
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
-/// How long the server may take to answer before it counts as not answering.
+/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// What the server says of a wrong user or password, of a missing right, and of an exchange that is not there.
+/// The server's codes for a wrong user or password, for a missing right, and for a missing exchange.
 const ACCESS_REFUSED: u16 = 403;
 const NOT_ALLOWED: u16 = 530;
 const NOT_FOUND: u16 = 404;
-/// Kept on the disk, if the queue is.
+/// Stored on disk, if the queue is durable.
 const PERSISTENT: u8 = 2;
-/// Text in the protocol's short form.
+/// The most bytes of the protocol's short string.
 const SHORT_BYTES_MAX: usize = 255;
-/// What a frame of properties has besides headers and texts: lengths, flags, numbers.
+/// The bytes of a frame of properties besides headers and texts: lengths, flags, numbers.
 const FRAME_OVERHEAD: usize = 64;
-/// A text of the server's that is longer is cut.
+/// The most characters of a server's message that are shown.
 const WORDS_MAX: usize = 300;
-/// What an operator looks at when nothing is confirmed.
+/// What an operator should check when nothing is confirmed.
 const SHORT_OF: &str = "the server may be short of memory or disk";
 
-/// Publishes events to an exchange of RabbitMQ, as `CloudEvents`; accepted is what is confirmed and has reached a queue.
+/// Publishes events to a RabbitMQ exchange, as `CloudEvents`; an event is accepted once it is confirmed and has reached a queue.
 #[derive(Debug)]
 pub struct RabbitMqSink {
     config: RabbitMqConfig,
@@ -50,7 +50,7 @@ pub struct RabbitMqSink {
 }
 
 impl RabbitMqSink {
-    /// A sink that connects when it is used.
+    /// Creates a sink that connects when it is used.
     pub fn new(config: RabbitMqConfig) -> Self {
         let name = format!("rabbitmq {} exchange {:?}", config.address.place(), config.exchange);
         Self { config, name, connection: Connection::default() }
@@ -85,7 +85,7 @@ impl RabbitMqSink {
         let live = RabbitMqConnection::open(uri, ANSWER_WITHIN).await?;
         if !self.config.exchange.is_empty() {
             let asks = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-            // The kind is not looked at.
+            // A passive declaration ignores the exchange's kind.
             live.channel().await?.exchange_declare(self.exchange(), ExchangeKind::Topic, asks, FieldTable::default()).await?;
         }
         Ok(live)
@@ -149,7 +149,7 @@ impl RabbitMqSink {
     }
 }
 
-/// The properties of a message, and about how many bytes their frame has.
+/// The properties of a message, and the approximate size of their frame in bytes.
 fn properties(event: &Delivery, message: &BrokerMessage) -> (BasicProperties, usize) {
     let short = |text: &str| ShortString::try_new(text.to_owned()).ok();
     let mut headers = FieldTable::default();
@@ -170,7 +170,7 @@ fn properties(event: &Delivery, message: &BrokerMessage) -> (BasicProperties, us
         add(ShortString::from(*name), value);
     }
     let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-    // A replay's own name may be too long where the event's is not.
+    // A replay's message id may be too long although the event's is not.
     if let Some(id) = short(&id).or_else(|| short(&event.id)) {
         properties = properties.with_message_id(id);
     }
@@ -186,7 +186,7 @@ fn properties(event: &Delivery, message: &BrokerMessage) -> (BasicProperties, us
     (properties, bytes)
 }
 
-/// Somebody else's words, on one line.
+/// A message of the server or the client, on one line.
 fn words(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string(), WORDS_MAX)
 }
@@ -206,7 +206,7 @@ impl Sink for RabbitMqSink {
         &self.name
     }
 
-    /// As many as find a channel in time.
+    /// As many concurrent sends as there are channels.
     fn limits(&self) -> SinkLimits {
         SinkLimits { batch_events: 500, concurrency: 2, ..SinkLimits::default() }
     }

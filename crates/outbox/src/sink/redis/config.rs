@@ -1,4 +1,4 @@
-//! Which server, which streams, and how events are laid out.
+//! Which server, which streams, and how events are encoded.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::super::net::ServerAddress;
 use super::super::{Mode, Template, TlsFiles};
 use crate::{Error, ErrorKind, Result, secret};
 
-/// The largest event unless set otherwise.
+/// The default size limit of an event.
 const EVENT_BYTES_MAX: usize = 16 << 20;
 
-/// Where a [`RedisSink`](super::RedisSink) sends events to, and how. `Debug` shows no password.
+/// Where and how a [`RedisSink`](super::RedisSink) sends events. `Debug` shows no password.
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(super) address: ServerAddress,
@@ -27,12 +27,12 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// A server of Redis or Valkey, such as `redis://user@host:6379/0`, or `rediss://` with TLS; `source` is the `CloudEvents` attribute,
-    /// say `/outbox/orders`. The stream is `outbox.{aggregatetype}.{aggregateid}` unless told otherwise.
+    /// A Redis or Valkey server, such as `redis://user@host:6379/0`, or `rediss://` with TLS; `source` is the `CloudEvents` attribute,
+    /// such as `/outbox/orders`. The default stream is `outbox.{aggregatetype}.{aggregateid}`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: no such address, or one with a password in it.
+    /// [`ErrorKind::Settings`]: the address is invalid, or contains a password.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
         let address = ServerAddress::parse(url, "Redis", [("redis", 6379), ("rediss", 6379)])?;
         let database = if address.path.is_empty() { Ok(0) } else { address.path.parse() };
@@ -54,13 +54,13 @@ impl RedisConfig {
         })
     }
 
-    /// The password, of the address's user or of the server.
+    /// The password of the address's user or of the server.
     #[must_use]
     pub fn password(self, password: impl Into<String>) -> Self {
         Self { password: Some(password.into().into()), ..self }
     }
 
-    /// The same in a file, without its last newline.
+    /// The same from a file, without its last newline.
     ///
     /// # Errors
     ///
@@ -70,17 +70,18 @@ impl RedisConfig {
         Ok(self.password(password))
     }
 
-    /// Whom to trust, and this client's own certificate.
+    /// The trusted CA, and this client's own certificate.
     #[must_use]
     pub fn tls(self, tls: TlsFiles) -> Self {
         Self { tls, ..self }
     }
 
-    /// The stream of an event. What it tells apart decides what the stream refuses:
+    /// The stream of an event. The fields in its name decide what the stream refuses:
     ///
     /// | the template has | ids | a repeated event | a publisher that lost its slot |
     /// |---|---|---|---|
-    /// | `{aggregatetype}` and `{aggregateid}`, apart by a sign such as a dot, neither `{type}` nor `{id}` | `sequence-0` | is recognised and not added again | cannot go back |
+    /// | `{aggregatetype}` and `{aggregateid}`, separated by a sign such as a dot, neither `{type}` nor `{id}` | `sequence-0` | is
+    /// recognized and not added again | cannot go back |
     /// | else `{shardslot}` | `epoch-N` | is added again | is refused |
     /// | neither | the server's | is added again | is not noticed |
     #[must_use]
@@ -88,19 +89,20 @@ impl RedisConfig {
         Self { stream, ..self }
     }
 
-    /// How an event is laid out: attributes as fields of the entry and the payload as `data`, or all of it in JSON in the field `event`.
+    /// How an event is encoded: attributes as fields of the entry and the payload as `data`, or the whole event as JSON in the field
+    /// `event`.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// About how many entries a stream keeps, the newest; all unless set.
+    /// The approximate number of newest entries that a stream keeps; all by default.
     #[must_use]
     pub fn length_max(self, entries: Option<u64>) -> Self {
         Self { length_max: entries, ..self }
     }
 
-    /// The largest event in bytes, 16 MiB unless set: the server hangs up at what is larger than its `proto-max-bulk-len`.
+    /// The largest event in bytes, 16 MiB by default: the server closes the connection when an event exceeds its `proto-max-bulk-len`.
     #[must_use]
     pub fn event_bytes_max(self, bytes: usize) -> Self {
         Self { event_bytes_max: bytes, ..self }

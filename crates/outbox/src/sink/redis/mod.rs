@@ -1,7 +1,7 @@
 //! Redis and Valkey streams.
 //!
-//! Order: a script adds an aggregate's events one after the other and stops at the first that is not taken, so a batch is an ordered
-//! prefix.
+//! Order: a script adds an aggregate's events one after the other and stops at the first that the stream refuses, so the accepted part of
+//! a batch is an ordered prefix.
 
 mod config;
 
@@ -27,13 +27,13 @@ use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const SCRIPT: &str = include_str!("add.lua");
-/// How long the server may take to answer before it counts as not answering.
+/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Events of one call of the script: the server does nothing else meanwhile.
+/// The most events in one call of the script: the server does nothing else meanwhile.
 const SCRIPT_EVENTS_MAX: usize = 200;
-/// Fields of one entry: the script's language calls nothing with more than some thousand words.
+/// The most fields of one entry: Lua calls a function with at most a few thousand arguments.
 const FIELDS_MAX: usize = 1_000;
-/// A text of the server's that is longer is cut.
+/// The most characters of a server's message that are shown.
 const WORDS_MAX: usize = 300;
 
 /// Adds events to streams of Redis or Valkey, as `CloudEvents`.
@@ -47,7 +47,7 @@ pub struct RedisSink {
 #[derive(Debug)]
 struct RedisConnection {
     redis: MultiplexedConnection,
-    /// A call that took too long, or found the connection at its end, sets this: the next call makes a new one.
+    /// Set by a call that timed out or found the connection closed: the next call opens a new one.
     broken: watch::Sender<bool>,
     driver: tokio::task::JoinHandle<()>,
 }
@@ -65,7 +65,7 @@ impl RedisConnection {
 }
 
 impl RedisSink {
-    /// A sink that connects when it is used.
+    /// Creates a sink that connects when it is used.
     pub fn new(config: RedisConfig) -> Self {
         Self { name: format!("redis {}", config.address.place()), config, connection: Connection::default() }
     }
@@ -119,7 +119,7 @@ impl RedisSink {
         let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
         let (mut redis, driver) = opened.map_err(|error| self.refused(&error))?;
         let driver = tokio::spawn(driver);
-        // Without a password nothing has been asked yet, and the server may want one.
+        // Without a password nothing has been sent yet, and the server may require one.
         let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
         let live = RedisConnection { redis, broken: watch::Sender::new(false), driver };
         asked.map(|_| live).map_err(|error| self.refused(&error))
@@ -134,7 +134,7 @@ impl RedisSink {
         self.unavailable(&format!("cannot be used: {}", words(error)))
     }
 
-    /// Adds the events of one aggregate, which all go to the same stream or, where the template tells events apart, to several.
+    /// Adds the events of one aggregate, which go to one stream or, if the template distinguishes events, to several.
     async fn add(&self, live: &RedisConnection, events: &[&Delivery]) -> (usize, Option<Refusal>) {
         let mut done = 0;
         let mut rest = events;
@@ -185,7 +185,7 @@ impl RedisSink {
         }
     }
 
-    /// What is refused before it is sent.
+    /// The refusal of an event that is too large to be sent.
     fn too_large(&self, fields: &[(String, Vec<u8>)]) -> Option<Refusal> {
         let refused = |what: String| Some(Refusal::permanent(format!("{}: the event has {what} are allowed", self.name)));
         let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -203,7 +203,7 @@ impl RedisSink {
         format!("{}: {}{}", self.name, words(error), advice(code))
     }
 
-    /// The script's word for why an event is not in the stream.
+    /// The refusal for the script's reason why an event is not in the stream.
     fn not_taken(&self, why: &str, stream: &str) -> Refusal {
         let name = &self.name;
         match why {
@@ -244,7 +244,7 @@ impl RedisSink {
     }
 }
 
-/// What to do about an error of this code.
+/// What to do about an error with this code.
 fn advice(code: &str) -> &'static str {
     match code {
         "NOPERM" => ": correct the user, its password or its rights (EVAL, XADD, XRANGE on the streams)",
@@ -257,7 +257,7 @@ fn is_about_credentials(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
-/// Somebody else's words, on one line.
+/// A message of the server or the client, on one line.
 fn words(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string(), WORDS_MAX)
 }
