@@ -6,37 +6,37 @@ use std::sync::Arc;
 use shardwise_core::machine::MemberRefusal;
 use shardwise_core::write_with_causes;
 
-/// The result of everything in this crate that can fail.
+/// The result of every fallible function in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure, by what can be done about it.
+/// The kind of a failure, by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting is missing, unknown or not allowed, and nothing was contacted; or the group's weights do not go with the placement, or the lease
-    /// that the backend grants does not go with `stop_margin`.
+    /// A setting is missing, unknown or not allowed, and nothing was contacted; or the group's weights do not fit the placement, or the
+    /// lease that the backend grants does not fit `stop_margin`.
     Settings,
-    /// No policy of that name; the message lists the known ones.
+    /// No policy has that name; the message lists the known ones.
     UnknownPolicy,
-    /// The backend cannot be reached or does not answer in time; trying again may help.
+    /// The backend cannot be reached or does not answer in time; a retry may succeed.
     Unavailable,
-    /// The backend refuses: credentials, rights, an incompatible or damaged store.
+    /// The backend refuses: wrong credentials, missing rights, an incompatible or damaged store.
     Backend,
     /// A living member has the same instance id.
     InstanceIdInUse,
-    /// The group has agreed on other constants than this worker's policy, or works for something else: another outbox, or keys.
+    /// The group agrees on other constants than this worker's policy, or serves something else: another outbox, or keys.
     OtherPolicy,
-    /// The service has been dropped or has left while this was waited for.
+    /// The service was dropped or has left during the wait.
     Closed,
-    /// The call needs a tokio runtime and was made outside of one. Nothing was contacted.
+    /// The call needs a tokio runtime and was made outside one. Nothing was contacted.
     NoRuntime,
-    /// The group has no member of that id; the message lists those it has.
+    /// The group has no member with that id; the message lists the members.
     UnknownInstance,
-    /// Somebody else changed it since it was read; the message says what is there now. Read it and decide anew.
+    /// Another writer changed it after it was read; the message has the present state. Read it and decide again.
     Conflict,
 }
 
-/// A failure: kind, and one line that says what happened and what to do.
+/// A failure: its kind, and one line that says what happened and what to do.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -53,18 +53,18 @@ impl Error {
         Self { source: Some(Arc::new(source)), ..self }
     }
 
-    /// What kind of failure.
+    /// The kind of failure.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any other change.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable)
     }
 }
 
-/// Whether this is inside a tokio runtime.
+/// Fails outside a tokio runtime.
 ///
 /// # Errors
 ///
@@ -78,7 +78,7 @@ pub(crate) fn inside_runtime() -> Result<()> {
 }
 
 impl fmt::Debug for Error {
-    /// As [`Display`](fmt::Display), with the causes: `main` shows an error that it returns by its `Debug`.
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
     }

@@ -1,7 +1,7 @@
 //! Which keys are mine? Consistent-hash sharding for fleets of background workers.
 //!
-//! Workers of a group register in a discovery backend, see who else is alive, place the keys on a ring, and work on their own share.
-//! When a worker joins, leaves or dies, the shares move by themselves, and as little as possible moves.
+//! The workers of a group register in a discovery backend, see each other, place the keys on a ring, and work on their own share. When a
+//! worker joins, leaves or dies, the shares move automatically, and as little as possible moves.
 //!
 //! ```no_run
 //! # async fn demo(tenants: Vec<String>) -> shardwise::Result<()> {
@@ -20,13 +20,13 @@
 //!
 //! # Eventual and exclusive
 //!
-//! By default ownership is *eventual*: two workers may own one key while their views of the group differ, normally for milliseconds, never longer
-//! than two TTLs; and a worker cut off from the backend owns nothing.
+//! By default ownership is *eventual*: two workers may own one key while their views of the group differ, normally for milliseconds,
+//! never longer than two TTLs; and a worker cut off from the backend owns nothing.
 //!
-//! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, and at most one worker holds it. Work is entered
-//! ([`ShardingService::enter`], [`ShardingService::run_exclusive`], [`ShardingService::slots`]), so that a slot moves only once nothing works in it; and
-//! each claim has an epoch ([`ShardingService::fence`]), with which your database can refuse a worker that was paused and does not know that its time is
-//! over. `docs/reference/guarantees.md` says what rests on what.
+//! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, and at most one worker holds it. Work must
+//! enter a slot ([`ShardingService::enter`], [`ShardingService::run_exclusive`], [`ShardingService::slots`]), so that the slot moves only
+//! once no work is in flight in it. Each claim has an epoch ([`ShardingService::fence`]) that your database can use to reject a worker
+//! that was paused and does not know that its lease has expired. `docs/reference/guarantees.md` lists what each guarantee depends on.
 //!
 //! # Features
 //!
@@ -36,7 +36,7 @@
 //! - `consul`: workers on several machines meet in Consul, each at the agent of its machine.
 //! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
-//! - `parallel`: `par_filter_owned_items`, for lists of keys so long that a second thread pays.
+//! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
 //! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 //!
@@ -45,7 +45,7 @@
 //! `consul` and `etcd` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
 //! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
-// The floor plan, the ground first: a module imports only from those above it in this list. `tests/layering.rs` holds that.
+// A module imports only from those above it in this list; `tests/layering.rs` checks that.
 //
 // - `error`: The one public error.
 // - `telemetry`: Metrics and traces: what a service reports of itself, through facades for which the application installs an exporter.

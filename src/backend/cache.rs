@@ -1,5 +1,5 @@
-//! Which factories of this process share a backend, and with it connections and watches: those whose settings name the same place, inside
-//! one runtime.
+//! Shares backends, and with them connections and watches, between the factories of one process whose settings name the same backend,
+//! within one runtime.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -12,24 +12,24 @@ use crate::error::Result;
 struct CachedBackend {
     name: String,
     options: BackendSettings,
-    /// What a backend keeps going ends with its runtime.
+    /// The backend's tasks end with its runtime.
     runtime: Id,
     backend: Weak<dyn Discovery>,
 }
 
-/// One table for the process, because members that share a group in one process (a host of many tenants) have a factory each, and a server
+/// One table for the process: members that share a group in one process (a host of many tenants) have a factory each, and a server
 /// accepts a limited number of connections. It keeps no backend alive.
 static KNOWN: Mutex<Vec<CachedBackend>> = Mutex::new(Vec::new());
 
-/// The backend of that name with these options, as long as anything in this runtime holds it, else the one that `open` makes. Outside of a
-/// runtime each caller gets a new one.
+/// The open backend of that name with these options in this runtime, or the one that `open` creates. Outside a runtime each caller gets a
+/// new one.
 pub(crate) fn cached(
     name: &str,
     options: &BackendSettings,
     open: impl FnOnce() -> Result<Arc<dyn Discovery>>,
 ) -> Result<Arc<dyn Discovery>> {
     let Ok(runtime) = Handle::try_current() else { return open() };
-    // Opening contacts no server, and nothing in here leaves the table half changed.
+    // Opening contacts no server, and nothing in here leaves the table in an inconsistent state.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|cached| cached.backend.strong_count() > 0);
     let mut here = known.iter().filter(|cached| cached.runtime == runtime.id() && cached.name == name && cached.options == *options);

@@ -1,6 +1,6 @@
-//! The table of backends, and the ones that this process has opened.
+//! The table of backends, and those that this process has opened.
 //!
-//! Adding a backend is one line here, one feature, one folder: what it is called, what can be set and how it is made comes from the folder.
+//! Adding a backend takes one line here, one feature and one folder, which defines its name, its settings and its constructor.
 
 mod cache;
 
@@ -13,7 +13,7 @@ use shardwise_discovery::{Clock, Discovery, MemoryBackend};
 use crate::error::{Error, ErrorKind, Result};
 pub(crate) use cache::cached;
 
-/// A backend of ours.
+/// A backend of this project.
 pub(crate) struct KnownBackend {
     /// Its name in the settings, which is also the name of its feature.
     pub(crate) name: &'static str,
@@ -42,7 +42,7 @@ backends! {
     "etcd" => shardwise_backend_etcd,
 }
 
-/// Workers of one process, for tests: always there.
+/// Workers of one process, for tests: always available.
 const MEMORY: BackendKind =
     BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
 
@@ -51,25 +51,25 @@ pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
     BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
 }
 
-/// An error unless there is a backend of that name.
+/// Fails unless there is a backend of that name.
 pub(crate) fn check(name: &str) -> Result<()> {
     find(name).map(|_| ()).ok_or_else(|| unknown(name))
 }
 
-/// Makes the backend of that name.
+/// Opens the backend of that name.
 pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     let kind = find(name).ok_or_else(|| unknown(name))?;
-    // It contacts no server, so what it finds wrong are the settings.
+    // It contacts no server, so any error is in the settings.
     (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
-/// Checks that a member of this policy owns something from one renewal to the next by what a backend of ours grants it.
+/// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
 pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
     let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
     timing.check_lease(timing.ttl / share)
 }
 
-/// Whether it is the backend whose members are those of one factory.
+/// Whether it is the backend that connects only members of one factory.
 pub(crate) fn is_memory(name: &str) -> bool {
     name == MEMORY.name
 }

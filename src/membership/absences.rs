@@ -10,19 +10,20 @@ use shardwise_core::{Incarnation, InstanceId, MemberState, Moment, View};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Absence {
-    /// Who.
+    /// The member.
     pub instance_id: InstanceId,
-    /// How long its place is kept at most, unless it comes back: `rejoin_grace` less the time for which it has been seen away. Who has begun to look only
-    /// after it left sees up to the whole `rejoin_grace`; records carry no times, because no two machines' clocks are compared.
+    /// The longest time for which its place is still kept: `rejoin_grace` less the time for which it has been seen away. An observer that
+    /// started only after it left sees up to the whole `rejoin_grace`; records carry no times, because clocks of two machines are never
+    /// compared.
     pub within: Duration,
 }
 
-/// Since when which life of a member has been seen away.
+/// Since when each member's incarnation has been seen away.
 #[derive(Default)]
 pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
 
 impl Absences {
-    /// A new view.
+    /// Handles a new view.
     pub(crate) fn on_view(&self, view: &View, now: Moment) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
@@ -34,7 +35,7 @@ impl Absences {
             .collect();
     }
 
-    /// Those who are away in that view, where places are kept for `grace`.
+    /// The members that are away in that view, with places kept for `grace`.
     pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);

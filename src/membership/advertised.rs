@@ -1,4 +1,4 @@
-//! Addresses that this member shows the others in its record, where the modules above listen for them.
+//! Addresses in this member's record, on which the modules above listen.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The metadata that shardwise adds to what was configured, by name. The driver keeps it in the record.
+/// The metadata that shardwise adds to the configured one, by name. The driver keeps it in the record.
 pub(crate) struct AdvertisedAddresses {
     host: Option<String>,
     /// Bytes of the configured metadata, names and values together.
@@ -31,11 +31,11 @@ impl AdvertisedAddresses {
         Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     }
 
-    /// Shows the others `address` under the metadata name `key`.
+    /// Publishes `address` under the metadata name `key`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if the record's metadata gets too long with it; the record stays as it was.
+    /// [`ErrorKind::Settings`] if the record's metadata would become too long; the record stays unchanged.
     pub(crate) fn show(&self, key: &'static str, address: &str) -> Result<()> {
         let mut bytes = 0;
         self.addresses.send_if_modified(|addresses| {
@@ -52,12 +52,12 @@ impl AdvertisedAddresses {
         Err(Error::new(ErrorKind::Settings, message))
     }
 
-    /// All addresses now and whenever one is shown.
+    /// All addresses, now and whenever one is added.
     pub(super) fn follow(&self) -> watch::Receiver<BTreeMap<&'static str, String>> {
         self.addresses.subscribe()
     }
 
-    /// The names of what is shown.
+    /// The names of the published addresses.
     pub(super) fn keys(&self) -> Vec<&'static str> {
         self.addresses.borrow().keys().copied().collect()
     }

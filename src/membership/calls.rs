@@ -1,5 +1,5 @@
-//! Calls of the backend: each has a time limit, and a panic in it is a failed call and nothing more, because the worker must go on, be
-//! fenced, and be able to leave.
+//! Calls of the backend: each has a timeout, and a panic in it only counts as a failed call, because the worker must continue, be fenced,
+//! and be able to leave.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -18,14 +18,14 @@ use crate::telemetry::trace;
 
 /// A watch of a group proves its view this often within one TTL.
 pub(crate) const PROOFS_PER_TTL: u32 = 4;
-/// First pause before a watch that has ended, or that does nothing but fail, is read again; doubled until there is news.
+/// First pause before a watch that has ended or keeps failing is read again; doubled until it reports something.
 const REWATCH_FIRST: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const REWATCH_LONGEST: Duration = Duration::from_secs(1);
-/// So many errors in a row are passed on as they come. Those of a watch that takes its time over each one do not count.
+/// This many consecutive errors are passed on at once. Errors of a watch that take long each do not count.
 const ERRORS_AT_ONCE: u32 = 5;
 
-/// The answer of a call, or an error that may pass if there is none within the limit. Each call is a span.
+/// The result of a call, or a retryable error if it does not answer within the limit. Each call is a span.
 pub(crate) async fn limited<T>(
     limit: Duration,
     backend: &dyn Discovery,
@@ -40,7 +40,7 @@ pub(crate) async fn limited<T>(
     answer
 }
 
-/// What goes on all the time is for those who ask for everything.
+/// Frequent calls get the level `DEBUG`.
 fn span_of(backend: &dyn Discovery, operation: &'static str) -> Span {
     let name = backend.capabilities().name;
     macro_rules! span {
@@ -77,7 +77,7 @@ async fn answered<T>(
     }
 }
 
-/// A watch of members that is opened again when it ends, and read slowly while it does nothing but fail.
+/// A watch of members that reopens when it ends, and slows down while it keeps failing.
 pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> WatchStream {
     let (backend, group) = (Arc::clone(backend), group.clone());
     followed(move || {
@@ -86,7 +86,7 @@ pub(crate) fn follow(backend: &Arc<dyn Discovery>, group: &GroupName, prove_ever
     })
 }
 
-/// The same of claims; one that ends at once where the backend has none.
+/// Like [`follow`], for claims; ends at once if the backend has none.
 pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, prove_every: Duration) -> ClaimsStream {
     let (backend, group) = (Arc::clone(backend), group.clone());
     followed(move || {
@@ -113,7 +113,7 @@ struct ReconnectingWatch<T, F> {
     watch: NewsStream<T>,
     open: F,
     backoff: Backoff,
-    /// In a row, each hard upon the one before.
+    /// Consecutive errors in quick succession.
     errors: u32,
 }
 

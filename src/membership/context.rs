@@ -1,4 +1,4 @@
-//! What work under ownership stands on: the snapshot, the clock, the work in flight.
+//! The context of work under ownership: the snapshot, the clock, the work in flight.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
 pub(crate) struct OwnershipContext {
     pub(crate) policy: Arc<Policy>,
-    /// How this worker listens for messages; the modules above read it.
+    /// How this worker listens for messages; read by the modules above.
     pub(crate) messages: MessagesSettings,
-    /// Which members it asks and answers; the modules above read it.
+    /// Which members it calls and answers; read by the modules above.
     pub(crate) peers: PeersSettings,
     pub(crate) clock: Clock,
     pub(crate) life: Life,
     /// The user's work under ownership; a leaving service waits for it.
     pub(crate) in_flight: TaskTracker,
-    /// The same, by slot, name or key.
+    /// The same work, by slot, name or key.
     pub(crate) guards: Guards,
     /// Cancelled when a test's fleet kills the worker: its runners end at once.
     pub(crate) gone: CancellationToken,
@@ -72,7 +72,7 @@ impl OwnershipContext {
         self.current.load_full()
     }
 
-    /// Reads the snapshot without counting a reference: for the hot path.
+    /// Reads the snapshot without a reference count: for the hot path.
     #[inline]
     pub(crate) fn read<T>(&self, f: impl FnOnce(&Ownership, Moment) -> T) -> T {
         f(&self.current.load(), self.clock.now())

@@ -1,4 +1,4 @@
-//! Members that are gone from a group: who has left, which is announced in the record beforehand, and who has vanished.
+//! Members that are gone from a group: those that left, which their records announced, and those that vanished.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use shardwise_core::{Incarnation, InstanceId, Member, MemberState, View};
 
-/// How many are remembered; older ones are forgotten.
+/// How many are stored; older ones are dropped.
 const KEPT: usize = 1_024;
 
 /// A member that is gone from its group.
@@ -15,17 +15,17 @@ const KEPT: usize = 1_024;
 pub struct Departure {
     /// Its id.
     pub instance_id: InstanceId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// When that was seen, by this machine's clock.
+    /// When this was noticed, by this machine's clock.
     pub at: SystemTime,
-    /// What its record said when it was seen last.
+    /// The last state in its record.
     pub last_state: MemberState,
 }
 
 impl Departure {
-    /// Whether it is gone without having announced that: it died, lost its lease, or was cut off. A member that leaves is seen as draining,
-    /// pausing or away before its record goes.
+    /// Whether it is gone without having announced it: it died, lost its lease, or was cut off. A leaving member is seen as draining,
+    /// pausing or away before its record is deleted.
     pub fn vanished(&self) -> bool {
         self.last_state == MemberState::Active
     }
@@ -38,22 +38,22 @@ pub(crate) struct Departures(Mutex<DepartureLog>);
 #[derive(Debug, Default)]
 struct DepartureLog {
     before: Arc<View>,
-    /// The latest last.
+    /// The latest is last.
     gone: VecDeque<Departure>,
 }
 
 impl Departures {
     fn seen(&self) -> MutexGuard<'_, DepartureLog> {
-        // Whole after each assignment.
+        // Consistent after each assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next view follows a time in which no view was seen: who went meanwhile, and how, is not known.
+    /// The next view follows a gap: which members went meanwhile, and how, is unknown.
     pub(crate) fn start_over(&self) {
         self.seen().before = Arc::default();
     }
 
-    /// A newer view. Returns the members that are gone since the one before; none if this one is older.
+    /// Handles a newer view. Returns the members that are gone since the one before; none if this one is older.
     pub(crate) fn on_view(&self, view: &Arc<View>) -> Vec<Departure> {
         let mut seen = self.seen();
         if view.revision() < seen.before.revision() {
@@ -62,7 +62,7 @@ impl Departures {
         let before = std::mem::replace(&mut seen.before, Arc::clone(view));
         let at = SystemTime::now();
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
-        // One that the group refuses for what it works for takes its record back by itself.
+        // A member refused because it serves something else deletes its record itself.
         let counted = before.members().iter().filter(|member| before.belongs(member));
         let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
         seen.gone.extend(gone.iter().cloned());
@@ -71,7 +71,7 @@ impl Departures {
         gone
     }
 
-    /// Those that are remembered, the latest last.
+    /// The stored departures, the latest last.
     pub(crate) fn all(&self) -> Vec<Departure> {
         self.seen().gone.iter().cloned().collect()
     }
@@ -107,7 +107,7 @@ mod tests {
         let departures = Departures::default();
         let all = [("a", 1, Active), ("b", 1, Active), ("c", 1, Draining), ("d", 1, Pausing), ("e", 1, Away)];
         assert!(departures.on_view(&view(1, &all)).is_empty());
-        // An older view is no news, and `a` is another life.
+        // An older view is ignored, and `a` is another incarnation.
         assert!(departures.on_view(&view(0, &[])).is_empty());
         let gone = departures.on_view(&view(2, &[("a", 2, Active)]));
         let told: Vec<_> = gone.iter().map(|gone| (gone.instance_id.as_str(), gone.incarnation.get(), gone.vanished())).collect();

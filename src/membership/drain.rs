@@ -1,5 +1,5 @@
-//! The operator's wish that a member stays and owns nothing: kept in a note of the group, so that it outlives the member's restarts, and followed by
-//! every member for itself.
+//! Drained members: an operator's request that a member stays and owns nothing. It is stored in a note of the group, so that it outlives
+//! the member's restarts, and each member follows it for itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use super::driver::DriverCommand;
 use super::note_book::NoteBook;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The note's name. Those of daemons and timers begin with their kind and a slash.
+/// The note's name. Names for daemons and timers start with their kind and a slash.
 const NAME: &str = "drained";
 /// How often a change of the note is retried because another writer was faster.
 const ATTEMPTS: u32 = 16;
-/// How long joining waits to hear whether this member is drained; the wish is read again soon after.
+/// How long joining waits for the answer whether this member is drained; the note is read again soon after.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
-/// The note's text, the latest wish last.
+/// The note's content, the latest request last.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct DrainNote {
     drained: Vec<InstanceId>,
 }
 
-/// What an operator wants of a member.
+/// An operator's request for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DrainIntent {
     Drain,
@@ -40,7 +40,7 @@ pub(crate) struct DrainStore {
 }
 
 impl DrainStore {
-    /// `None` if the backend keeps no notes: then no member can be drained.
+    /// `None` if the backend does not support notes: then no member can be drained.
     pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
         backend.as_notes()?;
         let name = ClaimName::new(NAME).ok()?;
@@ -53,12 +53,12 @@ impl DrainStore {
         Ok((wishes, note.map_or(0, |note| note.version)))
     }
 
-    /// Who is to own nothing, whether it is there or not.
+    /// The drained members, present or not.
     pub(crate) async fn drained(&self) -> Result<Vec<InstanceId>> {
         Ok(self.read().await?.0.drained)
     }
 
-    /// Keeps the wish. `false`: it was there already.
+    /// Stores the request. Returns `false` if it was stored already.
     pub(crate) async fn set(&self, id: &InstanceId, wish: DrainIntent, view: &View) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let (mut wishes, version) = self.read().await?;
@@ -84,7 +84,7 @@ fn decoded(note: &Note) -> Result<DrainNote> {
     })
 }
 
-/// The text. If it is too long, the oldest wishes about members that are not there are forgotten: those with made ids never come back.
+/// The content as text. If it is too long, the oldest requests for absent members are dropped: those with generated ids never return.
 fn fitting(mut wishes: DrainNote, view: &View) -> Result<String> {
     loop {
         let text = serde_json::to_string(&wishes).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
@@ -102,25 +102,25 @@ fn fitting(mut wishes: DrainNote, view: &View) -> Result<String> {
     }
 }
 
-/// Follows the wish about one member.
+/// Follows the request for one member.
 #[derive(Clone)]
 pub(crate) struct DrainFollower {
     pub(crate) drains: DrainStore,
     pub(crate) me: InstanceId,
-    /// A wish is seen within a TTL: with the limit of a read this is less.
+    /// The poll interval: with the timeout of a read it is below a TTL, so a request is seen within one.
     pub(crate) read_every: Duration,
 }
 
 impl DrainFollower {
-    /// Whether an operator wants this member drained, before it joins: a drained one that is restarted must not take slots for a moment. An answer that does
-    /// not come soon is not waited for: a worker that starts while the backend is out of reach may own for up to half a TTL once it is back.
+    /// Whether this member is drained, before it joins: after a restart it must not own slots even briefly. It does not wait long for the
+    /// answer: a worker that starts while the backend is unreachable may own slots for up to half a TTL once it is reachable.
     pub(crate) async fn wanted_at_start(&self) -> Option<bool> {
         let read = tokio::time::timeout(HEARD_WITHIN, self.drains.drained()).await;
         let drained = read.ok()?.ok()?;
         Some(drained.contains(&self.me))
     }
 
-    /// Hands the driver what is wanted, until the service is gone. While it is no member, nothing is read.
+    /// Passes the request to the driver until the service is gone. Does not read while the worker is not a member.
     pub(crate) async fn follow(
         self,
         ways: mpsc::WeakSender<DriverCommand>,

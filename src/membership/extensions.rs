@@ -1,4 +1,4 @@
-//! What the modules above keep for each member, so that this one does not know them.
+//! Values that the modules above store for each member, so that this module does not depend on them.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 
 impl Extensions {
-    /// The member's value of this type: the one that was made before, or what `make` makes now. `make` must not ask for an extension itself.
+    /// The member's value of this type, created by `make` if there is none. `make` must not ask for an extension itself.
     pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        // The list stays whole if `make` panics: nothing has been pushed by then.
+        // The list stays consistent if `make` panics: nothing has been pushed by then.
         let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = values.iter().find_map(|value| Arc::clone(value).downcast().ok()) {
             return known;

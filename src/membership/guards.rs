@@ -1,11 +1,11 @@
-//! Work in flight, counted by what it is done under: so that a slot is given back only once nothing works in it, and work learns when what it
-//! is done under is lost.
+//! Counts work in flight by what it runs under, so that a slot is released only once no work is in flight in it, and work learns when its
+//! slot, name or key is lost.
 //!
-//! Under exclusive ownership work is counted by slot or name, and the machine of claims says when to finish, to stop, and that something is
-//! gone. Under eventual ownership each key is watched by itself.
+//! Under exclusive ownership work is counted by slot or name, and the claims state machine says when it should finish, stop, or has lost
+//! its claim. Under eventual ownership each key is watched separately.
 //!
-//! Entering is decided under the same lock under which the driver looks for work in flight, and the driver looks after it has published
-//! what serves. So either the work is counted, or it was refused.
+//! Entering takes the same lock as the driver's check for work in flight, and the driver checks after it has published what serves. So
+//! work is either counted or refused.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Signals {
     /// It goes to another member once this work is done: finish soon.
     pub(crate) finish: CancellationToken,
-    /// It is not this worker's any more: stop now.
+    /// This worker does not own it any more: stop now.
     pub(crate) lost: CancellationToken,
 }
 
-/// What a piece of work was entered under.
+/// What a piece of work runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GuardKey {
     Claim(Resource, Epoch),
@@ -34,7 +34,7 @@ pub(crate) enum GuardKey {
 #[derive(Default)]
 pub(crate) struct Guards {
     tables: Mutex<Tables>,
-    /// What drains and has no work any more, for the driver.
+    /// Notifies the driver of draining resources without work.
     idle: Notify,
 }
 
@@ -55,7 +55,7 @@ struct ClaimWork {
 }
 
 impl Guards {
-    /// Counts work under a claim, if `held` says, asked under the lock, that it serves.
+    /// Counts work under a claim, if `held`, called under the lock, says that it serves.
     pub(crate) fn enter_claim<E>(
         &self,
         resource: Resource,
@@ -67,7 +67,7 @@ impl Guards {
         let fresh = || ClaimWork { epoch, in_flight: 0, draining: false, since: now, signals: Signals::default() };
         let claimed = match tables.claims.entry(resource.clone()) {
             Entry::Occupied(known) if known.get().epoch == epoch => known.into_mut(),
-            // What is left of an earlier time of serving was asked to stop, and counts no more.
+            // Work left from an earlier period of serving was asked to stop, and does not count any more.
             Entry::Occupied(mut stale) => {
                 stale.get().signals.stop();
                 stale.insert(fresh());
@@ -79,7 +79,7 @@ impl Guards {
         Ok((GuardKey::Claim(resource, epoch), claimed.signals.clone()))
     }
 
-    /// Watches over a key, if `held` says, asked under the lock, that it is owned.
+    /// Watches a key, if `held`, called under the lock, says that it is owned.
     pub(crate) fn enter_key<E>(&self, key: OwnedKey, held: impl FnOnce(&OwnedKey) -> Result<(), E>) -> Result<(GuardKey, Signals), E> {
         let mut tables = self.tables();
         held(&key)?;
@@ -89,7 +89,7 @@ impl Guards {
         Ok((GuardKey::Key(number), signals))
     }
 
-    /// The work is over.
+    /// The work has ended.
     pub(crate) fn leave(&self, under: &GuardKey) {
         let mut tables = self.tables();
         match under {
@@ -111,7 +111,7 @@ impl Guards {
         }
     }
 
-    /// No new work comes in these: asks what is in flight to finish.
+    /// Stops new work in these and asks work in flight to finish.
     pub(crate) fn drain(&self, resources: Vec<Resource>) {
         let mut tables = self.tables();
         for resource in resources {
@@ -126,7 +126,7 @@ impl Guards {
         self.idle.notify_one();
     }
 
-    /// These serve on.
+    /// Lets these serve again.
     pub(crate) fn keep(&self, resources: &[Resource]) {
         let mut tables = self.tables();
         for resource in resources {
@@ -137,7 +137,7 @@ impl Guards {
         }
     }
 
-    /// Asks work in these to stop now, and goes on counting it; gives those that have some, and since when at most.
+    /// Asks work in these to stop now, and keeps counting it. Returns those with work: how many, and since when the oldest.
     pub(crate) fn cancel(&self, resources: &[Resource]) -> Vec<(Resource, usize, Moment)> {
         let tables = self.tables();
         let claimed = resources.iter().filter_map(|resource| Some((resource, tables.claims.get(resource)?)));
@@ -149,7 +149,7 @@ impl Guards {
             .collect()
     }
 
-    /// These are not this worker's any more: stops their work, and counts it no longer.
+    /// This worker does not hold these any more: stops their work and does not count it any more.
     pub(crate) fn revoke(&self, resources: &[Resource]) {
         let mut tables = self.tables();
         for resource in resources {
@@ -159,7 +159,7 @@ impl Guards {
         }
     }
 
-    /// No claim is this worker's any more.
+    /// This worker holds no claim any more.
     pub(crate) fn revoke_all(&self) {
         let claims = std::mem::take(&mut self.tables().claims);
         for claimed in claims.values() {
@@ -167,7 +167,7 @@ impl Guards {
         }
     }
 
-    /// Stops the work of those keys that are lost, or were for a moment.
+    /// Stops the work of keys that are lost, or were for a moment.
     pub(crate) fn stop_lost_keys(&self, rebalance: &Rebalance) {
         let mut tables = self.tables();
         tables.keys.retain(|_, (key, signals)| {
@@ -179,24 +179,24 @@ impl Guards {
         });
     }
 
-    /// Since when the oldest work is there that drains.
+    /// Since when the oldest draining work has been running.
     pub(crate) fn oldest_drain(&self) -> Option<Moment> {
         self.tables().claims.values().filter(|claimed| claimed.draining).map(|claimed| claimed.since).min()
     }
 
-    /// Whether nothing drains, and nothing that has drained waits for being given back.
+    /// Whether nothing drains, and nothing that has drained waits for its release.
     pub(crate) fn gives_nothing(&self) -> bool {
         let tables = self.tables();
         tables.idle.is_empty() && !tables.claims.values().any(|claimed| claimed.draining)
     }
 
-    /// What drains and has had no work since it was asked last. Waits until there is something.
+    /// Draining resources whose work has ended since the last call. Waits until there is one.
     pub(crate) async fn idle(&self) -> Vec<Resource> {
         loop {
             self.idle.notified().await;
             let mut tables = self.tables();
             let mut idle = std::mem::take(&mut tables.idle);
-            // It may have served again in between, and drain once more.
+            // It may have served again in between, and be draining once more.
             idle.retain(|resource| !tables.claims.contains_key(resource));
             if !idle.is_empty() {
                 return idle;
@@ -205,7 +205,7 @@ impl Guards {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Nothing under the lock can panic half-way: no code of the user's runs there.
+        // Nothing under the lock can panic half-way: no user code runs there.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

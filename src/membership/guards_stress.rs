@@ -1,6 +1,6 @@
-//! Entering against "publish, then drain", with threads that run beside each other: no thread works in a slot that was found idle and given away.
+//! Entering against "publish, then drain", on parallel threads: no thread works in a slot that was found idle and given away.
 //!
-//! The order of events is the system's; what the threads do, and where they give way, comes from a seed.
+//! The system schedules the threads; their actions, and where they yield, come from a seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,28 +16,28 @@ const SLOT: Resource = Resource::Slot(7);
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 4_000;
 const SEEDS: u64 = 3;
-/// A mistake is found within so many rounds; most are found within ten.
+/// A mistake is found within this many rounds; most within ten.
 const FOUND_WITHIN: u64 = 200_000;
-/// Bounds a hang, and nothing else: with nothing done wrong it takes microseconds.
+/// Only bounds a hang: without a mistake it takes microseconds.
 const IDLE_WITHIN: Duration = Duration::from_mins(2);
-/// The same where something is done wrong, and a slot may be forgotten.
+/// The bound with a mistake, when a slot may be forgotten.
 const IDLE_BY_MISTAKE: Duration = Duration::from_secs(2);
 
-/// What may be done wrong.
+/// A mistake to insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GuardMistake {
-    /// What drains is looked at before readers see that it does not serve any more.
+    /// Work is checked before readers see that the slot does not serve any more.
     DrainBeforePublish,
-    /// Whether it serves is asked before the lock is taken.
+    /// Whether it serves is checked before the lock is taken.
     AskBeforeLock,
 }
 
 #[derive(Default)]
 struct StressStage {
     guards: Guards,
-    /// The epoch that readers see as serving; 0: none.
+    /// The epoch that readers see as serving; 0 means none.
     published: AtomicU64,
-    /// It was idle, and is another member's.
+    /// It was idle, and now belongs to another member.
     given_away: AtomicBool,
     working: AtomicU64,
     wrong: AtomicBool,
@@ -58,7 +58,7 @@ impl StressStage {
         }
     }
 
-    /// Enters and leaves until it is over.
+    /// Enters and leaves until the end of the round.
     fn works(&self, mut random: StdRng, mistake: Option<GuardMistake>) {
         while !self.over.load(Ordering::SeqCst) {
             let entered = if mistake == Some(GuardMistake::AskBeforeLock) {
@@ -82,7 +82,7 @@ impl StressStage {
         }
     }
 
-    /// Serves under that epoch, drains, now and then serves on, and gives away what is idle. Whether all was right.
+    /// Serves under that epoch, drains, sometimes serves on, and gives away what is idle. Returns whether all was right.
     async fn round(&self, epoch: u64, random: &mut StdRng, mistake: Option<GuardMistake>) -> bool {
         self.published.store(epoch, Ordering::SeqCst);
         loop {
@@ -116,7 +116,7 @@ impl StressStage {
     }
 }
 
-/// The round in which something went wrong, of at most so many.
+/// The round with an error, among the first `rounds`.
 fn went_wrong_in(seed: u64, rounds: u64, mistake: Option<GuardMistake>) -> Option<u64> {
     let stage = Arc::new(StressStage::default());
     let workers: Vec<_> = (0..WORKERS)

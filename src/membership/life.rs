@@ -1,4 +1,4 @@
-//! Which life of this worker is registered.
+//! The incarnation under which this worker is registered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use shardwise_core::{GroupName, Holder, Incarnation, InstanceId, Member};
 
 use super::proof::{Channel, Recipient};
 
-/// This worker's name and the incarnation under which it registers, which is another one each time it joins again after it has left. Clones share it.
+/// This worker's name and incarnation, which changes each time it joins again after it has left. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Life {
     instance_id: InstanceId,
@@ -27,7 +27,7 @@ impl Life {
         Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
     }
 
-    /// This life as the recipient of a call on that channel, for the proofs of both sides.
+    /// This incarnation as the recipient of a call on that channel, for the proofs of both sides.
     pub(crate) fn recipient<'a>(&'a self, channel: Channel, group: &'a GroupName) -> Recipient<'a> {
         Recipient { channel, group, instance_id: &self.instance_id, incarnation: self.incarnation() }
     }

@@ -1,4 +1,4 @@
-//! Listeners: each hears every piece of news in order; a slow one hears the latest ones merged.
+//! Listeners: each gets every event in order; a slow one gets the latest ones merged.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,18 +10,18 @@ use futures::{Stream, StreamExt};
 use shardwise_core::{Ownership, Rebalance, View};
 use tokio::sync::watch;
 
-/// What listeners can receive.
+/// Events that listeners receive.
 pub trait News: Clone + Send {
-    /// The most pieces kept apart for one listener; beyond it the latest two are merged.
+    /// The most events queued for one listener; beyond it the latest two are merged.
     const BACKLOG_MAX: usize;
 
-    /// This piece of news and then `next`, as one.
+    /// This event and then `next`, as one.
     #[must_use]
     fn merged(self, next: Self) -> Self;
 }
 
 impl News for Rebalance {
-    /// What waits is one rebalance: who acts on an old one acts on slots that may be lost again.
+    /// Only one is queued: acting on an old rebalance would use slots that may be lost again.
     const BACKLOG_MAX: usize = 1;
 
     fn merged(self, next: Self) -> Self {
@@ -51,7 +51,7 @@ struct Pending<T> {
     closed: bool,
 }
 
-/// The table stays whole whatever panics while it is locked: each change to it is a single push, pop or flag.
+/// The table stays consistent after a panic: each change to it is a single push, pop or flag.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -96,20 +96,20 @@ impl<T> Drop for ListenerHub<T> {
     }
 }
 
-/// The rebalances of one service from the moment of asking on. A slot that was lost and regained while it was not read is in both `lost`
-/// and `gained`.
+/// The rebalances of one service from the subscription on. A slot that was lost and regained between two reads is in both `lost` and
+/// `gained`.
 pub type Rebalances = Listener<Rebalance>;
 
-/// Every snapshot of one service from the moment of asking on; a reader that is far behind misses the older ones.
+/// Every snapshot of one service from the subscription on; a reader that is far behind misses older ones.
 pub type Snapshots = Listener<Arc<Ownership>>;
 
-/// News of one service as a stream that ends with the service. A reader that is slow gets the latest news merged.
+/// Events of one service as a stream that ends with the service. A slow reader gets the latest events merged.
 pub struct Listener<T> {
     subscriber: Arc<Subscriber<T>>,
 }
 
 impl<T: News> Listener<T> {
-    /// The next piece of news; `None` once the service is gone. Cancel safe.
+    /// The next event; `None` once the service is gone. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         self.next().await
     }
@@ -129,7 +129,7 @@ impl<T: News> Stream for Listener<T> {
     }
 }
 
-/// The group's members now and whenever they change; ends with the service.
+/// The group's members, now and whenever they change; ends with the service.
 pub struct WatchMembers {
     changes: watch::Receiver<Arc<Ownership>>,
     seen: Option<Arc<View>>,
@@ -140,7 +140,7 @@ impl WatchMembers {
         Self { changes, seen: None }
     }
 
-    /// The next view; the first call answers the present one at once. `None` once the service is gone. Cancel safe.
+    /// The next view; the first call returns the present one at once. `None` once the service is gone. Cancel safe.
     pub async fn recv(&mut self) -> Option<Arc<View>> {
         let seen = self.seen.clone();
         let new = |ownership: &Arc<Ownership>| seen.as_ref().is_none_or(|seen| seen != ownership.view());

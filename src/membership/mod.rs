@@ -1,7 +1,7 @@
 //! One worker's life as a member of one group: its record, lease, view and claims, and the snapshot that readers see.
 //!
-//! The driver is one task for each membership. It feeds the core's machine, carries out its actions and publishes the snapshot; everything
-//! else here is what the driver and its readers share. A reader that must not keep the service alive holds the `OwnershipContext` alone.
+//! The driver is one task for each membership. It runs the core's machine and publishes the snapshot; the rest of this module is state
+//! that it shares with readers. A reader that must not keep the service alive holds only the `OwnershipContext`.
 
 mod absences;
 mod advertised;

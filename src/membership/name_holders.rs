@@ -1,4 +1,4 @@
-//! Who holds which name in the group, as the claims say.
+//! The holder of each name in the group, by the claims.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub(crate) struct NameHolders(watch::Sender<BTreeMap<ClaimName, Claim>>);
 
 impl NameHolders {
-    /// Takes in what the watch of claims reports.
+    /// Applies an event of the watch of claims.
     pub(super) fn update(&self, event: &ClaimsEvent) {
         self.0.send_if_modified(|holders| match event {
             ClaimsEvent::All { claims, .. } => {
@@ -36,12 +36,12 @@ impl NameHolders {
         });
     }
 
-    /// The watch of claims has ended: nothing is known of any holder.
+    /// The watch of claims has ended: no holder is known.
     pub(super) fn clear(&self) {
         self.0.send_if_modified(|holders| !std::mem::take(holders).is_empty());
     }
 
-    /// The holders now and whenever they change.
+    /// The holders, now and whenever they change.
     pub(crate) fn follow(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
         self.0.subscribe()
     }

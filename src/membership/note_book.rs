@@ -26,8 +26,7 @@ impl NoteBook {
         limited(self.limit, &*self.backend, "note", async { self.notes("note")?.note(&self.group, &self.name).await }).await
     }
 
-    /// Writes over that version, 0 for none. What this very call wrote, and was reported as another writer's after its answer was lost,
-    /// counts as written.
+    /// Writes over that version, 0 for none. A conflict with the very text of this call counts as success: its answer was lost.
     pub(crate) async fn write(&self, expected: u64, text: &str) -> Result<WriteOutcome, Error> {
         let writing = async { self.notes("write_note")?.write_note(&self.group, &self.name, expected, text).await };
         Ok(match limited(self.limit, &*self.backend, "write_note", writing).await? {

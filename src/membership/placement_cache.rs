@@ -1,4 +1,4 @@
-//! Which services of this process share the placing of views: those of one group under the same parameters.
+//! Shares the placing of views between the services of this process in one group with the same parameters.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -6,12 +6,12 @@ use futures::StreamExt;
 use shardwise_core::{GroupName, PlacementParams, Placer, Policy, View};
 use shardwise_discovery::{WatchEvent, WatchStream};
 
-/// Kept by the process, because members that share a group in one process (a test of a thousand, a host of many tenants) need not share a
-/// factory. It holds nothing alive.
+/// One table for the process, because members that share a group in one process (a test of a thousand, a host of many tenants) need not
+/// share a factory. It keeps nothing alive.
 static KNOWN: Mutex<Vec<(GroupName, PlacementParams, Weak<Placer>)>> = Mutex::new(Vec::new());
 
-/// The placer of that group, as long as anybody holds it; what it answers depends on the view alone, so sharing it with a namesake in
-/// another backend costs time and nothing else.
+/// The shared placer of that group. Its result depends only on the view, so sharing it with a group of the same name in another backend
+/// costs only time.
 pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> {
     // Nothing in here can panic half-way.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -24,8 +24,8 @@ pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> 
     })
 }
 
-/// A watch that hands on a view whose placement takes long only once it is placed, by a thread that may be blocked: the next one to place it finds it
-/// placed, and no task of the runtime is held up for that long. Everything comes in the order in which the backend reports it.
+/// A watch that delays a view whose placement takes long until a blocking thread has placed it. The next caller finds the placement
+/// cached, and no async task is blocked for that long. The order of events stays the same.
 pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
     // Kept until the next view, because it holds the placement.
     let mut kept = None;
@@ -37,7 +37,7 @@ pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
         });
         async move {
             if let Some(placing) = placing {
-                // The next one to place it meets the same error, and reports it.
+                // The next caller that places it gets the same error and reports it.
                 let _ = placing.await;
             }
             event
@@ -46,7 +46,7 @@ pub(crate) fn placed_ahead(watch: WatchStream, policy: Policy) -> WatchStream {
     watch.then(ahead).boxed()
 }
 
-/// That view and what places it, if that takes long.
+/// The view and its placer, if placing it takes long.
 fn takes_long(policy: &Policy, view: &Arc<View>) -> Option<(Arc<Placer>, Arc<View>)> {
     let params = policy.serving(view.group_fingerprint())?;
     let placer = placer(&policy.group, params);

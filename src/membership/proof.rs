@@ -1,9 +1,9 @@
-//! How two members prove to each other that they know the same secret, without sending it: requests ([`crate::requests`]) and messages to singletons
-//! share it (ADR 38, and `docs/reference/protocol.md`, section 9, with the bytes).
+//! How two members prove knowledge of a shared secret without sending it. Requests ([`crate::requests`]) and messages to singletons both
+//! use it (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
 //!
-//! On each connection the caller draws a nonce, and the recipient draws one. A key is derived from the secret, both nonces and the recipient's identity, so
-//! it is worth nothing on another connection and to another member. Under that key every proof says who gives it, how many came before it on the
-//! connection, and what it is about.
+//! On each connection the caller and the recipient each draw a nonce. A key is derived from the secret, both nonces and the recipient's
+//! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of
+//! earlier proofs of that kind on the connection, and the fields it is about.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
 use shardwise_core::{GroupName, Incarnation, InstanceId};
 
-/// The version of all that is in this file.
+/// The version of this protocol.
 const PROTOCOL: &[u8] = b"shardwise proof 1";
 /// The bytes of a nonce, a proof and a digest.
 const BYTES: usize = 32;
 
-/// What is spoken on the connection: a proof for one is none for the other, also where both have the same secret.
+/// The use of the connection: a proof for one is invalid for the other, even with the same secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     /// Requests between members, over HTTP.
@@ -35,14 +35,14 @@ impl Channel {
     }
 }
 
-/// Who gives a proof, and of what: a proof of one kind is none of another, so that none can be sent back to where it came from.
+/// The sender and purpose of a proof: one kind is invalid as another, so a proof cannot be reflected to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofKind {
     /// The recipient's first: it knows the secret and is the member that was called.
     Welcome,
-    /// The caller's, of what it sends.
+    /// The caller's, for what it sends.
     Question,
-    /// The recipient's, of what it answers.
+    /// The recipient's, for what it answers.
     Answer,
 }
 
@@ -56,31 +56,31 @@ impl ProofKind {
     }
 }
 
-/// The member that is called: as its record says to the caller, and as it knows itself.
+/// The called member: as its record describes it to the caller, and as it knows itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipient<'a> {
-    /// What is spoken.
+    /// The use of the connection.
     pub channel: Channel,
     /// Its group.
     pub group: &'a GroupName,
     /// Its id.
     pub instance_id: &'a InstanceId,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// 32 random bytes, drawn for one connection. As text it is 64 hexadecimal digits.
+/// 32 random bytes, drawn for one connection. As text, 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce([u8; BYTES]);
 
 impl Nonce {
-    /// One that was never there before, from the process's cryptographic generator.
+    /// A fresh nonce from the process's cryptographic generator.
     pub fn random() -> Self {
         Self(rand::random())
     }
 }
 
-/// A keyed digest of 32 bytes. As text it is 64 hexadecimal digits. Two are compared by [`ProofSession::proves`] alone, in constant time.
+/// A keyed digest of 32 bytes. As text, 64 hexadecimal digits. Compare with [`ProofSession::proves`] only, which takes constant time.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof([u8; BYTES]);
 
@@ -101,12 +101,12 @@ pub fn digest(body: &[u8]) -> String {
     hex(&Sha256::digest(body).into())
 }
 
-/// What the two sides of one connection share. `Debug` does not show the key.
+/// The key shared by the two sides of one connection. `Debug` does not show it.
 #[derive(Clone)]
 pub struct ProofSession(Hmac<Sha256>);
 
 impl ProofSession {
-    /// Of the secret that all members have, the member that is called, and the nonces of both sides.
+    /// Derives the key from the members' secret, the called member, and the nonces of both sides.
     pub fn new(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, recipients: &Nonce) -> Self {
         let mut derived = keyed(secret);
         let fields: [&[u8]; 7] = [
@@ -124,12 +124,12 @@ impl ProofSession {
         Self(keyed(&derived.finalize().into_bytes()))
     }
 
-    /// The proof of that kind, before which `count` of its kind were given on the connection, about these fields.
+    /// The proof of that kind about these fields, after `count` others of its kind on the connection.
     pub fn proof(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Proof {
         Proof(self.over(kind, count, fields).finalize().into_bytes().into())
     }
 
-    /// Whether `shown` is that proof. Takes as long whichever byte differs.
+    /// Whether `shown` is that proof. Takes constant time.
     pub fn proves(&self, shown: &Proof, kind: ProofKind, count: u64, fields: &[&[u8]]) -> bool {
         self.over(kind, count, fields).verify_slice(&shown.0).is_ok()
     }
@@ -156,7 +156,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key of any length")
 }
 
-/// With its length in front, so that no two lists of fields are the same bytes.
+/// Prefixes the length, so that different lists of fields give different bytes.
 fn add(mac: &mut Hmac<Sha256>, field: &[u8]) {
     mac.update(&(field.len() as u64).to_be_bytes());
     mac.update(field);
@@ -167,7 +167,7 @@ fn hex(bytes: &[u8; BYTES]) -> String {
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// `None` unless it is 64 small hexadecimal digits.
+/// `None` unless it is 64 lower-case hexadecimal digits.
 fn unhex(text: &str) -> Option<[u8; BYTES]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -221,7 +221,8 @@ mod tests {
 
     const WORKER: (Channel, &str, &str, u64) = (Channel::Requests, "workers", "worker-1", 7);
 
-    /// The vector of `docs/reference/protocol.md`, which `docs/reference/protocol_check.py` computes too; those of requests are in `requests::proven`.
+    /// The vector of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`; those of requests are in
+    /// `requests::proven`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
         let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(ProofKind::Welcome, 0, &[]);

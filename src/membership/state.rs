@@ -1,4 +1,4 @@
-//! What one member's driver writes and its readers see: the snapshot, the news of its changes, and how the backend is doing.
+//! State that one member's driver writes and readers share: the snapshot, news of its changes, and the state of the backend.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,31 +16,31 @@ use super::listeners::ListenerHub;
 use crate::settings::PolicySettings;
 use crate::telemetry::metrics;
 
-/// One worker's membership in one group, as far as it is not the driver's alone.
+/// One worker's membership in one group: the part that the driver shares.
 pub(crate) struct Membership {
     pub(crate) ownership_context: Arc<OwnershipContext>,
     pub(crate) timing: Timing,
     pub(crate) instance_id: InstanceId,
     pub(crate) serves: Option<Serves>,
-    /// When the view was last proven current; it stays when the worker is fenced.
+    /// When the view was last proven current; kept when the worker is fenced.
     pub(super) proven: Mutex<Option<Moment>>,
-    /// When the latest renewal was answered that moved the deadline.
+    /// When the latest renewal that moved the deadline was answered.
     renewed: Mutex<Option<Moment>>,
     /// Signals that this worker has changed a note that its runners follow.
     pub(crate) noted: watch::Sender<()>,
     pub(crate) rebalances: ListenerHub<Rebalance>,
     pub(crate) snapshots: ListenerHub<Arc<Ownership>>,
-    /// The backend's last failure since joining began: a join that takes too long ends with it.
+    /// The backend's last failure since joining began; reported by a join that takes too long.
     pub(crate) failure: ArcSwapOption<String>,
-    /// Why the group cannot be seen until an operator changes something, where the backend said so last.
+    /// Why the group cannot be watched until an operator fixes the cause, if the backend said so last.
     pub(crate) blinded: watch::Sender<Option<Arc<str>>>,
     /// The backend has answered since joining began, if only with a refusal.
     pub(crate) answered: AtomicBool,
-    /// Who is away, and since when.
+    /// Members that are away, and since when.
     pub(crate) absences: Absences,
-    /// A warning has said that this member ends without having left.
+    /// The warning was logged that this member ends without having left.
     warned: AtomicBool,
-    /// Placements asked for so far.
+    /// Placements computed so far.
     pub(crate) rebuilds: AtomicU64,
     changes: watch::Sender<Arc<Ownership>>,
 }
@@ -68,7 +68,7 @@ impl Membership {
         }
     }
 
-    /// Makes `ownership` what readers see from here on, then notifies those who wait for changes.
+    /// Publishes `ownership`, then notifies those that wait for changes.
     pub(crate) fn publish(&self, ownership: Arc<Ownership>) {
         if !self.policy.rejoin_grace.is_zero() && !Arc::ptr_eq(ownership.view(), self.ownership().view()) {
             self.absences.on_view(ownership.view(), self.clock.now());
@@ -91,7 +91,7 @@ impl Membership {
         self.rebalances.push(rebalance);
     }
 
-    /// Logs `why` once, if this worker ends as a member that has not left.
+    /// Logs `why` once, if this worker ends as a member without having left.
     pub(crate) fn warn_if_member(&self, why: &str) {
         let state = self.ownership().state();
         let goes = matches!(state, ServiceState::Created | ServiceState::Draining | ServiceState::Left | ServiceState::Unsharded);
@@ -108,7 +108,7 @@ impl Membership {
         }
     }
 
-    /// How long ago the view was last proven current; `None` before the first one.
+    /// How long ago the view was last proven current; `None` before the first proof.
     pub(crate) fn view_age(&self) -> Option<Duration> {
         let proven = *self.proven.lock().unwrap_or_else(PoisonError::into_inner);
         proven.map(|proven| self.clock.now().since(proven))
@@ -120,7 +120,7 @@ impl Membership {
         renewed.map(|renewed| self.clock.now().since(renewed))
     }
 
-    /// The snapshot now and whenever it changes; ends with the service.
+    /// The snapshot, now and whenever it changes; ends with the service.
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Ownership>> {
         self.changes.subscribe()
     }

@@ -1,4 +1,4 @@
-//! `[default.resilience.sharding.instance]`: what this worker says of itself.
+//! `[default.resilience.sharding.instance]`: how this worker describes itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,42 +11,42 @@ use shardwise_settings::{Error, ResolvedValue, SettingsTable};
 use super::keys;
 use crate::error::{self, ErrorKind, Result};
 
-/// The metadata in which a member's record has the address for messages to its singletons; shardwise writes it.
+/// The metadata key for the address of messages to a member's singletons; shardwise writes it.
 pub(crate) const MESSAGES_ADDRESS: &str = "shardwise.messages";
-/// The same of requests.
+/// The metadata key for the address of requests.
 pub(crate) const REQUESTS_ADDRESS: &str = "shardwise.requests";
-/// Bytes of the longest host name that the DNS can carry.
+/// The length in bytes of the longest host name in DNS.
 const HOST_BYTES_MAX: usize = 253;
-/// What follows the host's name in a made instance id: a hyphen and 8 hexadecimal digits.
+/// The bytes after the host's name in a generated instance id: a hyphen and 8 hexadecimal digits.
 const SUFFIX_BYTES: usize = 9;
-/// Stands for the name of a host that has none.
+/// Replaces the name of a host without one.
 const NAMELESS_HOST: &str = "worker";
 
-/// What this worker says of itself to the others.
+/// How this worker describes itself to others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct InstanceSettings {
-    /// Its name in every group. `None`: a new one is made at each start, see [`InstanceSettings::id_or_made`].
+    /// Its name in every group. `None`: generated at each start, see [`InstanceSettings::id_or_made`].
     pub id: Option<InstanceId>,
     /// Where others reach it: `address` and `port`.
     pub address: Option<Address>,
-    /// Its failure domain, 1 to 255 bytes: [`owners`](crate::ShardingService::owners) takes members of different ones.
+    /// Its failure domain, 1 to 255 bytes: [`owners`](crate::ShardingService::owners) prefers members of different ones.
     pub zone: Option<String>,
-    /// Its share beside the others', 1 to 100.
+    /// Its share relative to others, 1 to 100.
     pub weight: Weight,
     /// The application's version, 1 to 255 bytes.
     pub version: Option<String>,
-    /// Texts that others see beside this worker; at most [`METADATA_BYTES_MAX`] bytes, names and values together.
+    /// Metadata that others see; at most [`METADATA_BYTES_MAX`] bytes, names and values together.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl InstanceSettings {
-    /// The configured id, or else a made one: the host's name, a hyphen and 8 random hexadecimal digits. Each call makes another:
-    /// a process calls it once and keeps the answer.
+    /// The configured id, or a generated one: the host's name, a hyphen and 8 random hexadecimal digits. Each call generates another id,
+    /// so a process should call it once.
     ///
     /// # Errors
     ///
-    /// None in practice: every host's name is cut to fit.
+    /// None in practice: a long host name is truncated.
     pub fn id_or_made(&self) -> Result<InstanceId> {
         match &self.id {
             Some(id) => Ok(id.clone()),

@@ -1,5 +1,5 @@
-//! The table of keys: name, shape, what it is for, and what holds where it is not written. `schema` says which of them a table has; the
-//! keys of a backend come with the backend, those of an outbox with its crate. Not formatted: a key is two lines.
+//! The table of keys: name, shape, purpose and default. `schema` says which table has which of them. A backend's keys are defined with
+//! the backend, those of an outbox in its crate. Not formatted: a key is two lines.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) const VIRTUAL_NODES: SettingKey = SettingKey::new("virtual_nodes", Sh
 pub(super) const LOAD_MARGIN: SettingKey = SettingKey::new("load_margin", Margin,
     "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" is no limit").or("0.05");
 
-// …policies.NAME.next: what may change of the placement, beside what it was
+// …policies.NAME.next: what may change of the placement
 pub(super) const NEXT_PLACEMENT: SettingKey = SettingKey::new("placement", PLACEMENTS,
     "how keys will find their owner from then on; what next does not name stays as it is, or with another placement is the default");
 pub(super) const NEXT_SLOTS: SettingKey = SettingKey::new("slots", Shape::whole(1, SLOTS_MAX as u64),

@@ -1,4 +1,4 @@
-//! Where settings are read from: the file, its section, the environment variables.
+//! The sources of settings: the file, its section, the environment variables.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,25 +18,25 @@ pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const DEFAULT_FILE: &str = "settings.toml";
 const FILE_VARIABLE: &str = "SHARDWISE_SETTINGS";
 const ENVIRONMENT_VARIABLE: &str = "SHARDWISE_ENV";
-/// What all of our variables begin with.
+/// The prefix of all our variables.
 const COMMON_PREFIX: &str = "SHARDWISE_";
 
-/// Where to read settings from. The default names no file and knows no environment variables; a program usually wants
+/// Where to read settings from. The default has no file name and no environment variables; most programs need
 /// [`LoadOptions::from_process`].
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct LoadOptions {
     /// The settings file. `None`: the variable `SHARDWISE_SETTINGS`, else `settings.toml` in the working directory.
     pub file: Option<PathBuf>,
-    /// Environment variables by name. Looked at are those that begin with `SHARDWISE_`, and those of other tools that a backend's keys
+    /// Environment variables by name. Only those with the prefix `SHARDWISE_` are read, and those of other tools that a backend's keys
     /// fall back on.
     pub variables: BTreeMap<String, OsString>,
-    /// What stands in for the file.
+    /// Replaces the file.
     text: Option<String>,
 }
 
 impl LoadOptions {
-    /// With the environment of this process.
+    /// Takes the environment of this process.
     pub fn from_process() -> Self {
         let customary = customary_variables(&schema::root(None));
         let ours = |(name, value): (OsString, OsString)| {
@@ -46,25 +46,25 @@ impl LoadOptions {
         Self { variables: std::env::vars_os().filter_map(ours).collect(), ..Self::default() }
     }
 
-    /// With this file instead of the one that the environment names.
+    /// Reads this file instead of the one named by the environment.
     #[must_use]
     pub fn with_file(self, file: impl Into<PathBuf>) -> Self {
         Self { file: Some(file.into()), ..self }
     }
 
-    /// With this text instead of any file. Messages call it `settings`, and relative paths in it begin at the working directory.
+    /// Uses this text instead of a file. Messages call it `settings`, and relative paths in it start at the working directory.
     #[must_use]
     pub fn with_text(self, text: impl Into<String>) -> Self {
         Self { text: Some(text.into()), ..self }
     }
 
-    /// With these environment variables instead of those it has.
+    /// Replaces the environment variables.
     #[must_use]
     pub fn with_variables<N: Into<String>, V: Into<OsString>>(self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
         Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect(), ..self }
     }
 
-    /// The text to read, and the file that it is from.
+    /// The text to read, and its file.
     pub(super) fn read(&self) -> Result<(Cow<'_, str>, Option<PathBuf>), Error> {
         if let Some(text) = &self.text {
             return Ok((text.into(), None));
@@ -78,7 +78,7 @@ impl LoadOptions {
         named.unwrap_or_else(|| DEFAULT_FILE.into())
     }
 
-    /// The environment whose section lies over `[default]`.
+    /// The environment whose section overrides `[default]`.
     pub(super) fn environment(&self) -> Result<Option<&str>, Error> {
         let Some(value) = self.variable(ENVIRONMENT_VARIABLE) else {
             return Ok(None);
@@ -86,7 +86,7 @@ impl LoadOptions {
         value.to_str().map(Some).ok_or_else(|| fail(format_args!("{ENVIRONMENT_VARIABLE} is not UTF-8 text")))
     }
 
-    /// A variable; an empty one counts as not set, because that is how shells and composers unset them.
+    /// A variable; an empty one counts as not set, because shells and container tools unset variables that way.
     fn variable(&self, name: &str) -> Option<&OsString> {
         self.variables.get(name).filter(|value| !value.is_empty())
     }
@@ -97,7 +97,7 @@ impl LoadOptions {
 }
 
 impl fmt::Debug for LoadOptions {
-    /// Names the variables and shows neither their values nor the text: both may hold secrets.
+    /// Shows the names of variables, but neither their values nor the text: both may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&String> = self.variables.keys().collect();
         f.debug_struct("LoadOptions").field("file", &self.file).field("variables", &names).finish_non_exhaustive()

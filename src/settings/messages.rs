@@ -1,4 +1,4 @@
-//! Where messages to singletons arrive, and what protects that place.
+//! Where messages to singletons arrive, and how that address is protected.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -13,14 +13,14 @@ use super::{keys, token};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MessagesSettings {
-    /// Where to listen, once a singleton takes messages. Port 0 is any free one.
+    /// The address to listen on, once a singleton takes messages. Port 0 is any free one.
     pub listen: SocketAddr,
-    /// What both sides prove that they know, at least 16 bytes of printable ASCII; needed where others than this machine's can connect.
+    /// The shared secret of both sides, at least 16 bytes of printable ASCII; required if other machines can connect.
     pub token: Option<SecretString>,
 }
 
 impl Default for MessagesSettings {
-    /// Any free port of this machine's own address, without a token.
+    /// Any free port of the loopback address, without a token.
     fn default() -> Self {
         Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None }
     }
@@ -36,27 +36,27 @@ impl PartialEq for MessagesSettings {
 impl Eq for MessagesSettings {}
 
 impl MessagesSettings {
-    /// What is wrong with where it listens, if messages go to these networks alone; `None` if nothing is.
+    /// The error in the listen address, given that messages go only to these networks; `None` if it is valid.
     pub(crate) fn mistake(&self, networks: &[Network]) -> Option<&'static str> {
         if !self.listen.ip().is_loopback() && self.token.is_none() {
             return Some(
                 "others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1",
             );
         }
-        // Listening on all addresses does not say on which one others reach it; on this machine alone others are not wanted.
+        // A wildcard address does not say how others reach it; with a loopback address no others are expected.
         let is_reached = self.listen.ip().is_unspecified()
             || self.listen.ip().is_loopback()
             || networks.iter().any(|network| network.contains(self.listen.ip()));
         (!is_reached).then_some("it is in none of peer_networks, and messages go nowhere else: add its network there, for all members")
     }
 
-    /// What is wrong with the token; `None` if nothing is.
+    /// The error in the token; `None` if it is valid.
     pub(crate) fn token_mistake(&self) -> Option<&'static str> {
         token::mistake(self.token.as_ref())
     }
 }
 
-/// Reads it in the policy's table.
+/// Reads them from the policy's table.
 pub(super) fn read(table: &SettingsTable<'_>, policy: &Policy, networks: &[Network]) -> Result<MessagesSettings, Error> {
     let listen = table.take_if_set(&keys::MESSAGES_LISTEN)?;
     let token_file = table.find(&keys::MESSAGES_TOKEN_FILE)?;

@@ -2,26 +2,23 @@
 //!
 //! # Where settings come from
 //!
-//! The file is the one named in [`LoadOptions::file`], else in the environment variable `SHARDWISE_SETTINGS`, else `settings.toml` in
-//! the working directory. Each layer lies over the one before it, key by key:
-//!
-//! 1. the defaults; for some keys of a backend other tools' variables go before them, such as `CONSUL_HTTP_ADDR`;
+//! The file is [`LoadOptions::file`], else the one named by the environment variable `SHARDWISE_SETTINGS`, else `settings.toml` in the
+//! working directory. Each layer overrides the one before it, key by key:
 //! 2. the file's section `[default]`;
 //! 3. the file's section for the environment, such as `[production]`, chosen by `SHARDWISE_ENV`;
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
-//! In a section only `resilience.sharding` and `outbox` are read, and there every name must be known; of an outbox the library reads the
-//! policy, and its other keys belong to the crate `shardwise-outbox`. Other tables belong to the application. The file `settings.toml` of
-//! this crate has every key with its default and one line why.
+//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. Of an outbox the library reads
+//! only the policy; its other keys belong to the crate `shardwise-outbox`. Other tables belong to the application. The file
+//! `settings.toml` of this crate has every key with its default and purpose.
 //!
-//! A secret, such as a token, can be kept out of the file: its twin with `_file` behind the name names a file that has it. Wherever
-//! settings are shown, a secret is `***`.
+//! A secret, such as a token, can be in a separate file: the same key with the suffix `_file` names it. Output shows a secret as `***`.
 //!
-//! A relative path in the file, and the default of `discovery.local.path`, is taken from the file's directory, so that all workers
-//! that read one file meet, wherever they were started. The default is `shardwise.db` in that directory: a user who may write
-//! there decides about the settings anyway, while a predictable name in a directory that all users share would let any of them join, or
-//! keep the workers out. A relative path in an environment variable is taken from the working directory.
+//! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
+//! one file meet, wherever they were started. The default is `shardwise.db` in that directory: a user who may write there controls the
+//! settings anyway, while a predictable name in a directory shared by all users would let any of them join, or keep the workers out. A
+//! relative path in an environment variable starts at the working directory.
 //!
 //! ```
 //! # fn main() -> shardwise::Result<()> {
@@ -65,28 +62,27 @@ pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKe
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The full key of everything that is the library's own.
+/// The path of the library's own tables.
 const SHARDING: &str = "resilience.sharding";
 
-/// Everything that was configured, checked: what is in here can be run.
+/// The validated configuration, ready to run.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
     /// `false`: no coordination; this worker owns everything.
     pub enabled: bool,
-    /// What this worker says of itself.
+    /// How this worker describes itself.
     pub instance: InstanceSettings,
     /// The policies by name.
     pub policies: BTreeMap<PolicyName, PolicySettings>,
-    /// The outboxes by name, each with the policy by which publishers share it. The rest of an outbox's settings is read by the crate
-    /// of the outbox.
+    /// The outboxes by name, each with the policy by which publishers share it. The outbox's crate reads the rest of its settings.
     pub outboxes: BTreeMap<PolicyName, PolicyName>,
-    /// The file they came from, if they came from one.
+    /// The file they were read from, if any.
     pub file: Option<PathBuf>,
     in_force: Vec<Setting>,
 }
 
-/// The table of an outbox while its crate reads it, see [`Settings::load_with_outboxes`].
+/// The table of an outbox, passed to its crate by [`Settings::load_with_outboxes`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OutboxTable<'r> {
@@ -101,18 +97,18 @@ pub struct OutboxTable<'r> {
 }
 
 impl Settings {
-    /// Reads the settings file and lays the environment over it. Reads nothing but that one file and those with secrets that it names,
-    /// and contacts nothing. Of outboxes it reads the policy alone; their other keys are left alone.
+    /// Reads the settings file and applies the environment. Reads only that file and the files with secrets that it names, and contacts
+    /// nothing. Of an outbox it reads only the policy and ignores the other keys.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`], one line that names the place, the key, its value and what is allowed.
+    /// [`ErrorKind::Settings`], one line with the origin, the key, its value and what is allowed.
     pub fn load(options: &LoadOptions) -> Result<Self> {
         Self::parse(options, None, |_| Ok(()))
     }
 
-    /// The same for a program that also runs outboxes: beside `policy` an outbox has these keys and no others, and `read` is called with
-    /// the table of each. What `read` takes from it counts as in force.
+    /// Like [`Settings::load`], for a program that also runs outboxes: besides `policy` an outbox has exactly these keys, and `read` is
+    /// called with the table of each. The values that `read` takes from it are recorded as in force.
     ///
     /// ```
     /// use shardwise::settings::{LoadOptions, SettingKey, Settings, Shape};
@@ -135,13 +131,13 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`Settings::load`], and what `read` answers.
+    /// As [`Settings::load`], and the errors of `read`.
     pub fn load_with_outboxes(options: &LoadOptions, keys: &[SettingKey], read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
         Self::parse(options, Some(keys), read)
     }
 
-    /// Reads settings from text, its section `[default]` alone, without any environment: for tests and for programs that bring their
-    /// own. Relative paths are taken from the working directory.
+    /// Reads settings from text, only its section `[default]` and without any environment: for tests and for programs with settings of
+    /// their own. Relative paths start at the working directory.
     ///
     /// # Errors
     ///
@@ -150,7 +146,7 @@ impl Settings {
         Self::from_toml_str_with(text, &LoadOptions::default())
     }
 
-    /// Reads settings from text and lays the environment of `options` over it; the file named there is not read.
+    /// Reads settings from text and applies the environment of `options`; its file is not read.
     ///
     /// # Errors
     ///
@@ -159,7 +155,7 @@ impl Settings {
         Self::load(&options.clone().with_text(text))
     }
 
-    /// The policy of that name.
+    /// The policy with that name.
     ///
     /// # Errors
     ///
@@ -168,8 +164,8 @@ impl Settings {
         named(&self.policies, name).map_err(|known| Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {known}")))
     }
 
-    /// Every value in force and where it came from, in the order of `settings.toml`: what `shardwise settings` prints. Optional keys
-    /// that are not written are left out.
+    /// Every value in force with its origin, in the order of `settings.toml`, as `shardwise settings` prints it. Optional keys that are
+    /// not set are omitted.
     pub fn in_force(&self) -> &[Setting] {
         &self.in_force
     }
@@ -188,7 +184,7 @@ impl Settings {
         let enabled = sharding.take(&keys::ENABLED)?.flag()?;
         let instance = instance::read(&sharding.table("instance"))?;
         let common = sharding.table("discovery");
-        // What goes with claims is looked at where a policy uses it.
+        // Settings of claims are checked for each policy that uses them.
         policy::discovery(&common, OwnershipMode::Eventual)?;
 
         let outbox_tables = tables(&reader.table("outbox"), &keys::POLICY)?;
@@ -212,7 +208,7 @@ impl Settings {
     }
 }
 
-/// What `outboxes` has of the outbox of that name.
+/// The entry of `outboxes` with that name.
 ///
 /// # Errors
 ///
@@ -221,13 +217,13 @@ pub fn outbox_named<'m, T>(outboxes: &'m BTreeMap<PolicyName, T>, name: &str) ->
     named(outboxes, name).map_err(|known| fail(format_args!("there is no outbox {known}")))
 }
 
-/// Every key that may be written, under its full name, in the order of `settings.toml`; `*` stands for a name of the user's choice.
-/// `outbox` are the keys of an outbox beside `policy`.
+/// The full name of every known key, in the order of `settings.toml`; `*` stands for a name chosen by the user. `outbox` are the keys of
+/// an outbox besides `policy`.
 pub fn known_keys(outbox: &[SettingKey]) -> Vec<(String, SettingKey)> {
     shardwise_settings::known_keys(&schema::root(Some(outbox)))
 }
 
-/// A settings error that belongs to no place.
+/// A settings error without an origin.
 fn fail(message: impl fmt::Display) -> Error {
     shardwise_settings::Error::new(message).into()
 }
@@ -246,8 +242,8 @@ fn known_policy(given: &str, policies: &BTreeMap<PolicyName, PolicySettings>) ->
     })
 }
 
-/// What is wrong if another outbox has the same policy or group: publishers of both would each own slots of the other and never publish
-/// what is in them.
+/// The error if another outbox has the same policy or group: publishers of either would own slots of the other without publishing their
+/// events.
 fn shared_policy(
     policy: &PolicyName,
     outboxes: &BTreeMap<PolicyName, PolicyName>,
@@ -267,8 +263,8 @@ fn shared_policy(
     ))
 }
 
-/// The tables in `table` that the user has named. One that only an environment variable names, and that lacks what it must have, is a
-/// slip in the variable's name.
+/// The subtables of `table`. If only an environment variable names one and a required key is missing, the variable's name probably has a
+/// typo.
 fn tables<'r>(table: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(PolicyName, SettingsTable<'r>)>> {
     let found = table.tables();
     let mut tables = Vec::with_capacity(found.len());
@@ -285,7 +281,7 @@ fn tables<'r>(table: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(
     Ok(tables)
 }
 
-/// The entry of that name, or the rest of a message: the name, and the known ones.
+/// The entry with that name, or the rest of a message: the name, and the known ones.
 fn named<'m, T>(map: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T, String> {
     let found = map.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value);
     found.ok_or_else(|| {

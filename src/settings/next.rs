@@ -1,4 +1,4 @@
-//! A policy's table `next`: what its placement is to be changed to.
+//! A policy's table `next`: the placement to change to.
 
 use std::fmt::Display;
 
@@ -8,10 +8,10 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingKey, SettingsTable
 use super::keys;
 use super::placement::{kind, refuse_unused};
 
-/// What to do about a `next` without effect.
+/// Advice on a `next` without effect.
 const NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
 
-/// The keys of a `next`, where they are written.
+/// The keys of a `next`, where they are set.
 struct NextKeys {
     placement: Option<ResolvedValue>,
     slots: Option<ResolvedValue>,
@@ -19,8 +19,8 @@ struct NextKeys {
     load_margin: Option<ResolvedValue>,
 }
 
-/// Reads the `next` of the policy in `table`. What it does not name stays as `policy` has it; with another `placement` it is that one's
-/// default, because the policy's numbers were chosen for something else.
+/// Reads the `next` of the policy in `table`. Keys that it does not set keep the value of `policy`; with another `placement` they have
+/// that one's default, because the policy's numbers were chosen for a different algorithm.
 pub(super) fn read(table: &SettingsTable<'_>, policy: &Policy, drives_outbox: bool) -> Result<Option<PlacementParams>, Error> {
     let table = table.table("next");
     let placement = table.take_if_set(&keys::NEXT_PLACEMENT)?;
@@ -73,7 +73,7 @@ impl NextKeys {
         Ok(())
     }
 
-    /// Counts as in force what is not written here: to make `next` the policy's own, the same has to be written there.
+    /// Records values that are not set here: to make `next` the policy's own placement, the same values must be set there.
     fn note_the_rest(&self, table: &SettingsTable<'_>, next: &PlacementParams, unnamed: &Origin) {
         let has_slots = next.kind.by_key().is_none();
         let rest: [(bool, &Option<ResolvedValue>, &SettingKey, &dyn Display); 4] = [

@@ -1,9 +1,9 @@
-//! The options of a backend: the keys that it brings, read like all others and handed to it ready to use.
+//! The options of a backend: keys that it defines, read like all others and passed to it validated.
 
 use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue};
 use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable, Shape};
 
-/// The keys that may be written for `key`: the key, and for a secret its twin that names a file.
+/// The keys that may be set for `key`: the key, and for a secret also the one that names a file.
 pub(super) fn keys_of(key: &BackendKey) -> impl Iterator<Item = SettingKey> {
     [Some(key_of(key)), twin_of(key)].into_iter().flatten()
 }
@@ -23,7 +23,7 @@ fn twin_of(key: &BackendKey) -> Option<SettingKey> {
     key.file_twin.map(|twin| SettingKey::new(twin.name, Shape::Text, twin.why).or_variable(twin.variable))
 }
 
-/// What holds for a backend where nothing is written.
+/// A backend's options if no key is set.
 pub(super) fn defaults(kind: &BackendKind) -> BackendSettings {
     let with = |settings: BackendSettings, key: &BackendKey| match key.default {
         Some(text) => settings.with(key.name, value(key.shape, text)),
@@ -59,8 +59,8 @@ pub(super) fn read(discovery: &SettingsTable<'_>, kind: &BackendKind) -> Result<
     Ok(settings)
 }
 
-/// The secret itself or the file that has it, whichever was written nearer: for this policy rather than for all, in a later layer rather
-/// than in an earlier one.
+/// The secret itself or the file that contains it, whichever has the greater nearness: set for this policy over set for all, then in a
+/// later layer.
 fn secret(table: &SettingsTable<'_>, key: &BackendKey) -> Result<Option<BackendValue>, Error> {
     let written = table.find(&key_of(key))?;
     let file = twin_of(key).map(|twin| table.find(&twin)).transpose()?.flatten();
@@ -77,7 +77,7 @@ fn secret(table: &SettingsTable<'_>, key: &BackendKey) -> Result<Option<BackendV
     }
 }
 
-/// The value, counted as in force as it may be shown.
+/// The value, recorded as in force in displayable form.
 fn taken(table: &SettingsTable<'_>, key: &BackendKey, found: &ResolvedValue) -> BackendValue {
     let value = value(key.shape, found.text());
     table.note(found, &value);

@@ -1,4 +1,4 @@
-//! The keys of a backend: where they come from, and that a secret stays one.
+//! The keys of a backend: their origins, and that secrets are not shown.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ const KIND: BackendKind = BackendKind {
     open: |_, _| unreachable!("nobody opens it here"),
 };
 
-/// What is written for a policy `p` and for all, in `[default]` and in `[production]`, which is in force.
+/// Settings for a policy `p` and for all, in `[default]` and in `[production]`, which is in force.
 #[derive(Default)]
 struct Written {
     sections: BTreeMap<&'static str, String>,
@@ -34,7 +34,7 @@ struct Written {
 }
 
 impl Written {
-    /// With a line of TOML.
+    /// Adds a line of TOML.
     fn with(mut self, key: &str, value: &str, section: &'static str) -> Self {
         let line = format!("{} = {value}\n", key.replace("own.", "own.p."));
         self.sections.entry(section).or_default().push_str(&line);
@@ -46,7 +46,7 @@ impl Written {
         self
     }
 
-    /// The settings, and everything that is shown of them.
+    /// The settings, and everything that is displayed of them.
     fn read(self) -> (Result<BackendSettings, String>, String) {
         let post = || vec![SchemaNode::table("post", KIND.keys.iter().flat_map(keys_of).map(SchemaNode::Leaf).collect())];
         let root = [SchemaNode::table("common", post()), SchemaNode::Named { name: "own", each: post(), is_open: false }];
@@ -65,7 +65,7 @@ fn nothing() -> Written {
     Written::default()
 }
 
-/// A text as TOML has it.
+/// A text in TOML syntax.
 fn text(text: &str) -> String {
     format!("{text:?}")
 }

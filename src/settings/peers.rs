@@ -1,4 +1,4 @@
-//! Requests between members: where they arrive, what protects that place, and whom a sidecar may call.
+//! Requests between members: where they arrive, how that address is protected, and which addresses a sidecar may call.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use shardwise_settings::{Error, ResolvedValue, SettingsTable};
 
 use super::{keys, token};
 
-/// Addresses that begin alike, such as `10.0.0.0/8`.
+/// Addresses with a common prefix, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -17,7 +17,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether the address is in it. An IPv4 address that is written as an IPv6 one is an IPv4 address.
+    /// Whether it contains the address. An IPv4-mapped IPv6 address counts as its IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -71,16 +71,16 @@ impl Network {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeersSettings {
-    /// Where a worker without a sidecar listens for them, once it handles some. Port 0 is any free one.
+    /// The address on which a worker without a sidecar listens for them, once it has a handler. Port 0 is any free one.
     pub listen: SocketAddr,
-    /// What members prove to each other that they know, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
+    /// The shared secret of members, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
     pub token: Option<SecretString>,
-    /// Where requests and messages may go: addresses of members outside of these are never connected to.
+    /// Where requests and messages may go: addresses of members outside these networks are never connected to.
     pub networks: Vec<Network>,
 }
 
 impl Default for PeersSettings {
-    /// This machine alone, without a token.
+    /// Only this machine, without a token.
     fn default() -> Self {
         let loopback = [(IpAddr::from(Ipv4Addr::new(127, 0, 0, 0)), 8), (Ipv6Addr::LOCALHOST.into(), 128)];
         let networks = loopback.map(|(address, bits)| Network { address, bits }).into();
@@ -98,12 +98,12 @@ impl PartialEq for PeersSettings {
 impl Eq for PeersSettings {}
 
 impl PeersSettings {
-    /// What is wrong with the token; `None` if nothing is.
+    /// The error in the token; `None` if it is valid.
     pub(crate) fn token_mistake(&self) -> Option<&'static str> {
         token::mistake(self.token.as_ref())
     }
 
-    /// What is wrong with where it listens; `None` if nothing is.
+    /// The error in the listen address; `None` if it is valid.
     pub(crate) fn mistake(&self) -> Option<&'static str> {
         if self.listen.ip().is_loopback() {
             return None;
@@ -114,7 +114,7 @@ impl PeersSettings {
     }
 }
 
-/// Reads it in the policy's table.
+/// Reads them from the policy's table.
 pub(super) fn read(table: &SettingsTable<'_>) -> Result<PeersSettings, Error> {
     let networks = table.take(&keys::PEER_NETWORKS)?;
     let networks = networks.parse(|text| text.split(',').map(str::parse).collect::<Result<_, _>>())?;
@@ -129,7 +129,7 @@ pub(super) fn read(table: &SettingsTable<'_>) -> Result<PeersSettings, Error> {
     Ok(settings)
 }
 
-/// The IP address and port; `examples` are for the refusal.
+/// The IP address and port; `examples` appear in the error.
 pub(super) fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, Error> {
     found.parse(|text| text.parse().map_err(|_| format!("write an IP address and a port, such as {examples}")))
 }

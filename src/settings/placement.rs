@@ -1,11 +1,11 @@
-//! How a policy's keys are placed: what a policy and its `next` have in common.
+//! The placement of keys, as read for a policy and for its `next`.
 
 use shardwise_core::{LoadMargin, PlacementKind, PlacementParams, SLOTS_OUTBOX};
 use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
-/// Reads how keys are placed.
+/// Reads the placement of keys.
 pub(super) fn read(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
     let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;
@@ -20,7 +20,7 @@ pub(super) fn read(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: 
 }
 
 pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<PlacementKind, Error> {
-    // The table of keys lets none through that has no name.
+    // The table of keys accepts only known names.
     let kind = PlacementKind::named(found.text()).unwrap_or_default();
     if drives_outbox && kind.by_key().is_some() {
         return Err(
@@ -30,7 +30,7 @@ pub(super) fn kind(found: &ResolvedValue, drives_outbox: bool) -> Result<Placeme
     Ok(kind)
 }
 
-/// Refuses the numbers of slots, virtual nodes and the load margin where they are written and have no effect.
+/// Refuses numbers of slots, virtual nodes and the load margin that are set without an effect.
 pub(super) fn refuse_unused(
     table: &SettingsTable<'_>,
     kind: PlacementKind,

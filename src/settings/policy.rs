@@ -1,4 +1,4 @@
-//! `[default.resilience.sharding.policies.<name>]` and the discovery each of them uses.
+//! `[default.resilience.sharding.policies.<name>]` and the discovery of each policy.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::schema::BACKENDS_LATER;
 use super::{keys, next, options, placement};
 use crate::backend;
 
-/// How long the last view is kept where it is kept and nothing says how long.
+/// The default of `keep_for`, if the last view is kept at all.
 const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicySettings {
-    /// The group, how keys are placed, how ownership is guarded.
+    /// The group, its placement and its kind of ownership.
     pub policy: Policy,
-    /// How its members stay alive.
+    /// The timing of leases.
     pub timing: Timing,
     /// Where its members meet.
     pub discovery: DiscoverySettings,
@@ -33,7 +33,7 @@ pub struct PolicySettings {
 }
 
 impl PolicySettings {
-    /// Whether members under both are in one group: of one name, in one place.
+    /// Whether members under both are in one group: of one name, in one backend.
     pub fn meets(&self, other: &Self) -> bool {
         self.policy.group == other.policy.group && self.discovery == other.discovery
     }
@@ -43,9 +43,9 @@ impl PolicySettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiscoverySettings {
-    /// The backend's name; whether there is one of that name is for the factory to say, which may have been given others.
+    /// The backend's name. The factory checks it, since a program may add backends to a factory.
     pub backend: String,
-    /// The backend's options, such as `path` for `local`: see its documentation. Relative paths in the settings file have been joined
+    /// The backend's options, such as `path` for `local`: see its documentation. Relative paths in the settings file are already joined
     /// to the file's directory.
     pub options: BackendSettings,
 }
@@ -58,7 +58,7 @@ impl DiscoverySettings {
         Self { backend, options }
     }
 
-    /// With this value for one of the backend's keys.
+    /// Sets one of the backend's keys.
     #[must_use]
     pub fn with(self, key: &str, value: BackendValue) -> Self {
         Self { options: self.options.with(key, value), ..self }
@@ -66,7 +66,7 @@ impl DiscoverySettings {
 }
 
 impl PolicySettings {
-    /// A policy made in code, with the default timing and discovery; assign the fields to change them.
+    /// A policy created in code, with the default timing and discovery; assign the fields to change them.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -115,12 +115,12 @@ fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), Polic
     Ok(timing)
 }
 
-/// Reads the policy `name`, whose discovery lies over the one at the full key `common`.
+/// Reads the policy `name`, whose discovery overrides the one at the full key `common`.
 pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, drives_outbox: bool) -> Result<PolicySettings, Error> {
     let group = table.take(&keys::GROUP_NAME)?.parse(|text| GroupName::new(text))?;
     let mut policy = Policy::new(name, group);
     let ownership = table.take(&keys::OWNERSHIP)?;
-    // The table of keys lets none through that has no name.
+    // The table of keys accepts only known names.
     policy.ownership = OwnershipMode::named(ownership.text()).unwrap_or_default();
     let fewer_slots = drives_outbox || policy.ownership == OwnershipMode::Exclusive;
     policy.placement = placement::read(table, drives_outbox, fewer_slots)?;
@@ -158,7 +158,7 @@ fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
     }
 }
 
-/// Reads what has an effect under exclusive ownership alone.
+/// Reads the settings that apply only to exclusive ownership.
 fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
     let on_drain_timeout = table.take_if_set(&keys::ON_DRAIN_TIMEOUT)?;
     let epoch_floor = table.take_if_set(&keys::EPOCH_FLOOR)?;
@@ -175,7 +175,7 @@ fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
         None => table.note_computed(&keys::ON_DRAIN_TIMEOUT, "hold"),
     }
     match version_rule.as_ref().map(ResolvedValue::text) {
-        // The table of keys lets none through that has no name.
+        // The table of keys accepts only known names.
         Some(name) => policy.version_rule = VersionRule::named(name).unwrap_or_default(),
         None => table.note_computed(&keys::VERSION_RULE, policy.version_rule.as_str()),
     }

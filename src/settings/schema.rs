@@ -1,14 +1,14 @@
-//! What may be written in a section, as a tree of the keys in `keys`, of the backends' and of an outbox's.
+//! The known names of a section, as a tree of the keys in `keys`, of the backends' and of an outbox's.
 
 use shardwise_settings::{SchemaNode, SettingKey};
 
 use super::{keys, options};
 use crate::backend::BACKENDS;
 
-/// Backends that the design names and that are not built.
+/// Backends that the design names and that do not exist yet.
 pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
 
-/// What may stand in a section such as `[default]`. An outbox has the keys `outbox` beside its policy; `None`: all others are left alone.
+/// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: its other keys are ignored.
 pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
     let mut instance = SchemaNode::leaves(keys::INSTANCE);
     instance.push(SchemaNode::Free(keys::METADATA));
@@ -23,7 +23,7 @@ pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
     ]
 }
 
-/// The common keys, and a table for each backend with the keys that it brings.
+/// The common keys, and a table for each backend with its own keys.
 fn discovery() -> SchemaNode {
     let mut fields = SchemaNode::leaves(keys::DISCOVERY);
     fields.extend(BACKENDS.iter().map(|known| match known.kind {

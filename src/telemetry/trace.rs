@@ -1,8 +1,8 @@
-//! Traces that go on in another process.
+//! Traces that continue in another process.
 //!
-//! The library opens spans of the crate `tracing` and nothing more; the application's subscriber decides which are recorded and where they go. What such a
-//! span cannot say by itself is how it is called elsewhere, in the header `traceparent` of W3C Trace Context. An application that exports traces says so
-//! it here, once, by [`connect`]; without that nothing goes along with requests, and what comes with them is passed over.
+//! The library only opens spans of the crate `tracing`; the application's subscriber decides which are recorded and where they go. Such a
+//! span does not have an id for other processes, as the header `traceparent` of W3C Trace Context needs it. An application that exports
+//! traces provides it by calling [`connect`] once. Without that, requests carry no trace, and incoming ones are ignored.
 //!
 //! No span has a key, an aggregate, a payload or a token among its fields.
 
@@ -16,7 +16,7 @@ pub const TRACEPARENT: &str = "traceparent";
 
 static TRACES: OnceLock<Box<dyn Traces>> = OnceLock::new();
 
-/// A span of any process, as W3C Trace Context has it.
+/// A span of any process, as in W3C Trace Context.
 ///
 /// ```
 /// use shardwise::trace::TraceParent;
@@ -28,28 +28,28 @@ static TRACES: OnceLock<Box<dyn Traces>> = OnceLock::new();
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
-    /// The trace; not 0.
+    /// The id of the trace; not 0.
     pub trace_id: u128,
-    /// The span in it; not 0.
+    /// The id of the span; not 0.
     pub span_id: u64,
-    /// Whether it is recorded where it comes from.
+    /// Whether its process records it.
     pub sampled: bool,
 }
 
 impl TraceParent {
-    /// What a header says; `None` if that is none.
+    /// Parses a header's value; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let mut next = |digits| hex(parts.next()?, digits);
         let (version, trace_id, span_id, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
-        // Later versions may have more behind it, and ff is no version.
+        // Later versions may append fields, and ff is not a version.
         if version == 0xff || version == 0 && parts.next().is_some() || trace_id == 0 || span_id == 0 {
             return None;
         }
         Some(Self { trace_id, span_id: u64::try_from(span_id).ok()?, sampled: flags & 1 == 1 })
     }
 
-    /// What all headers of that name say; `None` unless there is one and only one.
+    /// Parses the values of all headers of that name; `None` unless there is exactly one.
     pub fn of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let (first, second) = (values.next()?, values.next());
         if second.is_some() { None } else { Self::parse(std::str::from_utf8(first).ok()?) }
@@ -67,43 +67,43 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     (text.len() == digits && text.bytes().all(is_digit)).then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// What the application's exporter of traces does for spans of the library. None of it may wait for anything.
+/// The application's exporter of traces, as the library uses it. No method may block.
 pub trait Traces: Send + Sync + 'static {
-    /// The span goes on with one of another process. Called before it is entered for the first time.
+    /// Makes the span a child of a span in another process. Called before it is entered for the first time.
     fn continues(&self, span: &Span, parent: TraceParent);
 
-    /// The span has to do with that one.
+    /// Links the span to another one.
     fn links(&self, span: &Span, other: TraceParent);
 
-    /// How the span is called elsewhere; `None` if it goes nowhere.
+    /// The span's id for other processes; `None` if it is not exported.
     fn name_of(&self, span: &Span) -> Option<TraceParent>;
 }
 
-/// Says who knows how spans are called elsewhere. Only the first call counts; whether it is this one is answered.
+/// Connects the application's exporter. Only the first call takes effect; returns whether this one did.
 pub fn connect(traces: impl Traces) -> bool {
     TRACES.set(Box::new(traces)).is_ok()
 }
 
-/// Has a span that was not entered yet go on with one of another process.
+/// Makes a span that was not entered yet a child of a span in another process.
 pub fn continues(span: &Span, parent: TraceParent) {
     if let Some(traces) = connected(span) {
         traces.continues(span, parent);
     }
 }
 
-/// Says that a span has to do with one of another process.
+/// Links a span to one in another process.
 pub fn links(span: &Span, other: TraceParent) {
     if let Some(traces) = connected(span) {
         traces.links(span, other);
     }
 }
 
-/// How a span is called elsewhere: what goes along with a request that is made in it. `None` where it is not exported.
+/// The span's id for requests made within it; `None` if it is not exported.
 pub fn name_of(span: &Span) -> Option<TraceParent> {
     connected(span)?.name_of(span)
 }
 
-/// Marks a span as failed, for this kind of reason, if it has the fields `otel.status_code` and `error.type`.
+/// Marks a span as failed for this kind of reason, if it has the fields `otel.status_code` and `error.type`.
 pub fn failed(span: &Span, kind: &str) {
     span.record("otel.status_code", "ERROR").record("error.type", kind);
 }

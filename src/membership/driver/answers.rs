@@ -1,4 +1,4 @@
-//! What the driver makes of the backend's answers: inputs for the machine, and one line in the log for each new complaint.
+//! Turns the backend's answers into inputs for the machine, and logs each new failure once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,14 +40,14 @@ impl Driver {
         input
     }
 
-    /// The backend is there, whatever it said.
+    /// Records that the backend answers, if only with a refusal.
     pub(super) fn answered(&self) {
         self.membership.answered.store(true, Ordering::Relaxed);
     }
 
     fn complain(&mut self, error: &Error) {
         self.membership.failure.store(Some(Arc::new(error.to_string())));
-        // What may pass by itself is one reason in whatever words; of the rest the words count, whichever call it was.
+        // All retryable errors count as one reason; others differ by their text, whatever the call.
         let said = if error.is_retryable() { String::new() } else { error.to_string() };
         let reason = said.strip_prefix(error.operation()).unwrap_or(&said).to_owned();
         if self.complaint.as_ref() != Some(&reason) {

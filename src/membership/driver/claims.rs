@@ -1,4 +1,4 @@
-//! What the driver does about claims: ask for them, give them back, follow them, and signal the work that is done under them.
+//! Carries out actions on claims: acquires, releases and follows them, and signals the work under them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tracing::{Instrument, Span};
 use super::{CallOutcome, Driver};
 use crate::membership::calls::limited;
 
-/// No service is made with exclusive ownership over a backend that has no claims.
+/// No service is created with exclusive ownership over a backend without claims.
 fn able(backend: &dyn Discovery) -> Result<&dyn Claims, Error> {
     let unable = || Error::new(ErrorKind::Misconfigured, "claims", "this backend has none; choose another one or ownership = \"eventual\"");
     backend.as_claims().ok_or_else(unable)
@@ -74,7 +74,7 @@ impl Driver {
     }
 
     fn acquire(&mut self, attempt: u64, wanted: Vec<Resource>) {
-        // The machine asks only once it knows the store.
+        // The machine acquires only once it knows the store.
         let Some(store) = self.machine.claim_store() else { return };
         let (backend, record_id, handover) = (Arc::clone(&self.backend), self.registration.record_id(), self.meters.handover());
         let _within = handover.enter();
@@ -86,7 +86,7 @@ impl Driver {
 
     fn release(&mut self, attempt: u64, held: Vec<(Resource, Epoch)>) {
         let (backend, record_id, giving) = (Arc::clone(&self.backend), self.registration.record_id(), self.giving.clone());
-        // What has no work is given back at once, what has some when that is done: the last of it ends the span.
+        // What has no work is released at once, the rest when its work ends; the last release ends the span.
         if self.membership.guards.oldest_drain().is_none() {
             self.giving = Span::none();
         }
@@ -97,7 +97,7 @@ impl Driver {
         });
     }
 
-    /// A call about claims that takes longer than a lease is given up: whatever it claimed is found by the watch.
+    /// A call about claims that takes longer than a lease is abandoned: the watch finds whatever it claimed.
     fn ask(&mut self, attempt: u64, operation: &'static str, call: impl Future<Output = Result<ClaimInput, Error>> + Send + 'static) {
         let (backend, limit) = (Arc::clone(&self.backend), self.membership.timing.ttl);
         let asked = async move {
@@ -111,7 +111,7 @@ impl Driver {
         self.answers.spawn(asked.in_current_span());
     }
 
-    /// Once, until something was claimed; renewals go on meanwhile and say nothing of it.
+    /// Logged once until a claim succeeds; renewals continue meanwhile without a message.
     pub(super) fn complain_of_claims(&mut self, error: &Error) {
         let reason = error.to_string();
         if self.claims_complaint.as_ref() != Some(&reason) {

@@ -1,6 +1,6 @@
-//! The one task per service: backend answers, watch news and timers go into the core's machine, its actions are carried out.
+//! The one task of a service: passes backend answers, watch news and timers to the core's machine, and carries out its actions.
 //!
-//! It decides nothing about ownership; what it adds are limits on how long a call may take.
+//! It decides nothing about ownership; it only adds timeouts.
 
 mod answers;
 mod claims;
@@ -29,19 +29,19 @@ use crate::telemetry::metrics::Meters;
 use news::next;
 use record_updater::RecordUpdater;
 
-/// Timers stop while the machine is suspended and deadlines do not, so the clock is looked at this often.
+/// Timers stop while the machine is suspended and deadlines do not, so the clock is read this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 
-/// What a service's handle asks of its driver. The reply comes once the machine has taken the request in.
+/// A request of a service's handle to its driver. The reply follows once the machine has processed it.
 pub(crate) enum DriverCommand {
     Join(Span, oneshot::Sender<()>),
     Leave(Span, oneshot::Sender<()>),
-    /// An operator wants this member to stay and own nothing, or not any more.
+    /// Whether an operator wants this member drained.
     Drain(bool, oneshot::Sender<()>),
     LeaveForGood(Span, oneshot::Sender<()>),
 }
 
-/// What came of something that the driver had set going.
+/// The outcome of something that the driver started.
 struct CallOutcome {
     input: Input,
     /// Why a call failed.
@@ -59,30 +59,30 @@ pub(crate) struct Driver {
     backend: Arc<dyn Discovery>,
     machine: Machine,
     registration: Registration,
-    /// Answers of calls on their way.
+    /// Answers of calls under way.
     answers: JoinSet<CallOutcome>,
     call: Option<AbortHandle>,
-    /// Changes what the record says.
+    /// Changes the record.
     record_updater: RecordUpdater,
     watch: Option<WatchStream>,
-    /// News of claims, under exclusive ownership.
+    /// News of claims (exclusive ownership).
     claims: Option<ClaimsStream>,
-    /// Why registering or renewing fails, which is logged once until it succeeds or fails for another reason.
+    /// Why registering or renewing fails, logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
-    /// The same of claims.
+    /// The same for claims.
     claims_complaint: Option<String>,
-    /// The watch fails, which is logged once until it succeeds.
+    /// The watch fails, logged once until it succeeds.
     blind: bool,
-    /// A member does not say what it works for, which is logged once until none is there.
+    /// A member's record does not say what it serves, logged once until none is left.
     beside_older: bool,
-    /// Who is gone from the group.
+    /// Members that are gone from the group.
     departures: Departures,
-    /// Since when this worker has been fenced, until it is active again.
+    /// Since when this worker has been fenced; `None` once it is active again.
     fenced: Option<Moment>,
     meters: Meters,
-    /// In the traces: joining, or leaving, while it goes on.
+    /// The span of joining or leaving, while it lasts.
     stage: Span,
-    /// In the traces: work that drains, and what is given back after it.
+    /// The span of draining and releasing.
     giving: Span,
 }
 
@@ -111,13 +111,13 @@ impl Driver {
         }
     }
 
-    /// Runs until the service has left and no handle to it is left.
+    /// Runs until the service has left and all handles are dropped.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
         let membership = Arc::clone(&self.membership);
         let mut names = membership.wanted_names.subscribe();
         names.mark_changed();
         let mut addresses = membership.advertised.follow();
-        // Known before it joins, they are in the first record already.
+        // Addresses known before joining are in the first record.
         let known = addresses.borrow_and_update().clone();
         self.show_addresses(&known);
         let mut orphaned = false;
@@ -125,7 +125,7 @@ impl Driver {
         self.meters.begin();
         loop {
             let wake_at = self.machine.wake_at();
-            // In this order, so that a seed repeats a life. Each step looks at the time first, so timers may come last.
+            // A fixed order, so that a seed reproduces a run. Each step reads the time first, so timers may come last.
             let input = tokio::select! {
                 biased;
                 command = commands.recv(), if !orphaned => {
@@ -204,7 +204,7 @@ impl Driver {
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
             if matches!(&action, Action::Publish(after) if after.state() == ServiceState::Left) {
-                // A caller that waits for that may end the process: the span of leaving ends before.
+                // A caller waiting for this may end the process, so the span of leaving ends first.
                 self.stage = Span::none();
             }
             let stage = self.stage.clone();
@@ -268,7 +268,7 @@ impl Drop for Driver {
     }
 }
 
-/// Until that moment on the service's clock; for ever without one.
+/// Waits until that moment on the service's clock; for ever without one.
 async fn until(membership: &Membership, moment: Option<Moment>) {
     let Some(moment) = moment else { return std::future::pending().await };
     loop {

@@ -1,4 +1,4 @@
-//! What the driver makes of the watch of members: the newest view for the machine, and a line in the log for what operators should know.
+//! Turns the watch of members into the newest view for the machine, and logs what operators should know.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use shardwise_discovery::{Error, WatchEvent};
 
 use super::Driver;
 
-/// The most news of a watch taken in at once; timers are looked at in between.
+/// The most events of a watch processed at once; timers are checked in between.
 const BURST_MAX: usize = 256;
-/// How many members that vanished at once are logged by name.
+/// How many members that vanished together are logged by name.
 const VANISHED_LOGGED: usize = 100;
 
 impl Driver {
-    /// This news and all that is there with it, merged: a burst of changes is placed once, by the newest view.
+    /// Merges this event with all that are available, so that a burst of changes is placed once, by the newest view.
     pub(super) fn on_watch(&mut self, first: Result<WatchEvent, Error>) -> Option<Input> {
         let mut merged = self.input_of(first);
-        // Where it matters how members left, no view in which they drain may be passed over.
+        // Where it matters how members left, no view in which they drain may be skipped.
         let most = if self.membership.policy.max_loss.is_some() { 1 } else { BURST_MAX };
         for _ in 1..most {
             let Some(Some(event)) = next(self.watch.as_mut()).now_or_never() else { break };
@@ -67,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Warns of each member that is gone without having announced that.
+    /// Warns of each member that is gone without having announced it.
     fn warn_of_vanished(&self, view: &Arc<View>) {
         let gone = self.departures.on_view(view);
         let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
@@ -79,8 +79,8 @@ impl Driver {
         }
     }
 
-    /// Warns of members of a version that did not say yet what it works for: nothing keeps another outbox's publisher of that version out of the group.
-    /// An instance of another fleet lists no fingerprint and is not meant.
+    /// Warns of members of a version that does not say what it serves: nothing keeps such a publisher of another outbox out of the group.
+    /// Instances of another fleet list no fingerprint and are not meant.
     fn warn_of_older(&mut self, view: &View) {
         let older = view.members().iter().find(|member| member.serves.is_none() && !member.fingerprints.is_empty());
         let is_new = !std::mem::replace(&mut self.beside_older, older.is_some());

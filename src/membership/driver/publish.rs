@@ -1,4 +1,4 @@
-//! What the driver publishes: the snapshot and the rebalance, each with its metrics, its span and its lines in the log.
+//! Publishes the snapshot and the rebalance, each with its metrics, span and log messages.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use shardwise_core::{Fingerprint, Ownership, Rebalance, ServiceState};
 use super::Driver;
 
 impl Driver {
-    /// Makes `ownership` what readers see.
+    /// Publishes `ownership` to readers.
     pub(super) fn publish(&mut self, ownership: Arc<Ownership>) {
         let published = self.membership.ownership();
         self.meters.published(self.membership.clock.now(), &published, &ownership, self.machine.wanted_slots());
@@ -30,7 +30,7 @@ impl Driver {
 
     /// Hands a rebalance to the work in flight and to all listeners.
     pub(super) fn rebalanced(&mut self, mut rebalance: Rebalance) {
-        // Views that came together were placed once: the mark of a leaver may have been in one between.
+        // Several views may be placed at once: a leaver's mark may have been in one of them.
         rebalance.members_vanished.retain(|id| !self.departures.has_left(id));
         let span = tracing::info_span!(
             "rebalance",
@@ -51,7 +51,7 @@ impl Driver {
         self.membership.rebalanced(&rebalance);
     }
 
-    /// A worker that the group refuses owns nothing for as long as that lasts. What the backend refuses was logged with its answer.
+    /// A worker that the group refuses owns nothing until that ends. Refusals by the backend were logged with its answer.
     fn warn_of_refusal(&self, before: &Ownership, now: &Ownership) {
         let refusal =
             now.refusal().filter(|refusal| before.refusal() != Some(*refusal) && !matches!(refusal, MemberRefusal::Backend { .. }));
@@ -61,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// Warns when this worker is fenced, and when it is back.
+    /// Warns when this worker is fenced, and reports when it is back.
     fn warn_of_fencing(&mut self, now: ServiceState) {
         let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
         match now {
@@ -80,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// Logs what the group goes by, where that is another placement than so far; a worker that joins expects the policy's own.
+    /// Logs a change of the placement in force; a joining worker expects the policy's own.
     fn log_switch(&self, now: Option<Fingerprint>) {
         let policy = &self.membership.policy;
         let before = self.membership.ownership().policy_fingerprint().unwrap_or_else(|| policy.fingerprint());

@@ -1,4 +1,4 @@
-//! What the driver does with the member's record: write it, keep it alive, change what it says, delete it.
+//! Writes, renews, changes and deletes the member's record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::record_updater::RecordUpdate;
 use super::{CallOutcome, Driver};
 use crate::membership::calls::limited;
 
-/// How long leaving may take beyond the drain: the record dies by its TTL anyway. At most half of it is for showing the member as draining. Where a
-/// place was to be kept and could not, half of it is added for leaving for good.
+/// How long leaving may take beyond the drain; the record expires by its TTL anyway. At most half of it is for showing the member as
+/// draining. If a place should have been kept and could not, half of it is added for leaving for good.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// The same where no backend has answered since joining began, and no member has been seen: hardly anything was written there.
+/// The limit if no backend has answered since joining began and no member was seen: probably nothing was written.
 const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
 const MISSING_NOT_SHOWN: &str = "could not tell the others which members are missing; it is tried again";
 
 impl Driver {
-    /// Starts a call and gives up the one before, whose answer is not needed any more. A record written by a call that was given up
-    /// dies with its TTL.
+    /// Starts a call and abandons the one before, whose answer is not needed any more. A record written by an abandoned call expires with
+    /// its TTL.
     pub(super) fn call(&mut self, op: Op, attempt: u64) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
@@ -85,8 +85,8 @@ impl Driver {
         self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
     }
 
-    /// Has the record say from now on, over registrations, that this member is drained by an operator, or is not. A leaver's record says what it is to
-    /// say already, and where there is none, registering writes it; one that is on its way is set right with the next renewal.
+    /// Shows in the record, across registrations, whether an operator has drained this member. The record of a leaver already has its
+    /// state. Without a record the next registration writes it; one that is being written is corrected with the next renewal.
     pub(super) fn show_drained(&mut self, drained: bool) {
         let state = if drained { MemberState::Draining } else { MemberState::Active };
         if std::mem::replace(&mut self.registration.member.state, state) == state {
@@ -104,7 +104,7 @@ impl Driver {
         self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
     }
 
-    /// Says in the record at which addresses this worker listens. A record that is being written at the moment gets them with the next renewal.
+    /// Shows in the record the addresses on which this worker listens. A record that is being written gets them with the next renewal.
     pub(super) fn show_addresses(&mut self, addresses: &BTreeMap<&'static str, String>) {
         if addresses.is_empty() {
             return;
@@ -119,8 +119,8 @@ impl Driver {
         }
     }
 
-    /// Says in the record what ought to stand there, if the group sees something else: the others go by it. Whatever became of a call, what
-    /// is seen counts; the snapshot's view does not change while this member drains.
+    /// Writes the wanted record if the group sees something else, because the others act on it. Only what is seen counts, whatever the
+    /// outcome of a call; the snapshot's view does not change while this member drains.
     pub(super) fn mark_if_missed(&mut self) {
         let or_else = self.record_updater.wanted().map_or(MISSING_NOT_SHOWN, |wish| wish.or_else);
         let Some(registration) = self.wanted_record() else { return };
@@ -134,8 +134,8 @@ impl Driver {
         }
     }
 
-    /// What the record ought to say: what was wanted last, else what registering wrote. `None` while it is being deleted: a change would show the
-    /// leaver as active once more, and its end would be taken for its death.
+    /// The wanted record: the last one requested, else the one that was registered. `None` while it is being deleted: a change would show
+    /// the leaver as active again, and its end would count as its death.
     fn wanted_record(&self) -> Option<Registration> {
         match self.record_updater.wanted() {
             Some(wish) => Some((*wish.registration).clone()),
@@ -149,8 +149,8 @@ impl Driver {
         self.record_updater.want(&self.backend, self.membership.timing.renew_every, wish);
     }
 
-    /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. A place that cannot be kept is given up, so that the
-    /// others need not wait for the record's end.
+    /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. If the place cannot be kept, it is released,
+    /// so that the others need not wait for the record to expire.
     pub(super) fn leave(&mut self, grace: Option<Duration>) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();

@@ -1,5 +1,5 @@
-//! What the member's record says once it is made: one task writes the newest wish, so that nothing queues up behind a slow backend and an
-//! older wish never comes after a newer one.
+//! Updates the member's record after its creation: one task writes the newest version, so that nothing queues up behind a slow backend
+//! and an older version never overwrites a newer one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use tokio::task::JoinHandle;
 
 use crate::membership::calls::limited;
 
-/// How often a wish is tried, and the pause between two tries. After that a renewal asks again.
+/// How often an update is tried, and the pause between two tries. After that a renewal requests it again.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How the record ought to be.
+/// The wanted state of the record.
 #[derive(Clone)]
 pub(super) struct RecordUpdate {
     pub(super) registration: Arc<Registration>,
-    /// What to say if it cannot be had.
+    /// The log message if it fails.
     pub(super) or_else: &'static str,
 }
 
-/// The task that changes the record, once there was something to change.
+/// The task that updates the record, started by the first update.
 #[derive(Default)]
 pub(super) struct RecordUpdater(Option<RecordWriter>);
 
@@ -32,8 +32,7 @@ struct RecordWriter {
 }
 
 impl RecordUpdater {
-    /// Has the record changed, as soon as the call that may be on its way is answered; `limit` is for one call. Whatever else was wanted
-    /// before is wanted no more.
+    /// Updates the record, as soon as a call under way has been answered; `limit` is for one call. Replaces an earlier update.
     pub(super) fn want(&mut self, backend: &Arc<dyn Discovery>, limit: Duration, wish: RecordUpdate) {
         if let Some(writer) = &self.0 {
             writer.wanted.send_replace(wish);
@@ -45,19 +44,19 @@ impl RecordUpdater {
         self.0 = Some(RecordWriter { wanted: sender, task });
     }
 
-    /// What was wanted last, since the record was made.
+    /// The last update since the record was created.
     pub(super) fn wanted(&self) -> Option<RecordUpdate> {
         self.0.as_ref().map(|writer| writer.wanted.borrow().clone())
     }
 
-    /// Wants nothing any more: the record is made anew, or is not needed.
+    /// Cancels the update: the record is being created again, or is not needed.
     pub(super) fn give_up(&mut self) {
         if let Some(writer) = self.0.take() {
             writer.task.abort();
         }
     }
 
-    /// Has what was wanted last tried once more and waits for that, at most so long.
+    /// Tries the last update once more and waits for it, at most for `within`.
     pub(super) async fn finish(self, within: Duration) {
         let Some(RecordWriter { wanted, mut task }) = self.0 else { return };
         drop(wanted);
@@ -67,7 +66,7 @@ impl RecordUpdater {
     }
 }
 
-/// Writes what is wanted until the updater is gone. What cannot be had is said once until something could: renewals ask again.
+/// Writes updates until the updater is dropped. Logs a failure once until one succeeds: renewals request it again.
 async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<RecordUpdate>) {
     let mut said = None;
     while wanted.changed().await.is_ok() {
@@ -79,7 +78,7 @@ async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::
                     break;
                 }
                 Err(error) if error.is_retryable() && attempt < ATTEMPTS => {
-                    // A newer wish need not wait, and a leaver does not.
+                    // A newer update does not wait, nor does a leaver.
                     if let Ok(Err(_leaving)) = tokio::time::timeout(PAUSE, wanted.changed()).await {
                         return;
                     }

@@ -1,5 +1,5 @@
-//! What one service's driver reports to the exporter. The exporter is looked up each time, so that one that is installed later gets it too; all of it
-//! happens when the group changes or a call is answered, never when ownership is asked for.
+//! The metrics of one service's driver. The exporter is looked up for each value, so that one installed later receives them too. They are
+//! updated when the group changes or a call is answered, never when ownership is queried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,34 @@ use super::{
 };
 
 static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
-/// Ages are looked at no more often than this.
+/// Ages are updated no more often than this.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A double keeps so many bits of a fingerprint exactly.
+/// A double represents this many hexadecimal digits of a fingerprint exactly.
 const FINGERPRINT_DIGITS: usize = 12;
 
-/// What is remembered between two pieces of news.
+/// The state between two updates.
 pub(crate) struct Meters {
     policy: SharedString,
     exclusive: bool,
     looked: Option<Moment>,
-    /// When the last view was proven that there was.
+    /// When the last view was proven.
     proven: Option<Moment>,
     refused: u64,
     gap: Option<Gap>,
 }
 
-/// Slots that this worker is to have and does not hold yet.
+/// Slots that this worker should have and does not hold yet.
 struct Gap {
     since: Moment,
     /// A member has vanished without leaving.
     emergency: bool,
-    /// Some of them have come.
+    /// Some of the slots have arrived.
     gained: bool,
-    /// The same in the traces, once something is missing.
+    /// The span of the handover, once slots are missing.
     span: Span,
 }
 
-/// So many pieces of work went on in what was given away.
+/// Counts work that was still running in slots that were given away.
 pub(crate) fn overlapped(policy: &Policy, running: usize) {
     count(&OVERLAPS, vec![Label::new("policy", label(policy))], running as u64);
 }
@@ -53,7 +53,7 @@ impl Meters {
         Self { policy: label(policy), exclusive, looked: None, proven: None, refused: 0, gap: None }
     }
 
-    /// What is counted from 0 is there before it happens, so that an alert can see its first time.
+    /// Publishes counters at 0, so that an alert can see their first increase.
     pub(crate) fn begin(&self) {
         for metric in [&FENCES_REFUSED, &OVERLAPS] {
             count(metric, self.labels(), 0);
@@ -64,7 +64,7 @@ impl Meters {
         count(&DISCOVERY_ERRORS, self.with("kind", kind_of(error)), 1);
     }
 
-    /// A renewal that began then was answered now, while this deadline was in force.
+    /// A renewal begun at `started` was answered now, while this deadline was in force.
     pub(crate) fn renewed(&self, now: Moment, started: Moment, deadline: Option<Moment>) {
         time(&RENEWAL, self.labels(), now.since(started));
         if let Some(deadline) = deadline {
@@ -80,13 +80,13 @@ impl Meters {
         }
     }
 
-    /// The snapshot that readers see from now on, and what the placement gives.
+    /// The new snapshot, and what the placement gives.
     pub(crate) fn published(&mut self, now: Moment, before: &Ownership, after: &Ownership, wanted: Option<&SlotSet>) {
         if before.state() != after.state() {
             gauge(&SERVICE_STATE, self.with("state", before.state().as_str()), 0.0);
         }
         gauge(&SERVICE_STATE, self.with("state", after.state().as_str()), 1.0);
-        // Who is cut off or has left does not know how the group goes on.
+        // A worker that is cut off or has left does not know the state of the group.
         let knows = matches!(after.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Draining | ServiceState::Refused);
         gauge(&STANDS_STILL, self.labels(), f64::from(u8::from(knows && after.rebalancing_frozen())));
         let owned = after.slots_owned();
@@ -105,7 +105,7 @@ impl Meters {
             if after.state() == ServiceState::Active {
                 self.follow_gap(now, wanted, before.slots(), after.slots(), vanished);
             } else {
-                // A fenced or leaving worker wants nothing, which finishes no handover.
+                // A fenced or leaving worker waits for nothing, and has not completed a handover.
                 self.gap = None;
             }
         }
@@ -150,18 +150,18 @@ impl Meters {
         )
     }
 
-    /// What this worker is waiting for, in the traces.
+    /// The span of the handover that this worker waits for.
     pub(crate) fn handover(&self) -> Span {
         self.gap.as_ref().map_or_else(Span::none, |gap| gap.span.clone())
     }
 
-    /// What changes by itself: how old the view is, and the oldest work that drains; and how often a fence was refused so far.
+    /// Updates what changes with time: the age of the view and of the oldest draining work, and the number of refused fences.
     pub(crate) fn look(&mut self, now: Moment, proven: Option<Moment>, refused: u64, oldest: impl FnOnce() -> Option<Moment>) {
         if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
             return;
         }
         self.looked = Some(now);
-        // A fenced worker has none, and the last one goes on getting older.
+        // A fenced worker has no proof, and the last one keeps ageing.
         self.proven = proven.or(self.proven);
         if let Some(proven) = self.proven {
             gauge(&VIEW_AGE, self.labels(), now.since(proven).as_secs_f64());

@@ -1,8 +1,8 @@
-//! What a service counts, through the facade of the crate `metrics`: the application installs whatever exporter it likes, and without one
-//! nothing is counted. This is one table; `docs/reference/metrics.md` is made from it, and a test holds the two together.
+//! The metrics of a service, through the facade of the crate `metrics`: the application installs an exporter, and without one nothing is
+//! counted. `docs/reference/metrics.md` is generated from this table, which a test checks.
 //!
-//! The exporter may be installed before or after a service is made; it sees what happens from then on. Asking for ownership counts nothing. Every
-//! metric has the label `policy`, and none has a key of the user's in a label.
+//! The exporter may be installed before or after a service is created; it sees what happens from then on. Queries of ownership are not
+//! counted. Every metric has the label `policy`, and no label contains a key of the user.
 
 mod meters;
 
@@ -10,19 +10,19 @@ use std::fmt::Write as _;
 
 pub(crate) use meters::{Meters, kind_of, overlapped};
 
-/// How to read a metric.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetricKind {
     /// Only grows while the process lives.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Many values, of which an exporter makes quantiles or buckets.
+    /// Many values, which an exporter turns into quantiles or buckets.
     Histogram,
 }
 
 impl MetricKind {
-    /// The word in the page.
+    /// The name in the page.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -35,13 +35,13 @@ impl MetricKind {
 /// One metric of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name, as Prometheus has it.
+    /// Its name in Prometheus.
     pub name: &'static str,
-    /// How to read it.
+    /// Its type.
     pub kind: MetricKind,
-    /// What it counts in, such as `seconds`.
+    /// Its unit, such as `seconds`.
     pub unit: &'static str,
-    /// What it says.
+    /// Its description.
     pub help: &'static str,
     /// Its labels.
     pub labels: &'static [&'static str],
@@ -104,7 +104,7 @@ metrics! {
         "Age of the oldest work in a slot or name that is to go to another member, looked at with each renewal; 0 without any";
 }
 
-/// Describes each metric to the installed exporter. Call it once after installing one, if it shows such texts.
+/// Describes each metric to the installed exporter. Call it once after installing one that shows descriptions.
 pub fn describe() {
     for metric in METRICS {
         let unit = (metric.unit == "seconds").then_some(::metrics::Unit::Seconds);
