@@ -51,7 +51,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// A failure if a settings file was named for a command that reads none: it would be passed over in silence.
+    /// Fails if a settings file was named for a command that reads none, because it would be ignored silently.
     pub(crate) fn without_settings(&self, instead: &str) -> Result<()> {
         match &self.settings {
             Some(_) => Err(CliFailure::new(Code::Usage, format!("--settings has no use here: {instead}"))),
@@ -107,13 +107,13 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it runs until it is stopped, and so has something to tell in traces.
+    /// Whether the command runs until it is stopped, and therefore exports traces.
     pub(crate) const fn serves(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Outbox(outbox::OutboxCommand::Run(_)))
     }
 }
 
-/// What a command line gets that is no command to run: help or the version, or one line that says what is wrong with it.
+/// Handles a command line that runs no command: prints help, the version, or one line with the error.
 pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let code = if answer.use_stderr() { Code::Usage } else { Code::Ok };
@@ -131,7 +131,7 @@ pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
     failure.code().into()
 }
 
-/// The parser's paragraphs as one line, without its reprint of the usage.
+/// The parser's paragraphs as one line, without its copy of the usage.
 fn one_line(paragraphs: &str) -> String {
     let told = paragraphs.trim_start_matches("error: ").lines().map(str::trim).take_while(|line| !line.starts_with("Usage: "));
     let parts = told.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
@@ -152,19 +152,19 @@ mod tests {
 
     /// The most columns of the first line of a command or an option.
     const FIRST_LINE: usize = 71;
-    /// What fits into a terminal of 80 columns.
+    /// The columns that fit into a terminal of 80 columns.
     const LINE: usize = 79;
 
-    /// What is wrong with the help of the command and of those below it.
+    /// The faults in the help of the command and its subcommands.
     fn faults(command: &clap::Command) -> Vec<String> {
         let help = |arg: &clap::Arg| arg.get_help().filter(|_| !arg.is_hide_set()).map(ToString::to_string);
         let firsts = command.get_about().map(ToString::to_string).into_iter().chain(command.get_arguments().filter_map(help));
         let is_bad_first = |line: &String| line.chars().count() > FIRST_LINE || line.contains('\n') || line.ends_with('.');
         let mut faults: Vec<_> = firsts.filter(is_bad_first).collect();
         let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        // A paragraph is one line, which breaks where the terminal ends; what is indented is as it is.
+        // A paragraph is one line, which the terminal wraps; an indented line is not wrapped.
         let is_bad = |line: &&str| match line.chars().next() {
-            // A quoted word of a shell cannot be broken.
+            // A quoted shell word cannot be broken.
             None | Some('\'') => false,
             Some(' ') => line.chars().count() > LINE,
             Some(_) => !line.ends_with(['.', ':']),

@@ -1,10 +1,10 @@
-//! Colours, where a terminal shows them.
+//! Colours, if the terminal shows them.
 
 use std::io::{self, IsTerminal};
 
 use clap::builder::styling::{AnsiColor, Style};
 
-/// What a colour stands for.
+/// The meaning of a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colour {
     Heading,
@@ -13,8 +13,8 @@ pub(crate) enum Colour {
     Bad,
 }
 
-/// Marks in a text for stdout, from a private area of Unicode: [`painted`] makes colours of them after everything foreign in the text is escaped. A foreign text that
-/// contains one is shown in colour, and nothing worse.
+/// Marks in a text for stdout, from a private area of Unicode: [`painted`] turns them into colours after all foreign text is escaped.
+/// Foreign text that contains a mark is shown in colour, without further effect.
 const ENDS: char = '\u{f0000}';
 const MARKS: [(char, Colour); 4] =
     [('\u{f0001}', Colour::Heading), ('\u{f0002}', Colour::Good), ('\u{f0003}', Colour::Warning), ('\u{f0004}', Colour::Bad)];
@@ -29,7 +29,7 @@ impl Colour {
         }
     }
 
-    /// The colour of a state's word, if it has one.
+    /// The colour of a state's name, if it has one.
     pub(crate) fn of_state(word: &str) -> Option<Self> {
         match word {
             "active" | "alive" => Some(Self::Good),
@@ -39,7 +39,7 @@ impl Colour {
         }
     }
 
-    /// The text for stdout in this colour, plain where stdout shows none.
+    /// The text for stdout in this colour; plain if stdout shows no colours.
     pub(crate) fn mark(self, text: &str) -> String {
         match MARKS.iter().find(|(_, colour)| *colour == self && is_shown(&io::stdout())) {
             Some((mark, _)) => format!("{mark}{text}{ENDS}"),
@@ -47,7 +47,7 @@ impl Colour {
         }
     }
 
-    /// The text for stderr in this colour, plain where stderr shows none.
+    /// The text for stderr in this colour; plain if stderr shows no colours.
     pub(crate) fn on_stderr(self, text: &str) -> String {
         if is_shown(&io::stderr()) { self.paint(text) } else { text.to_owned() }
     }
@@ -58,13 +58,13 @@ impl Colour {
     }
 }
 
-/// Whether that output shows colours: a terminal that has some, and a user who has not set `NO_COLOR`.
+/// Whether that output shows colours: a terminal that supports them, without `NO_COLOR`.
 pub(crate) fn is_shown(output: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     output.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// The marks of a text as colours.
+/// Turns the marks of a text into colours.
 pub(crate) fn painted(text: String) -> String {
     if !text.contains(ENDS) || !is_shown(&io::stdout()) {
         return text;

@@ -1,22 +1,22 @@
-//! How many files and connections the system lets this process have open at a time.
+//! The system's limit on open files and connections of this process.
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
-/// What a sidecar has open at most beside its clients' connections: those for probes (8), requests on their way to members and to the worker beside (128), kept
-/// connections (64), and the backend, the outbox and files (56).
+/// The most descriptors a sidecar uses besides its clients' connections: for probes (8), requests to members and to the local worker
+/// (128), pooled connections (64), and the backend, the outbox and files (56).
 const OWN: rlim_t = 256;
 
-/// What to do about the limits.
+/// The changes that the limits require.
 #[derive(Debug, PartialEq, Eq)]
 struct DescriptorPlan {
-    /// The soft limit that is needed, where that is another one.
+    /// The new soft limit, if it must change.
     raise_to: Option<rlim_t>,
-    /// How many connections there is room for.
+    /// The number of connections that fit.
     connections: usize,
 }
 
-/// Raises the soft limit of this process as far as `wanted` connections need and the hard one allows. Answers how many there is room for, and says so in the log where
-/// those are fewer.
+/// Raises the soft limit of this process as far as `wanted` connections need and the hard limit allows. Returns how many connections fit,
+/// and logs it if they are fewer.
 pub(crate) fn for_connections(wanted: usize) -> usize {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
@@ -46,7 +46,7 @@ pub(crate) fn for_connections(wanted: usize) -> usize {
 fn fit(soft: rlim_t, hard: rlim_t, wanted: usize) -> DescriptorPlan {
     let needed = OWN.saturating_add(rlim_t::try_from(wanted).unwrap_or(rlim_t::MAX));
     let limit = if soft >= needed { soft } else { hard.min(needed) };
-    // Where there is hardly any room, most of it is for what a sidecar is there for.
+    // With a very low limit, part of it is still reserved for clients.
     let room = limit.saturating_sub(OWN).max(limit / 4).max(1);
     DescriptorPlan { raise_to: (limit != soft).then_some(limit), connections: wanted.min(usize::try_from(room).unwrap_or(usize::MAX)) }
 }

@@ -1,5 +1,5 @@
-//! Events as JSON lines, read. Nothing here knows of the command itself: the fuzz targets take this file as it is, because a binary has no library
-//! to ask.
+//! Parses events from JSON lines. It does not depend on the rest of the command: the fuzz targets include this file directly, because a
+//! binary has no library.
 
 use std::io::{self, BufRead};
 
@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
 
-/// The most bytes of one line: the largest payload, its escapes, and the rest.
+/// The most bytes of one line: the largest payload with its escapes, and the other fields.
 const LINE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX + 256 * 1_024;
 
-/// One line: its number from 1, and the event or why there is none.
+/// One line: its number from 1, and the event or the reason why it has none.
 pub(crate) struct EventLine {
     pub(crate) number: u64,
     pub(crate) event: std::result::Result<NewEvent, String>,
@@ -29,7 +29,7 @@ struct Fields<'a> {
     headers: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// The lines of a reader that are not blank.
+/// The lines of a reader, without blank ones.
 pub(crate) struct EventLines<R> {
     reader: R,
     number: u64,
@@ -57,7 +57,7 @@ impl<R: BufRead> EventLines<R> {
     }
 }
 
-/// Reads up to the line feed; beyond the limit the rest of the line is passed over. `None` at the end, `false` for a line cut short.
+/// Reads up to the line feed and skips the part of a line beyond the limit. `None` at the end, `false` for a line cut short.
 fn read_bounded(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     let (mut any, mut whole) = (false, true);
     loop {

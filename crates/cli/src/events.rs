@@ -1,4 +1,4 @@
-//! Events as JSON lines, from a file or stdin, read on a thread of their own.
+//! Reads events as JSON lines from a file or stdin, on a separate thread.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::event_lines::EventLines;
 use crate::exit::{CliFailure, Result};
 use crate::output;
 
-/// Lines read ahead.
+/// The number of lines read ahead.
 const LINES_AHEAD: usize = 1_024;
 
-/// Where lines come from: a file, or stdin for `-`.
+/// Opens a file, or stdin for `-`.
 pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<EventLine>>> {
     let reader: Box<dyn BufRead + Send> = if from == Path::new("-") {
         output::waits_for_lines();

@@ -8,22 +8,22 @@ use nix::errno::Errno;
 use shardwise::ErrorKind;
 use shardwise_outbox::one_line;
 
-/// What the process says at its end. Documented in the help text of the command itself.
+/// The exit code of the process. The help text documents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// It ran, and the answer is no: a verdict that is not clean, refused lines.
+    /// The command ran, and the result is negative: a verdict that is not clean, refused lines.
     No = 1,
     /// The arguments or the settings are wrong; nothing was contacted.
     Usage = 2,
-    /// A backend, a store or a file cannot be reached or read; trying again may help.
+    /// A backend, a store or a file cannot be reached or read; a retry may help.
     Unavailable = 3,
     /// A backend, a store or a group refuses; the operator has to change something.
     Refused = 4,
-    /// The outbox's database lost commits that it had confirmed. Its own code, because a supervisor that restarts the publisher
-    /// makes it one that has nothing to compare and goes on: the units do not restart after it.
+    /// The outbox's database lost commits that it had confirmed. It has a separate code because a restarted publisher has nothing to
+    /// compare and would continue: the systemd units do not restart after it.
     LostCommits = 5,
 }
 
@@ -33,7 +33,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// A failure as the user sees it: one line that says what happened and what to do, and an exit code.
+/// A failure for the user: one line with what happened and what to do, and an exit code.
 #[derive(Debug)]
 pub(crate) struct CliFailure {
     code: Code,
@@ -51,18 +51,18 @@ impl CliFailure {
         self.code
     }
 
-    /// The same failure, and what else the user has to know.
+    /// The same failure with additional information for the user.
     pub(crate) fn and(self, more: impl fmt::Display) -> Self {
         Self::new(self.code, format!("{}; {more}", self.line))
     }
 
-    /// A failure of the system to do something with a file, a process or the like: `read events.jsonl`.
+    /// A failed operation of the system, such as `read events.jsonl`.
     pub(crate) fn io(doing: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::Unavailable, format!("cannot {doing}: {}", in_plain_words(error)))
     }
 }
 
-/// What the system says and what to do about it. Its own words are kept where nothing better is known.
+/// The system's error and what to do about it. Unknown errors keep the system's text.
 fn in_plain_words(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     let told = match error.kind() {

@@ -1,10 +1,10 @@
-//! Which of its Cargo features this build of the command has.
+//! The Cargo features of this build.
 
 use std::sync::LazyLock;
 
 struct Feature {
     name: &'static str,
-    /// What it adds, in the words of the settings.
+    /// What the feature adds, in the terms of the settings.
     adds: &'static str,
     is_built: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) fn missing(name: &str) -> Option<String> {
     ))
 }
 
-/// The version, and below it what this build lacks.
+/// The version, and below it the features that this build lacks.
 pub(crate) fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let lacks: Vec<_> = FEATURES.iter().filter(|feature| !feature.is_built).map(|feature| feature.name).collect();

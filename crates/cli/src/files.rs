@@ -1,4 +1,4 @@
-//! Files that the user names, read whole and with a limit.
+//! Reads whole files named by the user, with a size limit.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::exit::{CliFailure, Code, Result};
 
-/// The content of a file of at most `limit` bytes. Others are refused before memory is spent on them, endless ones included.
+/// The content of a file of at most `limit` bytes. Larger files, including endless ones, are refused before they use memory.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| CliFailure::io(format_args!("read {}", path.display()), &error);
     let too_large = || CliFailure::new(Code::Usage, format!("{} has more than {limit} bytes: is it the right file?", path.display()));

@@ -1,4 +1,4 @@
-//! Writing for people and for programs. Results go to stdout, everything else to stderr.
+//! Output for terminals and as JSON. Results go to stdout, everything else to stderr.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -32,15 +32,16 @@ pub(crate) enum Format {
 /// How long warnings may be held back.
 const HELD_FOR: Duration = Duration::from_secs(10);
 
-/// Warnings since the beginning, while it is open whether the command fails: its one line then says the same and more.
+/// Warnings since the start, while it is undecided whether the command fails: its error line then includes them.
 static HELD: Mutex<Option<(Instant, Vec<u8>)>> = Mutex::new(None);
 
 fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs go to stderr: warnings and errors (of the database driver errors only: slow SQL says nothing to the user) and what operators do over HTTP, or what `RUST_LOG` asks for, which is never held back.
-/// Traces, if there are any, hear beside it and by rules of their own.
+/// Logs to stderr: warnings and errors (from the database driver only errors, because slow SQL means nothing to the user) and operators'
+/// actions over HTTP, or whatever `RUST_LOG` selects, which is never held back. Traces, if there are any, have a separate layer with
+/// separate filters.
 pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let directives = std::env::var("RUST_LOG").ok().filter(|directives| !directives.is_empty());
     let asked = directives.map(|directives| directives.parse::<Targets>()).transpose();
@@ -58,15 +59,16 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     }
 }
 
-/// What was held back comes out, and nothing is from now on.
+/// Prints the warnings held back, and holds back no more.
 pub(crate) fn release_log() {
     if let Some((_, bytes)) = held().take() {
-        // With stderr gone there is nobody left to tell.
+        // If stderr is closed, the warnings cannot be reported.
         let _ = above(|| io::stderr().write_all(&bytes));
     }
 }
 
-/// Fields of the log, the message with them, on one line: what comes from others can neither begin a line that looks like ours nor reach the terminal.
+/// Formats the fields of the log, including the message, on one line: foreign text can neither begin a line that looks like ours nor
+/// control the terminal.
 struct OneLine;
 
 impl<'w> FormatFields<'w> for OneLine {
@@ -77,7 +79,7 @@ impl<'w> FormatFields<'w> for OneLine {
     }
 }
 
-/// Where the log is written.
+/// The writer of the log.
 struct LogOutput;
 
 impl Write for LogOutput {
@@ -97,20 +99,20 @@ impl Write for LogOutput {
     }
 }
 
-/// One line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
+/// Prints one line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
 pub(crate) fn complain(failure: &CliFailure) {
     *held() = None;
-    // With stderr gone there is nobody left to tell.
+    // If stderr is closed, the failure cannot be reported.
     let _ = above(|| writeln!(io::stderr(), "{} {failure}", Colour::Bad.on_stderr("shardwise:")));
 }
 
-/// A note on stderr that is no error.
+/// Prints a note on stderr that is not an error.
 pub(crate) fn note(line: impl std::fmt::Display) {
-    // With stderr gone there is nobody left to tell.
+    // If stderr is closed, the note cannot be printed.
     let _ = above(|| writeln!(io::stderr(), "{}", one_line(&line.to_string(), usize::MAX)));
 }
 
-/// Tells somebody at a terminal what the silence means.
+/// Explains to a user at a terminal that the command waits for input.
 pub(crate) fn waits_for_lines() {
     if io::stdin().is_terminal() {
         note("reading lines from the terminal; Ctrl-D ends them");
@@ -122,7 +124,8 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// One JSON value as one flushed line on stdout. Strings stay as they are for the parser; characters that a terminal would obey are written as JSON escapes.
+/// Prints one JSON value as one flushed line on stdout. Parsers see unchanged strings; control characters of terminals are written as JSON
+/// escapes.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     write_stdout(&one_json_line(value)?)
 }
@@ -145,13 +148,14 @@ fn write_stdout(text: &str) -> Result<()> {
     })
 }
 
-/// The same JSON without characters that a terminal obeys. Such stand in strings only: between them JSON is ASCII, and serde writes no blanks.
+/// The same JSON without control characters of terminals. They occur only in strings: outside of strings JSON is ASCII, and serde writes
+/// no blanks.
 fn plain_json(json: &str) -> String {
     let mut plain = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         if is_terminal_control(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                // Writing to a text does not fail.
+                // Writing to a String does not fail.
                 let _ = write!(plain, "\\u{unit:04x}");
             }
         } else {
@@ -161,7 +165,7 @@ fn plain_json(json: &str) -> String {
     plain
 }
 
-/// Text on stdout, of lines, columns and marks of [`Colour`]; what else a terminal would obey is escaped.
+/// Prints text of lines, columns and marks of [`Colour`] on stdout; other control characters of terminals are escaped.
 pub(crate) fn text(text: &str) -> Result<()> {
     let column = |column: &str| Escaped(column).to_string();
     let line = |line: &str| line.split('\t').map(column).collect::<Vec<_>>().join("\t");
@@ -172,10 +176,11 @@ pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {
     CliFailure::io("write to stdout", error)
 }
 
-/// The headings of columns whose cells are the words of states.
+/// The headings of columns whose cells are names of states.
 const STATES: [&str; 2] = ["state", "is"];
 
-/// Rows under a heading, columns as wide as they need to be; the last one is not padded. A cell stays on its line, whatever is in it. States have their colours.
+/// Rows under a heading, with columns as wide as necessary; the last column is not padded. A cell stays on one line, whatever it contains.
+/// States have their colours.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| Escaped(cell).to_string()).collect()).collect();
     let width = |column: usize| {

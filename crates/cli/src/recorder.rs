@@ -1,11 +1,11 @@
-//! What `/metrics` shows: the process's metrics in Prometheus' text format.
+//! The content of `/metrics`: the process's metrics in Prometheus' text format.
 
 use shardwise_sidecar::Render;
 
 use crate::exit::Result;
 
-/// Records metrics from now on, so it comes before whatever asks for its counters. Histograms have the upper bounds `buckets`, in seconds; without any they
-/// are summaries. `None` in a build without the feature `prometheus`, which the log then names.
+/// Records metrics from now on, so it must be called before any code requests its counters. Histograms have the upper bounds `buckets`, in
+/// seconds; without buckets they are summaries. `None` in a build without the feature `prometheus`, which the log then mentions.
 #[cfg(feature = "prometheus")]
 pub(crate) fn install(buckets: &[f64]) -> Result<Option<Render>> {
     use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) fn install(buckets: &[f64]) -> Result<Option<Render>> {
 
     use crate::exit::{CliFailure, Code};
 
-    /// How often recorded histograms are compacted; they grow until then, whether anybody reads them or not.
+    /// How often recorded histograms are compacted; until then they grow, even if they are never read.
     const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
     let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));

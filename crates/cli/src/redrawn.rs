@@ -1,4 +1,4 @@
-//! Lines at the end of the terminal that are drawn anew in place, such as bars and a status.
+//! Lines at the end of the terminal that are redrawn in place, such as bars and a status.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -8,10 +8,10 @@ use rustix::termios::tcgetwinsize;
 
 /// Lines are drawn at most this often.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// Columns and rows of a terminal that does not say how large it is.
+/// The size of a terminal that does not report one, in columns and rows.
 const SIZE: (usize, usize) = (80, 24);
 
-/// Lines at the end of stderr. What is printed above them stays; they go when this is dropped.
+/// Lines at the end of stderr. Output printed above them stays; the lines disappear when this is dropped.
 #[derive(Default)]
 pub(crate) struct RedrawnLines {
     lines: Vec<String>,
@@ -35,12 +35,12 @@ impl RedrawnLines {
         }
     }
 
-    /// Prints a line above them, which stays.
+    /// Prints a line above them that stays.
     pub(crate) fn print(&mut self, line: &str) {
         self.draw(line);
     }
 
-    /// Shows none of them.
+    /// Removes all lines.
     pub(crate) fn clear(&mut self) {
         self.lines.clear();
         self.draw("");
@@ -49,11 +49,11 @@ impl RedrawnLines {
     fn draw(&mut self, above: &str) {
         let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
         let (columns, rows) = size.map_or(SIZE, |size| (size.ws_col.into(), size.ws_row.into()));
-        // The last row is the cursor's.
+        // The last row is for the cursor.
         let lines = self.lines.get(..self.lines.len().min(rows - 1)).unwrap_or_default();
         let text = frame(self.drawn, above, lines, columns);
         (self.drawn, self.drawn_at) = (lines.len(), Some(Instant::now()));
-        // With stderr gone there is nobody left to show anything to.
+        // If stderr is closed, nothing can be shown.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
@@ -66,12 +66,13 @@ impl Drop for RedrawnLines {
     }
 }
 
-/// What replaces the `drawn` lines above the cursor: `above` unless it is empty, and `lines`, cut to the terminal's width, because one that wraps would be two.
+/// The text that replaces the `drawn` lines above the cursor: `above` unless it is empty, then `lines`, cut to the terminal's width,
+/// because a wrapped line would take two rows.
 fn frame(drawn: usize, above: &str, lines: &[String], columns: usize) -> String {
     const TO_LINE_END: &str = "\x1b[K\n";
     let mut text = String::from("\r");
     if drawn > 0 {
-        // Writing to a text does not fail.
+        // Writing to a String does not fail.
         let _ = write!(text, "\x1b[{drawn}A");
     }
     if !above.is_empty() {

@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C: the first asks to finish, the second ends at once.
+//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second exits at once.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{CliFailure, Result};
 use crate::{output, status_line};
 
-/// So close together, two signals are one: wrappers such as `timeout` send each to the process and to its group.
+/// Two signals within this time count as one: wrappers such as `timeout` send each signal to the process and to its group.
 const DOUBLED: Duration = Duration::from_millis(200);
-/// What shells report for a program ended by SIGINT.
+/// The exit code that shells report for a program ended by SIGINT.
 const INTERRUPTED: i32 = 130;
 
 /// A token that is cancelled at the first signal.

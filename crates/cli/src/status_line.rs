@@ -1,16 +1,16 @@
-//! One line at the bottom of a terminal that shows how things stand and is redrawn in place. What else the process writes goes above it.
+//! A status line at the bottom of a terminal, redrawn in place. Other output of the process goes above it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shardwise_outbox::one_line;
 
-/// What is drawn; empty if nothing is.
+/// The line on the terminal; empty if there is none.
 static DRAWN: Mutex<String> = Mutex::new(String::new());
 
-/// Back to the left edge, and the line is empty.
+/// Moves to the left edge and clears the line.
 const CLEAR: &str = "\r\u{1b}[2K";
-/// A line that is longer than the terminal is wide is cut, so that it stays one line.
+/// Cuts a line that is wider than the terminal, so that it stays one line.
 const WRAP_OFF: &str = "\u{1b}[?7l";
 const WRAP_ON: &str = "\u{1b}[?7h";
 
@@ -18,12 +18,12 @@ fn drawn() -> MutexGuard<'static, String> {
     DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether there is a terminal to draw on: stderr is one, and it understands more than lines.
+/// Whether stderr is a terminal that can move its cursor.
 pub(crate) fn is_possible() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Draws the line in place of the one before.
+/// Draws the line in place of the previous one.
 pub(crate) fn draw(line: &str) {
     let line = one_line(line, usize::MAX);
     let mut drawn = drawn();
@@ -33,11 +33,11 @@ pub(crate) fn draw(line: &str) {
     }
 }
 
-/// Runs `print`, which writes whole lines, with the line out of the way.
+/// Runs `print`, which writes whole lines, while the status line is removed.
 pub(crate) fn above<T>(print: impl FnOnce() -> T) -> T {
     let drawn = drawn();
     if drawn.is_empty() {
-        // A write to a pipe may take long: it keeps nobody from drawing.
+        // A write to a pipe may take long and must not block drawing.
         drop(drawn);
         return print();
     }
@@ -47,7 +47,7 @@ pub(crate) fn above<T>(print: impl FnOnce() -> T) -> T {
     printed
 }
 
-/// Ends the drawing: the line stays as it is, and the next output begins below it.
+/// Ends the drawing: the line stays, and the next output begins below it.
 pub(crate) fn end() {
     if !std::mem::take(&mut *drawn()).is_empty() {
         write("\n");
@@ -55,6 +55,6 @@ pub(crate) fn end() {
 }
 
 fn write(text: &str) {
-    // With stderr gone there is no terminal to draw on.
+    // If stderr is closed, there is no terminal to draw on.
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Tells systemd how it goes (`Type=notify`, `WatchdogSec=`), as `sd_notify(3)` has it. Where nobody asks, nothing is said.
+//! Notifies systemd (`Type=notify`, `WatchdogSec=`) by the protocol of `sd_notify(3)`. Without a supervisor it does nothing.
 
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
-/// The shortest time between two signs of life, whatever is asked for.
+/// The shortest interval between two watchdog notifications, whatever the supervisor requests.
 const SIGNS_APART: Duration = Duration::from_millis(10);
 
-/// Whoever started this process and wants to know how it goes.
+/// The supervisor that started this process, if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor {
     told: Option<Arc<(UnixDatagram, SocketAddr)>>,
-    /// Without a sign of life for so long it takes this process for hung.
+    /// The watchdog timeout: after this time without a notification the supervisor assumes that this process hangs.
     patience: Option<Duration>,
 }
 
 impl Supervisor {
-    /// As the environment says; nobody, if it says nothing or something that cannot be.
+    /// Reads the supervisor from the environment; none if the variables are missing or invalid.
     pub(crate) fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok();
         let told = variable("NOTIFY_SOCKET").and_then(|name| socket(&name)).map(Arc::new);
@@ -28,18 +28,18 @@ impl Supervisor {
         Self { told, patience: patience.filter(|patience| !patience.is_zero()) }
     }
 
-    /// It does its work.
+    /// Notifies that the process is ready.
     pub(crate) fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// It ends.
+    /// Notifies that the process is stopping.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");
     }
 
-    /// Gives signs of life, from a task of the runtime that is to be seen alive, for as long as `is_alive` says so and the handle is kept. Once it is not,
-    /// there are none, and whoever waits for them ends this process.
+    /// Sends watchdog notifications from a task of the monitored runtime, as long as `is_alive` returns true and the handle is kept. Once
+    /// it returns false, notifications stop, and the supervisor ends this process.
     pub(crate) fn watch(&self, is_alive: impl Fn() -> bool + Send + 'static) -> Option<AbortOnDropHandle<()>> {
         let (supervisor, patience) = (self.clone(), self.patience.filter(|_| self.told.is_some())?);
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
@@ -56,13 +56,13 @@ impl Supervisor {
 
     fn tell(&self, what: &str) {
         if let Some((socket, to)) = self.told.as_deref() {
-            // Whoever does not listen need not know; and it must not keep us waiting.
+            // A supervisor that does not listen is ignored, and the send does not block.
             let _ = socket.send_to_addr(what.as_bytes(), to);
         }
     }
 }
 
-/// A path, or after an `@` a name in Linux's abstract space.
+/// A path, or after an `@` a name in Linux's abstract namespace.
 fn socket(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
     let to = match name.strip_prefix('@') {
         None => SocketAddr::from_pathname(name).ok()?,
@@ -103,7 +103,7 @@ mod tests {
             is_asked.notify_one();
             is_alive.load(Ordering::Relaxed)
         });
-        // Whether it is alive is asked, and a sign given, in one go.
+        // Checking `is_alive` and sending a notification happen without a pause in between.
         asked.notified().await;
         let mut sign = [0; 32];
         let length = listening.recv(&mut sign).unwrap();

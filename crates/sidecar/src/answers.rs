@@ -1,4 +1,4 @@
-//! Who owns a key, what this worker has, and who is in the group.
+//! The owner of a key, this worker's share, and the members of the group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl ServedGroup {
-    /// What is known of a group that is only observed.
+    /// The share shown for a group that is only observed.
     fn observed(&self) -> WorkerShare {
         let (service, observer) = (&self.service, self.observer.get());
         let view = observer.map(Observer::members).unwrap_or_default();
@@ -189,7 +189,7 @@ pub(crate) struct Vanished {
 
 /// How long vanished members are shown.
 const VANISHED_WITHIN: Duration = Duration::from_hours(1);
-/// How many of them at most.
+/// The most vanished members shown.
 const VANISHED_MOST: usize = 256;
 
 fn vanished(observer: &Observer) -> Vec<Vanished> {
@@ -233,11 +233,11 @@ pub(crate) struct OneMember {
     responses((status = 200, description = "The members", body = Group))
 )]
 pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Group>> {
-    // Of a large group it is much to write.
+    // For a large group the answer is expensive to write.
     app.spend()?;
     let observer = joined.observer()?;
     let view = observer.members();
-    // A group that goes by something else is shown all the same.
+    // A group with another placement than this worker's settings is still shown.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
     let members = view.members().iter().map(|member| OneMember::of(member, loads.get(&member.instance_id).copied())).collect();
     let foreign = view.foreign().iter().map(|id| id.as_str().to_owned()).collect();
@@ -250,7 +250,7 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     }))
 }
 
-/// How many slots each member has; nothing under a key placement.
+/// The number of slots of each member; empty under a key placement.
 fn loads(placed: &ViewPlacement) -> BTreeMap<InstanceId, u32> {
     let ViewPlacement::Slots(owners) = placed else { return BTreeMap::new() };
     let mut loads: BTreeMap<_, u32> = owners.members().iter().map(|(id, _)| (id.clone(), 0)).collect();

@@ -1,4 +1,4 @@
-//! What all requests share, and how a request names a policy and a key.
+//! The state that all requests share, and the path parameters for policies, keys and members.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,21 +27,21 @@ use crate::peer_config::Peers;
 use crate::problem::{Problem, Result};
 use crate::rate::RateLimiter;
 
-/// How many requests a second may ask for what takes a placement or a call of the backend.
+/// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
-/// How many placements are made for clients at a time.
+/// The most placements computed for clients at the same time.
 const PLACING_MOST: usize = 2;
-/// How many clients may follow what happens.
+/// The most clients that may follow a stream of changes.
 pub(crate) const FOLLOWERS_MOST: usize = 64;
-/// How long a call of the backend may take that a client waits for.
+/// The timeout of a backend call for a client.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
-/// One group that this sidecar is a member of, or only observes.
+/// A group that this sidecar has joined or only observes.
 pub(crate) struct ServedGroup {
     pub(crate) service: ShardingService,
     /// The service never joins: this sidecar shows the group and owns nothing of it.
     pub(crate) only_observes: bool,
-    /// Sees the owners of all keys, once there was a first view.
+    /// Knows the owners of all keys; set after the first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
     pub(crate) liveness: Liveness,
@@ -50,7 +50,7 @@ pub(crate) struct ServedGroup {
 pub(crate) struct App {
     pub(crate) factory: ShardingFactory,
     pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
-    /// Where the services live.
+    /// The runtime of the services.
     pub(crate) renewals: Handle,
     pub(crate) token: Option<Token>,
     pub(crate) hosts: Vec<String>,
@@ -65,19 +65,19 @@ pub(crate) struct App {
     pub(crate) peers: Peers,
     pub(crate) page: Page,
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
-    /// Requests between members that were not let in, by status.
+    /// Throttles log lines about refused requests between members, by status.
     pub(crate) strangers: LogThrottle<u16>,
-    /// Requests without the operator's token, apart by whether they may have been actions.
+    /// Throttles log lines about requests without the operator's token, separately for possible actions.
     pub(crate) intruders: LogThrottle<bool>,
-    /// Requests for another host or of a page of another origin, by status.
+    /// Throttles log lines about requests for another host or from a page of another origin, by status.
     pub(crate) outsiders: LogThrottle<u16>,
-    /// Actions that were refused to those who have the token, by why.
+    /// Throttles log lines about actions refused although the token was right, by reason.
     pub(crate) refused: LogThrottle<&'static str>,
-    /// Requests that could not be brought to a member, by status.
+    /// Throttles log lines about requests that could not be forwarded to a member, by status.
     pub(crate) unbrought: LogThrottle<u16>,
-    /// Requests that the worker beside did not answer.
+    /// Throttles log lines about requests that the local worker did not answer.
     pub(crate) unanswered: LogThrottle<()>,
-    /// The room for what clients send.
+    /// The memory for bodies of requests.
     pub(crate) bodies: Arc<Bodies>,
     costly: RateLimiter,
     placing: Arc<Semaphore>,
@@ -120,30 +120,32 @@ impl App {
         }
     }
 
-    /// Takes one request of those that everybody together may send, from somebody who has been let in.
+    /// Counts one request of an admitted client against the rate that all clients share.
     ///
     /// # Errors
     ///
-    /// If there is none left.
+    /// If the rate is used up.
     pub(crate) fn admit(&self) -> Result<()> {
         let is_left = self.rate.as_ref().is_none_or(RateLimiter::passes);
         if is_left { Ok(()) } else { Err(Problem::too_many("there are more requests a second than --rate allows")) }
     }
 
+    /// Counts one expensive request against its rate.
+    ///
     /// # Errors
     ///
-    /// If too many have asked for much within the last seconds.
+    /// If there were too many expensive requests within the last seconds.
     pub(crate) fn spend(&self) -> Result<()> {
         let message = format!("at most {COSTLY_PER_SECOND} such requests a second");
         if self.costly.passes() { Ok(()) } else { Err(Problem::too_many(message)) }
     }
 
-    /// Has something computed that takes long, on a thread made for that. It has been paid for by [`spend`](Self::spend).
+    /// Computes something that takes long on a separate thread. The caller has counted it with [`spend`](Self::spend).
     pub(crate) async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         in_turn(&self.placing, work).await
     }
 
-    /// Has the backend called on the runtime on which its connections live.
+    /// Calls the backend on the runtime that owns its connections.
     pub(crate) async fn call<T, W>(&self, call: impl FnOnce(ShardingFactory) -> W) -> Result<T>
     where
         T: Send + 'static,
@@ -167,7 +169,7 @@ impl App {
     }
 }
 
-/// Computes when it is its turn, which is given back when it has been computed: also if nobody waits for it any more.
+/// Computes once a permit is free and returns the permit when the computation ends, even if its caller no longer waits.
 async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let late = || Problem::unavailable(format!("the server is busy with other requests: no turn came within {CALL_WITHIN:?}; try again"));
     let turn = tokio::time::timeout(CALL_WITHIN, Arc::clone(turns).acquire_owned()).await.map_err(|_| late())?;
@@ -201,7 +203,7 @@ impl ServedGroup {
         self.observer.get().is_none().then(|| "the group has not been seen yet".into())
     }
 
-    /// Who sees the group.
+    /// The observer of the group.
     ///
     /// # Errors
     ///
@@ -210,7 +212,7 @@ impl ServedGroup {
         self.observer.get().ok_or_else(|| Problem::unavailable("the group has not been seen yet"))
     }
 
-    /// The placement that the group goes by; `None` if nobody owns.
+    /// The placement in force in the group; `None` if no member owns anything.
     pub(crate) fn placed(&self) -> Result<Option<ViewPlacement>> {
         Ok(self.observer()?.placed()?)
     }
@@ -220,13 +222,13 @@ impl ServedGroup {
     }
 }
 
-/// The policy that the path names.
+/// The policy in the path.
 pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
 
-/// The key that the path names: what stands there, percent-decoded.
+/// The key in the path, percent-decoded.
 pub(crate) struct KeyPath(pub(crate) String);
 
-/// The member that the path names, percent-decoded.
+/// The member in the path, percent-decoded.
 pub(crate) struct InstancePath(pub(crate) String);
 
 async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
@@ -253,7 +255,7 @@ impl FromRequestParts<Arc<App>> for KeyPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
-        // Of 0 bytes where the path ends with the slash.
+        // A path that ends with the slash has the key of 0 bytes.
         let key = parameter(parts, "key").await?.unwrap_or_default();
         if key.len() > KEY_BYTES_MAX {
             return Err(Problem::bad_key(format!("a key has at most {KEY_BYTES_MAX} bytes")));

@@ -1,5 +1,6 @@
-//! How much of all bodies together is kept, over all connections. Room is taken before a body is read into it; where there is none left, bodies are given up
-//! that take most of it for longest without anything coming, so that clients who begin bodies and do not end them neither fill the memory nor keep others out.
+//! The memory for all bodies together, over all connections. Memory is reserved before a body is read into it. When none is left, the
+//! bodies that have used most of it for longest without progress are dropped, so that clients with unfinished bodies neither fill the
+//! memory nor keep others out.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
 
-/// The most bytes of all bodies that are kept at a time.
+/// The most bytes of all bodies in memory at a time.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
-/// How long a body waits for room. What is given up for it is gone at once; only bodies that are being answered take longer.
+/// How long a body waits for memory. Dropped bodies free theirs immediately; only bodies that are being answered take longer.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
 
-/// The room for bodies of one sidecar.
+/// The memory for bodies of one sidecar.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     free: Arc<Semaphore>,
@@ -28,7 +29,7 @@ struct PendingBodies {
     bodies: HashMap<u64, Body>,
 }
 
-/// One that has not come to its end.
+/// A body that is not complete.
 #[derive(Debug)]
 struct Body {
     bytes: usize,
@@ -36,7 +37,7 @@ struct Body {
     given_up: CancellationToken,
 }
 
-/// The room of one body; given back when dropped.
+/// The memory reserved for one body; returned on drop.
 #[derive(Debug)]
 pub(crate) struct Room {
     bodies: Arc<Bodies>,
@@ -51,11 +52,11 @@ impl Bodies {
     }
 
     fn unfinished(&self) -> MutexGuard<'_, PendingBodies> {
-        // The table stays whole: each change is one insertion, removal or assignment.
+        // A poisoned lock is safe: each change is one insertion, removal or assignment.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The room of a new body.
+    /// A reservation for a new body.
     pub(crate) fn room(self: &Arc<Self>) -> Room {
         let mut unfinished = self.unfinished();
         unfinished.next += 1;
@@ -64,8 +65,9 @@ impl Bodies {
         Room { bodies: Arc::clone(self), number, given_up, taken: None }
     }
 
-    /// Gives up bodies until they have so many bytes together, never that one: first those with the largest product of bytes and time without news. By time
-    /// alone a small body that is sent without pauses would go as soon as many large ones are, by bytes alone a large one as soon as many small ones stand still.
+    /// Drops bodies until `bytes` are free, but never `but`: first those with the largest product of size and time without progress. By
+    /// time alone, many large bodies could displace a small one that is sent without pauses; by size alone, many small stalled bodies
+    /// could displace a large one.
     fn give_up(&self, bytes: usize, but: u64) {
         let unfinished = self.unfinished();
         let others = unfinished.bodies.iter().filter(|(number, body)| **number != but && body.bytes > 0 && !body.given_up.is_cancelled());
@@ -85,11 +87,11 @@ impl Bodies {
 }
 
 impl Room {
-    /// Something has come, and so many bytes are to be kept in all. Less room than before is never taken.
+    /// Notes progress and reserves memory for `bytes` in total. A reservation never shrinks.
     ///
     /// # Errors
     ///
-    /// If there is no room within a few seconds, or this body is given up for others meanwhile.
+    /// If there is no memory within a few seconds, or this body is dropped for others meanwhile.
     pub(crate) async fn keeps(&mut self, bytes: usize) -> Result<()> {
         let had = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         self.hears(had);
@@ -119,14 +121,14 @@ impl Room {
         }
     }
 
-    /// Waits for that as long as this body is not given up for others.
+    /// Waits for `wait`, unless this body is dropped for others before it resolves.
     pub(crate) async fn unless_given_up<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
         self.given_up.run_until_cancelled(wait).await.ok_or_else(|| {
             Problem::too_many("the room for bodies is needed for others, and this one came most slowly; send it again, and without pauses")
         })
     }
 
-    /// The body is here as a whole, and is not given up for others any more.
+    /// The body is complete and is no longer dropped for others.
     pub(crate) fn is_whole(&self) {
         self.bodies.unfinished().bodies.remove(&self.number);
     }

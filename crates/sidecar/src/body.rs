@@ -1,4 +1,4 @@
-//! Bodies of requests: so many bytes, in so much time.
+//! Bodies of requests, with limits on size and time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::problem::{Problem, Result};
 /// The most bytes of a body that is read as a whole.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most bytes of a piece: what a connection reads at a time.
+/// The most bytes of a piece, which is what a connection reads at a time.
 const PIECE_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
 
-/// A body as it comes in.
+/// A body that is being received.
 pub(crate) struct IncomingBody {
     stream: BodyDataStream,
     most: u64,
-    /// What it says of its length.
+    /// The declared length.
     declared: Option<u64>,
     seen: u64,
     stall: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct IncomingBody {
 impl IncomingBody {
     /// # Errors
     ///
-    /// If the body says itself that it is too large.
+    /// If the declared length is too large.
     pub(crate) fn new(body: Body, most: u64, limits: &Limits) -> Result<Self> {
         if body.size_hint().lower() > most {
             return Err(too_large(most));
@@ -45,7 +45,7 @@ impl IncomingBody {
         Ok(Self { stream: body.into_data_stream(), most, declared, seen: 0, stall: limits.stall, end: Instant::now() + limits.body })
     }
 
-    /// How many bytes the next piece has at most.
+    /// The most bytes of the next piece.
     pub(crate) fn ahead(&self) -> usize {
         let left = self.declared.unwrap_or(u64::MAX).saturating_sub(self.seen);
         usize::try_from(left.min(PIECE_BYTES_MAX)).unwrap_or(usize::MAX)
@@ -66,7 +66,7 @@ fn too_large(most: u64) -> Problem {
     Problem::too_large(format!("at most {most} bytes; send it in parts"))
 }
 
-/// The media type in small letters, without its parameters; a charset must be UTF-8.
+/// The media type in lower case, without its parameters; a charset must be UTF-8.
 pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = text.split(';').map(str::trim);
@@ -75,19 +75,20 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
     parts.filter_map(charset).all(|charset| charset == "utf-8").then_some(kind)
 }
 
-/// A body as a whole, and the room that it takes as long as it is kept.
+/// A complete body, and the memory reserved for it.
 #[derive(Debug)]
 pub(crate) struct BufferedBody {
     pub(crate) bytes: Vec<u8>,
     pub(crate) room: Room,
 }
 
-/// A body, read as a whole. As long as its room has not heard so, it may still be given up for others.
+/// Reads a whole body. Until `is_whole` is called on its reservation, it may still be dropped for others.
 pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
     let mut incoming = IncomingBody::new(body, WHOLE_BYTES_MAX, limits)?;
     let (mut bytes, mut room) = (Vec::new(), bodies.room());
     loop {
-        // Before it is read: the piece, and the vector that it goes into, which grows as vectors do, but not beyond what a body may have.
+        // Reserved before reading: the piece, and the vector that receives it, which grows by doubling, but not beyond the limit of a
+        // body.
         let (ahead, most) = (incoming.ahead(), usize::try_from(WHOLE_BYTES_MAX).unwrap_or(usize::MAX));
         let wanted = bytes.len() + ahead;
         let capacity = if wanted > bytes.capacity() { wanted.max(2 * bytes.capacity()).min(most.max(wanted)) } else { bytes.capacity() };
@@ -101,7 +102,7 @@ pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> 
     Ok(BufferedBody { bytes, room })
 }
 
-/// A body that says that it is JSON, read as a whole.
+/// Reads a whole body whose media type is JSON.
 pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
     if media_type(headers).as_deref() != Some("application/json") {
         return Err(Problem::media_type("application/json"));
@@ -109,9 +110,9 @@ pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, 
     whole(body, limits, bodies).await
 }
 
-/// What the JSON object in a body says.
+/// Parses a body that is a JSON object.
 pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    // serde would take a list of the values as well.
+    // serde would accept an array of the values as well.
     let is_object = bytes.trim_ascii_start().first() == Some(&b'{');
     match serde_json::from_slice(bytes) {
         Ok(value) if is_object => Ok(value),
@@ -121,7 +122,7 @@ pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// A body of JSON, read as a whole.
+/// Reads and parses a whole JSON body.
 pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<T> {
     parsed(&said_json(headers, body, limits, bodies).await?.bytes)
 }

@@ -1,4 +1,4 @@
-//! TLS of the sidecar's listener and among its members.
+//! TLS of the sidecar's listener and between members.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use shardwise::discovery::tls::{TlsError, TlsFile, certificates, private_key, pr
 
 use crate::server::Error;
 
-/// A certificate and its key, read and found to fit.
+/// A certificate chain and its matching key.
 #[derive(Debug)]
 pub struct Tls {
     chain: Vec<CertificateDer<'static>>,
@@ -22,21 +22,21 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The certificate chain and the private key in these PEM files.
+    /// Reads the certificate chain and the private key from these PEM files.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if they cannot be read or do not go together.
+    /// [`Error::Options`] if they cannot be read or do not match.
     pub fn from_files(chain: &Path, key: &Path) -> Result<Self, Error> {
         let certificates = certificates(TlsFile::Certificate, chain).map_err(|error| unusable(&error))?;
         let private = private_key(key).map_err(|error| unusable(&error))?;
         let tls = Self { chain: certificates, key: private, file: chain.display().to_string() };
-        // Whether they go together is known when they are used.
+        // Building a configuration checks whether they match.
         tls.served(None)?;
         Ok(tls)
     }
 
-    /// How a listener speaks that shows it; `members` judges the certificates of those who show one.
+    /// The configuration of a listener with this certificate; `members` verifies client certificates.
     pub(crate) fn served(&self, members: Option<Arc<dyn ClientCertVerifier>>) -> Result<Arc<ServerConfig>, Error> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(|error| self.bad(&error))?;
@@ -47,7 +47,7 @@ impl Tls {
         };
         let mut config = builder.with_single_cert(self.chain.clone(), self.key.clone_key()).map_err(|error| self.bad(&error))?;
         if judges {
-            // A session that is resumed brings its certificate along, and nobody would judge that again.
+            // A resumed session would keep its client certificate without another verification.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -63,7 +63,7 @@ fn unusable(error: &TlsError) -> Error {
     Error::Options(error.to_string())
 }
 
-/// Who signs what the other side shows: the certificates in a PEM file.
+/// The trusted CAs: the certificates in a PEM file.
 #[derive(Debug)]
 pub(crate) struct Signers {
     roots: Arc<RootCertStore>,
@@ -74,13 +74,13 @@ pub(crate) struct Signers {
 impl Signers {
     /// # Errors
     ///
-    /// [`Error::Options`] if there is none in the file.
+    /// [`Error::Options`] if the file contains none.
     pub(crate) fn from_file(file: &Path) -> Result<Self, Error> {
         let roots = roots(file).map_err(|error| unusable(&error))?;
         Ok(Self { roots: Arc::new(roots), file: file.display().to_string() })
     }
 
-    /// How a client speaks that believes who they have signed, and shows its `own`.
+    /// The configuration of a client that trusts these CAs and presents its `own` certificate.
     pub(crate) fn client(&self, own: Option<&Tls>) -> Result<Arc<ClientConfig>, Error> {
         let builder =
             ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(|error| self.bad(&error))?;
@@ -92,7 +92,7 @@ impl Signers {
         Ok(Arc::new(config))
     }
 
-    /// What a listener thinks of certificates that clients show: none is fine there, and one that these have not signed is not.
+    /// The verifier of client certificates: a client may present none, but a certificate must be signed by one of these CAs.
     pub(crate) fn judge(&self) -> Result<Arc<dyn ClientCertVerifier>, Error> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider());
         builder.allow_unauthenticated().build().map_err(|error| self.bad(&error))

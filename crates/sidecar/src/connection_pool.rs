@@ -1,18 +1,19 @@
-//! Connections on which there was an answer, kept for the next request to the same place: few, and not for long.
+//! A pool of connections for further requests to the same address: few, and for a short time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::target::Target;
 
-/// How long a connection is kept after its last answer: longer than a page's looks are apart, and shorter than a sidecar waits for another request.
+/// How long an idle connection is kept: longer than a page's polling interval, and shorter than a sidecar waits for another request.
 const KEPT_FOR: Duration = Duration::from_secs(8);
-/// The most of all.
+/// The most connections in total.
 const MOST: usize = 64;
-/// The most to one place.
+/// The most connections to one address.
 const MOST_EACH: usize = 4;
 
-/// See the module. What is too old goes when the next one is taken or kept; the other side, which closes it after a while, frees its socket before.
+/// See the module. Expired connections are dropped on the next call. The other side closes idle connections too, which frees its socket
+/// earlier.
 #[derive(Debug)]
 pub(crate) struct ConnectionPool<L>(Mutex<Vec<IdleConnection<L>>>);
 
@@ -30,7 +31,7 @@ impl<L> Default for ConnectionPool<L> {
 }
 
 impl<L> ConnectionPool<L> {
-    /// The one to that place that was used last and is good still.
+    /// The most recently used connection to that address that is still good.
     pub(crate) fn take(&self, target: &Target, is_good: impl Fn(&L) -> bool) -> Option<L> {
         self.take_at(target, is_good, Instant::now())
     }
@@ -41,7 +42,7 @@ impl<L> ConnectionPool<L> {
         Some(idle.remove(at).connection)
     }
 
-    /// Keeps it, if need be in the place of the one that was used longest ago.
+    /// Adds a connection, if necessary in place of the least recently used one.
     pub(crate) fn keep(&self, target: &Target, connection: L) {
         self.keep_at(target, connection, Instant::now());
     }
@@ -57,9 +58,9 @@ impl<L> ConnectionPool<L> {
         idle.push(IdleConnection { target: target.clone(), connection, since: now });
     }
 
-    /// Those that are not too old, the one that was used longest ago first.
+    /// The connections that have not expired, the least recently used first.
     fn fresh(&self, now: Instant) -> MutexGuard<'_, Vec<IdleConnection<L>>> {
-        // The list stays whole: each change is one insertion or removal.
+        // A poisoned lock is safe: each change is one insertion or removal.
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|entry| now.saturating_duration_since(entry.since) < KEPT_FOR);
         idle

@@ -1,4 +1,5 @@
-//! The open connections. When all are taken, the one that has been idle for longest is closed, so that idle clients do not block others.
+//! The open connections. When the table is full, the one that has been idle for longest is closed, so that idle clients do not block
+//! others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
-/// More connections than that are there for probes, when all others are busy.
+/// The number of additional connections for probes, when all others are busy.
 const FOR_PROBES: usize = 8;
 
 /// The connections of one listener.
@@ -21,7 +22,7 @@ pub(crate) struct ConnectionTable {
 struct OpenConnections {
     next: u64,
     connections: HashMap<u64, Arc<ConnectionEntry>>,
-    /// Those of them that may only probe.
+    /// The connections that may only probe.
     probes: usize,
 }
 
@@ -29,13 +30,13 @@ struct OpenConnections {
 #[derive(Debug)]
 struct ConnectionEntry {
     requests: AtomicUsize,
-    /// Since when nothing is asked.
+    /// Since when no request is being answered.
     idle: Mutex<Instant>,
     closed: CancellationToken,
     probes_only: bool,
 }
 
-/// A connection's right to be there; given back when dropped.
+/// A connection's place in the table; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionTicket {
     connections: Arc<ConnectionTable>,
@@ -43,7 +44,7 @@ pub(crate) struct ConnectionTicket {
     entry: Arc<ConnectionEntry>,
 }
 
-/// While it lives, a request is being answered.
+/// Marks the connection as busy with a request until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<ConnectionEntry>);
 
@@ -53,11 +54,12 @@ impl ConnectionTable {
     }
 
     fn taken(&self) -> MutexGuard<'_, OpenConnections> {
-        // The table stays whole: each change is one insertion or removal.
+        // A poisoned lock is safe: each change is one insertion or removal.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection, closing the longest idle one if necessary. Where all are busy it admits for probes alone; `None` if those are busy too.
+    /// Admits a connection and closes the longest idle one if necessary. If all are busy it admits only probes; `None` if the places for
+    /// probes are busy too.
     pub(crate) fn take(self: &Arc<Self>) -> Option<ConnectionTicket> {
         let mut taken = self.taken();
         let probes_only = !taken.has_room(false, self.most);
@@ -72,14 +74,14 @@ impl ConnectionTable {
         Some(ConnectionTicket { connections: Arc::clone(self), number, entry })
     }
 
-    /// How many are taken.
+    /// The number of open connections.
     pub(crate) fn len(&self) -> usize {
         self.taken().connections.len()
     }
 }
 
 impl OpenConnections {
-    /// Whether there is room for one more of that kind; closes an idle one to make room.
+    /// Whether there is room for one more connection of that kind; closes an idle one to make room.
     fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
         let there = if probes_only { self.probes } else { self.connections.len() - self.probes };
         if there < most {
@@ -111,12 +113,12 @@ fn lock(idle: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
 }
 
 impl ConnectionTicket {
-    /// Cancelled when another connection needs the room.
+    /// Cancelled when another connection needs the place.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.entry.closed
     }
 
-    /// Whether all others were busy, so that only probes are answered here.
+    /// Whether the connection was admitted for probes only.
     pub(crate) fn probes_only(&self) -> bool {
         self.entry.probes_only
     }
@@ -156,7 +158,7 @@ mod tests {
         let all = [third.busy(), fourth.busy()];
         assert!(connections.take().is_some_and(|entry| entry.probes_only()), "everybody is busy");
         drop((asks, all));
-        // The first was the first to be idle again.
+        // The first became idle before the others.
         let fifth = connections.take().unwrap();
         assert!(first.closed().is_cancelled());
         drop((first, third, fourth, fifth));
@@ -171,7 +173,7 @@ mod tests {
         assert!(busy.iter().all(|entry| !entry.probes_only()));
         let probes: Vec<_> = (0..FOR_PROBES).map(|_| connections.take().unwrap()).collect();
         assert!(probes.iter().all(ConnectionTicket::probes_only));
-        // Who came for a probe and says nothing makes room too, and never at the cost of the others.
+        // An idle connection for probes is closed to make room, but never an ordinary one.
         let late = connections.take().unwrap();
         assert!(late.probes_only() && probes[0].closed().is_cancelled() && busy.iter().all(|entry| !entry.closed().is_cancelled()));
         let probing: Vec<_> = probes.iter().skip(1).chain([&late]).map(ConnectionTicket::busy).collect();

@@ -34,17 +34,17 @@ use crate::options::Limits;
 use crate::problem::Problem;
 use crate::write_timeout::WriteTimeout;
 
-/// The most bytes of a request's head: the longest path there can be, and as much for headers.
+/// The most bytes of a request's head: the longest possible path, and as much again for headers.
 pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
-/// How long answers that are being written may take at the end.
+/// How long answers in progress may take at shutdown.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long new connections are not looked for, after one could not be taken.
+/// The pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Sent where there is no room; the header `shardwise-peer` shows a member that its request was not handled.
+/// The answer when there is no room; the header `shardwise-peer` shows a member that its request was not handled.
 const FULL: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nshardwise-peer: refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// What a listener's connections share.
+/// The common state of a listener's connections.
 pub(crate) struct ListenerContext {
     pub(crate) routes: Router,
     pub(crate) connections: Arc<ConnectionTable>,
@@ -52,11 +52,11 @@ pub(crate) struct ListenerContext {
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
-/// Among a request's extensions: on its connection a certificate was shown, and found good.
+/// A request extension: the client on this connection presented a valid certificate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VerifiedClient;
 
-/// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping it ends all connections.
+/// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping the future closes all connections.
 pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop: CancellationToken) {
     let ListenerContext { routes, connections: table, limits, tls } = context;
     let (mut connections, failures) = (JoinSet::new(), LogThrottle::default());
@@ -71,7 +71,7 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
                     let serving = ConnectionTask { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
                     connections.spawn(serving.connection(stream, tls.clone()));
                 }
-                // Such as without file descriptors.
+                // For example, when there are no file descriptors left.
                 Err(error) => {
                     if let Some(count) = failures.another(error.kind()) {
                         tracing::warn!(%error, count, "connections cannot be taken in; one line a minute at most");
@@ -87,7 +87,7 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
     while connections.join_next().await.is_some() {}
 }
 
-/// As well as it goes without waiting.
+/// Sends the refusal as far as possible without waiting.
 fn turn_away(stream: &TcpStream) {
     let _ = stream.try_write(FULL);
 }
@@ -110,7 +110,7 @@ impl ConnectionTask {
             match tls {
                 None => self.http(stream, local, false).await,
                 Some(acceptor) => {
-                    // Nothing was asked yet.
+                    // No request has been made yet.
                     let agreed = tokio::time::timeout(limit, acceptor.accept(stream));
                     if let Some(Ok(Ok(stream))) = self.stop.run_until_cancelled(agreed).await {
                         let is_certified = stream.get_ref().1.peer_certificates().is_some();
@@ -128,7 +128,7 @@ impl ConnectionTask {
     async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr, is_certified: bool) {
         let Self { routes, limits, ticket, stop } = self;
         let probes_only = ticket.probes_only();
-        // What a member proves here counts on this connection alone.
+        // A member's proof is valid on this connection only.
         let answering = Arc::new(RecipientEnd::default());
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
             let (routes, busy, answering) = (routes.clone(), ticket.busy(), Arc::clone(&answering));
@@ -152,7 +152,7 @@ impl ConnectionTask {
         let connection = http.serve_connection(TokioIo::new(stream), answer);
         tokio::pin!(connection);
         tokio::select! {
-            // A client that goes away or sends nonsense has had its answer.
+            // A client that disconnects or sends an invalid request needs no further answer.
             _ = connection.as_mut() => {}
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
@@ -170,7 +170,7 @@ fn for_probes_alone() -> Response {
     response
 }
 
-/// An answer that keeps its connection busy until its last byte has been handed over.
+/// The body of an answer; keeps its connection busy until the last byte is handed over.
 struct BusyBody {
     body: Body,
     _busy: Busy,

@@ -1,5 +1,5 @@
-//! One request to another member, or to the worker beside: whom it may go to, over connections that are kept for a while where nothing can go wrong by that,
-//! and within limits. Redirects are not followed.
+//! One request to another member or to the local worker: checks which address may be called, pools connections where that is safe, and
+//! applies limits. Redirects are not followed.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::peer_connect::{broken, opened};
 use crate::peer_http::{PeerConnection, asked, taken_in};
 use crate::target::Target;
 
-/// How long the answer may take: longer than a handler may.
+/// The timeout of the answer: longer than a handler's timeout.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 
-/// Why there is no answer.
+/// Why there was no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DialError {
-    /// Nobody is there, or somebody else is by now: nothing was handled.
+    /// The address is unreachable or belongs to another process by now: the request was not handled.
     Nobody(String),
-    /// It may not be asked, or does not let us in: nothing was handled.
+    /// The request is not allowed, or the other side refused this client: the request was not handled.
     Barred(String),
-    /// The connection broke, or what came back is no answer.
+    /// The connection broke, or the answer was invalid.
     Broken(String),
-    /// It takes too long.
+    /// The answer took too long.
     Late,
 }
 
 impl DialError {
-    /// Which one, in traces.
+    /// The name in traces.
     const fn as_str(&self) -> &'static str {
         match self {
             Self::Nobody(_) => "nobody",
@@ -46,27 +46,27 @@ impl DialError {
     }
 }
 
-/// Another member: whom this sidecar may ask, and what both prove that they know.
+/// Another member: which addresses are allowed, and the secret that both sides must prove to know.
 pub(crate) struct PeerMember<'a> {
     pub(crate) peers: &'a Peers,
     pub(crate) networks: &'a [Network],
     pub(crate) token: Option<Token>,
     pub(crate) limits: &'a Limits,
     pub(crate) recipient: Recipient<'a>,
-    /// What every path to it begins with.
+    /// The prefix of every path to it.
     pub(crate) base: String,
 }
 
-/// Who is asked decides what is checked.
+/// The target of a request; it decides what is checked.
 pub(crate) enum DialTarget<'a> {
     /// Another member of the group.
     Member(PeerMember<'a>),
-    /// The worker beside this process.
+    /// The local worker.
     Beside(&'a Peers, &'a Limits),
 }
 
 impl DialTarget<'_> {
-    /// Why that address may not be called; `None` if it may. Asked of what the name was resolved to, and of nothing else.
+    /// Why that resolved address may not be called; `None` if it may. Only the address checked here is called.
     pub(crate) fn barred(&self, target: &Target, address: IpAddr) -> Option<String> {
         let is_loopback = address.to_canonical().is_loopback();
         match self {
@@ -87,7 +87,8 @@ impl DialTarget<'_> {
         }
     }
 
-    /// Why that may not be asked; `None` if it may. A body goes only to a recipient that has proven to be the member.
+    /// Why a request with this method is not allowed; `None` if it is. A body is sent only to a recipient that has proven to be the
+    /// member.
     fn withheld(&self, method: Method) -> Option<&'static str> {
         match self {
             Self::Member(member) if method == Method::Post && member.token.is_none() && !member.peers.is_mutual() => {
@@ -97,7 +98,7 @@ impl DialTarget<'_> {
         }
     }
 
-    /// Who it is, in traces.
+    /// The kind of target, in traces.
     const fn as_str(&self) -> &'static str {
         match self {
             Self::Member(_) => "member",
@@ -127,7 +128,7 @@ impl DialTarget<'_> {
     }
 }
 
-/// Asks at that path, which begins without a slash, and waits for the answer.
+/// Sends a request for that path, which begins without a slash, and waits for the answer.
 pub(crate) async fn ask(whom: &DialTarget<'_>, target: &Target, path: &str, request: &Request) -> Result<Answer, DialError> {
     let span = tracing::info_span!(
         "ask",
@@ -157,7 +158,8 @@ async fn answer(whom: &DialTarget<'_>, target: &Target, path: &str, request: &Re
         DialTarget::Member(member) => format!("{}{path}", member.base),
         DialTarget::Beside(..) => format!("{}/{path}", target.prefix),
     };
-    // What is brought once at most has a connection of its own: of one that breaks under it nobody could tell whether it had arrived.
+    // A request that must arrive at most once uses a new connection: if a pooled one broke, it would be unknown whether the request
+    // arrived.
     if request.method == Method::Get
         && let Some(connection) = whom.connection_pool().take(target, |connection| {
             connection.is_open() && connection.is_for(whom) && whom.barred(target, connection.address().ip()).is_none()
@@ -179,7 +181,8 @@ pub(crate) const fn word(method: Method) -> &'static str {
     }
 }
 
-/// Asks over that connection, and keeps it if it is good for more; the inner error is that it broke before there was an answer.
+/// Sends the request over that connection and returns the connection to the pool if it can be reused; the inner error means that it broke
+/// before an answer.
 async fn ask_over(
     whom: &DialTarget<'_>,
     mut connection: PeerConnection,

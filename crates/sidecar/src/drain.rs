@@ -1,4 +1,4 @@
-//! What an operator may do: drain a member and take it back. Needs the token, always.
+//! The operator's actions: draining and undraining a member. They always require the token.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn wish(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, reque
     let (parts, body) = request.into_parts();
     may_act(&app, &parts.headers)?;
     let DrainTarget { instance_id } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
-    // What cannot be an id is nobody's.
+    // A text that cannot be an id names no member.
     let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
     let policy = joined.service.policy().name.to_string();
     let (name, whom) = (policy.clone(), id.clone());

@@ -1,4 +1,4 @@
-//! Why a key has its owner, step by step.
+//! The explanation of a key's owner, step by step.
 
 use std::sync::Arc;
 

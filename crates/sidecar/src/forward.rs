@@ -1,4 +1,4 @@
-//! One instance, any instance: a request is brought to the member that is named, or to a healthy one.
+//! Forwards a request to one named member, or to any healthy one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,13 +19,13 @@ use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
 use crate::target::Target;
 
-/// How many requests are brought to others at a time.
+/// The most requests that are being forwarded at a time.
 pub(crate) const FORWARDS_MOST: usize = 64;
-/// How many members are tried for a request that any may answer.
+/// How many members are tried for a request that any member may answer.
 const TRIES: usize = 3;
-/// How many members a refusal names.
+/// The most members that an error names.
 const NAMED: usize = 20;
-/// Which member has answered, percent-encoded.
+/// The member that has answered, percent-encoded.
 const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 
 /// Ask one member.
@@ -52,7 +52,7 @@ pub(crate) async fn of_one(
     whom: InstancePath,
     request: Request,
 ) -> Result<Response> {
-    // The page asks each member for it every few seconds, and shows who does not say.
+    // The page requests this from each member every few seconds and shows failures itself.
     let is_look = request.uri().path().ends_with("/status");
     one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(&app, problem) })
 }
@@ -116,7 +116,8 @@ pub(crate) async fn to_any(State(app): State<Arc<App>>, PolicyPath(joined): Poli
     any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
-/// A request that was found to be one, and is all here, so that a slow sender keeps no place: the path as it stands there, with nothing decoded, what is handed over, and the room that it takes.
+/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns the undecoded path, the request to forward, and
+/// the memory that it takes.
 async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, Room)> {
     let (head, body) = request.into_parts();
     let method = method_of(&head)?;
@@ -134,7 +135,7 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
 }
 
 async fn one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
-    // Behind "", v1, policies, the policy, instances and the member.
+    // The member's path follows "", v1, policies, the policy, instances and the member.
     let (path, request, _room) = taken(app, request, 6).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
@@ -152,7 +153,7 @@ async fn one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> R
 }
 
 async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
-    // Behind "", v1, policies, the policy and any.
+    // The path follows "", v1, policies, the policy and any.
     let (path, request, _room) = taken(app, request, 5).await?;
     let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
     let view = joined.observer()?.members();
@@ -160,25 +161,25 @@ async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Respon
         |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
     let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
     let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
-    // What may have done something is not asked of a second one.
+    // A request that may have had an effect is not sent to a second member.
     let tries = healthy.len().min(if request.method == Method::Get { TRIES } else { 1 });
     let (begun, mut failure) = (Instant::now(), None);
     for n in 0..tries {
-        // There is at least one where there is a try.
+        // There is at least one healthy member if there is a try.
         let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
         match ask(app, joined, member, &path, &request).await {
             Ok(answer) => return Ok(answered(member, answer)),
-            // What may have been done is not done a second time, and whoever takes too long has taken what time there was.
+            // An action that may have been done is not repeated, and a timeout has used up the time for another try.
             Err(failed) if request.method == Method::Post && matches!(failed, DialError::Broken(_) | DialError::Late) => {
                 return Err(problem(&view, member, failed));
             }
             Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == DialError::Late => return Err(problem(&view, member, failed)),
-            // That nobody is there says less than what somebody says.
+            // An unreachable member tells the caller less than an earlier failure.
             Err(DialError::Nobody(_)) if failure.is_some() => {}
             Err(failed) => failure = Some((*member, failed)),
         }
     }
-    // Alone it answers however it is, and for others that cannot be asked if it is healthy.
+    // This member answers itself if it is the only one, or if it is healthy and no other can be reached.
     let me = view.member(joined.service.instance_id()).filter(|me| is_me(joined, me));
     if let Some(me) = me.filter(|me| failure.is_none() || me.state == MemberState::Active) {
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
@@ -188,12 +189,13 @@ async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Respon
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there: {why}"))))
 }
 
-/// As `refused`, of what is asked again and again.
+/// Like `refused`, but at debug level, for requests that are repeated often.
 fn unseen(problem: &Problem) {
     tracing::debug!(status = problem.status(), why = problem.detail(), "a member could not be looked at");
 }
 
-/// Requests that are not brought to a member are a line in the log now and then; nothing in it is the caller's or a secret but the member's name.
+/// Logs from time to time that a request was not forwarded; the line contains the member's name, and no other data of the caller and no
+/// secret.
 fn refused(app: &App, problem: &Problem) {
     let status = problem.status();
     if let Some(count) = app.unbrought.another(status) {
@@ -256,7 +258,7 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     }
 }
 
-/// What has become of a request, counted.
+/// Counts the outcome of a request.
 fn count<T>(outcome: &'static str, told: T) -> T {
     metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
     told
@@ -266,7 +268,7 @@ fn too_many() -> Problem {
     Problem::too_many(format!("{FORWARDS_MOST} requests are brought to members at a time, and no more"))
 }
 
-/// Names the living, the first of very many, without whom nobody answers for.
+/// The error for a member that is not alive; it names live members, at most the first few.
 fn unknown(view: &View, dead: Option<&InstanceId>, why: &str) -> Problem {
     let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member) && dead != Some(&member.instance_id)).collect();
     let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Who may ask at all: the right host, no page of another origin, no more than the rate, and the token where one is set.
+//! Admission of requests: the right host, no page of another origin, the rate limit, and the token if one is set.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -21,16 +21,16 @@ use crate::page;
 use crate::peers::{self, PEERS};
 use crate::problem::{Problem, Result};
 
-/// Where the connection came in, among a request's extensions.
+/// A request extension: the local address of the connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalAddress(pub(crate) SocketAddr);
 
-/// Paths that probes ask, which have no token.
+/// Paths for probes, which require no token.
 pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 
-/// Lets a request through or answers itself, and counts both.
+/// Lets a request through or refuses it, and counts both.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    // The route and not the path: no key ever becomes a label.
+    // The route instead of the path, so that no key becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let is_peers = request.uri().path().starts_with(PEERS);
     let admitted = admit(&app, &request, &route);
@@ -38,7 +38,8 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let mut response = match admitted {
         Ok(()) => {
             let (mut head, body) = request.into_parts();
-            // Only of callers that are let in: it decides whether this is recorded. Members' requests are judged here, because a proof counts once.
+            // A remote span is adopted only from admitted callers, because it decides whether this request is recorded. Members' requests
+            // are checked here, because a proof is valid once.
             if !is_peers || peers::is_let_in(&app, &mut head) {
                 go_on(&span, &head.headers);
             }
@@ -62,24 +63,24 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     response
 }
 
-/// The caller's span, if it names one.
+/// Continues the caller's span, if the request names one.
 fn go_on(span: &Span, headers: &HeaderMap) {
     if let Some(parent) = TraceParent::of(headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
         trace::continues(span, parent);
     }
 }
 
-/// A request in the traces: its method and route, and nothing of its path, its query or its headers. What is asked all the time, by probes and browsers, is for
-/// those who ask for everything.
+/// The span of a request: its method and route, and nothing of its path, query or headers. Frequent requests, by probes and browsers, are
+/// at debug level.
 fn span_of(request: &Request, route: &str) -> Span {
     let method = match *request.method() {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
         Method::POST => "POST",
-        // Whatever word it was.
+        // Any other method, to keep the number of values small.
         _ => "_OTHER",
     };
-    // A greeting is asked of each connection between members, and the request behind it is in the trace.
+    // Each new connection between members begins with a greeting; only the request behind it is traced at info level.
     if route.starts_with("/v1/") && !request.headers().contains_key(NONCE_HEADER) {
         return tracing::info_span!(
             "request",
@@ -104,7 +105,8 @@ fn span_of(request: &Request, route: &str) -> Span {
     )
 }
 
-/// Whether a request is meant for this place, and comes from no page of somebody else's. `hosts` are ours beside where the connection came in.
+/// Checks that a request is meant for this listener and does not come from a page of another origin. `hosts` are allowed besides the local
+/// address.
 ///
 /// # Errors
 ///
@@ -123,7 +125,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
-    // Members prove themselves by a token of their own, and are counted once they have.
+    // Members prove themselves with a separate token, and count against the rate only after that.
     if request.uri().path().starts_with(PEERS) {
         return Ok(());
     }
@@ -137,11 +139,11 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
         }
         return Err(Problem::unauthorized());
     }
-    // Behind the token: a stranger takes nothing of what those may ask who are let in.
+    // After the token, so that a client without it cannot use up the rate of admitted clients.
     app.admit()
 }
 
-/// A page of somebody else's whose name is made to lead here sends its own name.
+/// Checks the header `host`: a foreign page whose name resolves to this address sends its own name (DNS rebinding).
 fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
@@ -164,7 +166,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
     let foreign = |origin: &HeaderValue| {
         let text = origin.to_str().unwrap_or_default();
         let authority = text.strip_prefix("http://").map(|rest| (rest, 80)).or_else(|| Some((text.strip_prefix("https://")?, 443)));
-        // Another program of this machine has the same host and another port.
+        // Another program on this machine has the same host and another port.
         !authority.is_some_and(|(rest, usual)| {
             let theirs = port_of(rest, usual);
             is_ours(rest) && theirs.is_some() && (theirs == port || theirs == port_of(asked, usual))
@@ -176,8 +178,9 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
     Ok(())
 }
 
-/// Browsers say from where a request comes, and no page can say it for them: what a page of another origin makes them send reaches no handler, also where it
-/// would be taken for a plain request. What leads to the handlers of workers is not for the address line either, where links of other programs end up.
+/// Checks the headers in which browsers state a request's origin, and which a page cannot forge. A request caused by a page of another
+/// origin reaches no handler, even if it would otherwise count as a plain request. Routes to workers' handlers also refuse navigation,
+/// because links lead there too.
 fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
     let leads_to_handlers = ["/instances/", "/any/"].iter().any(|part| route.contains(part));
     let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none" && !leads_to_handlers;
@@ -187,7 +190,7 @@ fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
     Err(Problem::forbidden("a browser may ask this from the page of this sidecar alone"))
 }
 
-/// Requests for others, and of others' pages, are a line in the log now and then. What they call themselves is not in it.
+/// Logs from time to time that a request was for another host or from another origin. The names that it used are not logged.
 pub(crate) fn log_outsider(outsiders: &LogThrottle<u16>, problem: &Problem) {
     let status = problem.status();
     if let Some(refused) = outsiders.another(status) {
@@ -195,29 +198,29 @@ pub(crate) fn log_outsider(outsiders: &LogThrottle<u16>, problem: &Problem) {
     }
 }
 
-/// The port that is named, or else the usual one; `None` if that is none.
+/// The port in the text, or the default one; `None` if the text is invalid.
 pub(crate) fn port_of(text: &str, usual: u16) -> Option<u16> {
     let authority = Authority::from_str(text).ok()?;
-    // What is no number, or too large a one, counts as none named in there.
+    // The URI parser treats an invalid or too large port as absent.
     match authority.as_str().strip_prefix(authority.host())? {
         "" => Some(usual),
         named => named.strip_prefix(':')?.parse().ok(),
     }
 }
 
-/// The host without the port; `None` if that is none.
+/// The host without the port; `None` if the text is invalid.
 fn host_of(text: &str) -> Option<String> {
     let authority = Authority::from_str(text).ok().filter(|authority| !authority.as_str().contains('@'))?;
     Some(authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
 }
 
-/// Names can be made to lead anywhere, addresses cannot: so of names only those that were set, and `localhost` on this machine.
+/// Names can be made to resolve to any address, so only configured names are allowed, and `localhost` on loopback. Addresses are compared.
 fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
     let on_loopback = local.is_none_or(|local| local.to_canonical().is_loopback());
     match host.parse::<IpAddr>() {
         Ok(address) => {
             let is_it = |other: IpAddr| other.to_canonical() == address.to_canonical();
-            // One that was set leads here by way of others, which have another address on this side.
+            // A configured address may lead here by a mapping, which has another local address.
             on_loopback && address.is_loopback()
                 || local.is_some_and(is_it)
                 || hosts.iter().filter_map(|known| known.parse().ok()).any(is_it)
@@ -226,7 +229,7 @@ fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
     }
 }
 
-/// The token that is shown.
+/// The token in the request.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;
@@ -283,7 +286,7 @@ mod tests {
         for (origin, host) in [
             ("http://localhost:8087", "localhost:8087"),
             ("http://localhost:8087", "localhost"),
-            // Through something that listens elsewhere and hands the name on.
+            // A proxy on another address that passes the name on.
             ("https://side.example", "side.example"),
             ("https://side.example:8443", "side.example:8443"),
             ("http://localhost:9000", "localhost:9000"),

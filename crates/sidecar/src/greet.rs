@@ -1,5 +1,5 @@
-//! The first exchange on a connection to a member: before anything is asked, the other side proves that it is the member and knows the peer token, which is
-//! not sent (ADR 38).
+//! The first exchange on a connection to a member: before any request, the other side proves that it is the member and knows the peer
+//! token, which is not sent (ADR 38).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::peer_connect::broken;
 use crate::peer_http::{PeerConnection, at_the_gate, refusal};
 use crate::target::Target;
 
-/// How long the other side may take to prove itself.
+/// The timeout of the proof.
 const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A member that has proven itself on a connection.
 #[derive(Debug)]
 pub(crate) struct ProvenPeer {
-    /// What every path to it begins with: it names the member.
+    /// The prefix of every path to the member, which contains its name.
     base: String,
-    /// What it has proven to know.
+    /// The secret that it has proven to know.
     token: Token,
     pub(crate) asking: CallerEnd,
 }
 
 impl PeerConnection {
-    /// Whether it leads to that member, where a proof is required.
+    /// Whether the connection leads to that member, if a proof is required.
     pub(crate) fn is_for(&self, whom: &DialTarget<'_>) -> bool {
         match (whom, &self.known) {
             (DialTarget::Member(PeerMember { token: Some(token), base, .. }), Some(known)) => {
@@ -43,7 +43,7 @@ impl PeerConnection {
         }
     }
 
-    /// Has the member prove itself, where there is a token. Until then nothing was sent but a nonce.
+    /// Requests the member's proof, if there is a token. Before that only a nonce is sent.
     pub(crate) async fn greet(&mut self, whom: &DialTarget<'_>, target: &Target) -> Result<(), DialError> {
         let DialTarget::Member(member) = whom else { return Ok(()) };
         let Some(token) = &member.token else { return Ok(()) };
@@ -62,7 +62,7 @@ impl PeerConnection {
             Ok(response) => response.into_parts(),
             Err(error) => {
                 return Err(match broken(address, &error) {
-                    // Nothing was asked.
+                    // No request was made.
                     DialError::Broken(why) => DialError::Nobody(why),
                     failed => failed,
                 });
@@ -79,7 +79,7 @@ impl PeerConnection {
     }
 }
 
-/// Of an answer without a proof.
+/// The error for an answer without a proof.
 fn silent(head: &Parts, address: SocketAddr, target: &Target) -> DialError {
     let status = head.status.as_u16();
     match head.headers.get(PEER_HEADER) {
@@ -91,7 +91,7 @@ fn silent(head: &Parts, address: SocketAddr, target: &Target) -> DialError {
         Some(_) if status == OTHER_VERSION_STATUS => DialError::Barred(format!(
             "{address} is another version of shardwise, which proves itself otherwise, so nothing was sent; upgrade the older one"
         )),
-        // The certificate is judged first, in every version.
+        // Every version checks the certificate first.
         Some(_) if matches!(status, 403 | 421 | 429 | 503) => refusal(status, address),
         Some(_) => DialError::Barred(format!(
             "{address} does not prove that it is the member (status {status}), so nothing was sent: it is an older version of shardwise, which wants the peer token itself, or another process has its port; upgrade that member"

@@ -1,4 +1,4 @@
-//! For probes and scrapers: is this process alive, may work be sent to it, and its metrics.
+//! Routes for probes and scrapers: liveness, readiness, metrics, and the API description.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,8 @@ pub(crate) async fn livez(State(app): State<Arc<App>>) -> Result<Json<Health>> {
     hung.map_or(Ok(OK), |(name, _)| Err(Problem::unavailable(format!("policy {name}: what keeps its ownership hangs or is gone"))))
 }
 
-/// Whether the service's driver goes on: within a TTL of its deadline it has noticed that, or it hangs. A backend that is away is no reason to be restarted.
+/// Whether the service's driver works: it must notice the end of a deadline within a TTL, or it hangs. An unreachable backend is no reason
+/// for a restart.
 pub fn goes_on(service: &ShardingService) -> bool {
     is_noticed(service.ownership().deadline(), service.now(), service.timing().ttl)
 }

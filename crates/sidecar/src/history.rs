@@ -10,9 +10,9 @@ use shardwise::{Departure, InstanceId, Rebalance};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-/// How many are kept.
+/// The number of rebalances kept.
 const KEPT: usize = 256;
-/// How many members an entry names that came or went.
+/// The most members that an entry names as joined or left.
 const NAMED: usize = 100;
 
 /// A rebalance of this worker.
@@ -72,22 +72,22 @@ pub(crate) struct RebalanceList {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Distinguishes this process's numbers from its predecessor's.
+    /// Distinguishes this process's numbers from those of its predecessor.
     life: u64,
     events: Mutex<VecDeque<Event>>,
-    /// How many there have been.
+    /// The number of rebalances so far.
     total: watch::Sender<u64>,
 }
 
-/// How far a client has read.
+/// The position up to which a client has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor(u64);
 
-/// What a client has not read yet.
+/// The entries that a client has not read yet.
 #[derive(Debug)]
 pub(crate) struct NewEvents {
     pub(crate) events: Vec<Event>,
-    /// Some between are not kept any more.
+    /// Some entries in between are no longer kept.
     pub(crate) has_gap: bool,
 }
 
@@ -100,13 +100,13 @@ impl History {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `took`: how long after its view it came about.
+    /// Adds a rebalance; `took` is the time since its view.
     pub(crate) fn push(&self, rebalance: &Rebalance, took: Duration) {
         let number = *self.total.borrow() + 1;
         self.keep(Event::of(self.id(number), rebalance, took));
     }
 
-    /// One task writes.
+    /// Only one task calls this.
     fn keep(&self, event: Event) {
         let mut events = self.events();
         events.push_back(event);
@@ -117,9 +117,9 @@ impl History {
         self.total.send_modify(|total| *total += 1);
     }
 
-    /// A change of a group that this sidecar only observes.
+    /// Adds a change of a group that this sidecar only observes.
     ///
-    /// `departures`: who is gone by all views so far, since some between these two may have been skipped.
+    /// `departures`: the departures in all views so far, because views between these two may have been skipped.
     pub(crate) fn push_change(&self, before: &View, after: &View, departures: &[Departure]) {
         let number = *self.total.borrow() + 1;
         let left = before.joined_since(after);
@@ -147,12 +147,12 @@ impl History {
         self.total.subscribe()
     }
 
-    /// From now on.
+    /// The cursor for entries from now on.
     pub(crate) fn now(&self) -> Cursor {
         Cursor(*self.total.borrow())
     }
 
-    /// Behind the event of that id; of an id that is not this process's, from the first one that is kept, with a gap.
+    /// The cursor behind the entry with that id. For an id of another process it begins with the oldest entry kept, with a gap.
     pub(crate) fn behind(&self, id: &str) -> Result<Cursor, Cursor> {
         let number =
             id.split_once('-').filter(|(life, _)| *life == format!("{:016x}", self.life)).and_then(|(_, number)| number.parse().ok());
@@ -161,11 +161,11 @@ impl History {
         number.filter(|number| *number <= total).map_or(Err(first), |number| Ok(Cursor(number)))
     }
 
-    /// What is new behind the cursor, which is moved.
+    /// The new entries behind the cursor, which moves.
     pub(crate) fn take(&self, cursor: &mut Cursor) -> NewEvents {
         let total = *self.total.borrow();
         let events = self.events();
-        // One may have been added that is not counted yet: it is taken the next time.
+        // An entry may have been added that is not counted yet: the next call returns it.
         let last = events.back().and_then(|event| event.id.rsplit_once('-')?.1.parse::<u64>().ok()).unwrap_or(total);
         let first = last + 1 - events.len() as u64;
         let has_gap = cursor.0 + 1 < first;
@@ -194,7 +194,7 @@ impl Event {
         }
     }
 
-    /// What became of members, just now.
+    /// The changes of members in this rebalance.
     fn of_members(
         id: String,
         cause: Cause,

@@ -1,4 +1,4 @@
-//! Filters a list of keys piece by piece, in the form in which it comes. Buffers only the key that is still incomplete.
+//! Filters a list of keys piece by piece, in its own format. Buffers only the key that is still incomplete.
 
 use memchr::{memchr, memchr2};
 
@@ -7,20 +7,20 @@ pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that a key may take as JSON: each written as `\u0000`.
 const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
 
-/// Why a list is refused; for people.
+/// Why a list is refused, as a message.
 pub(crate) type ListError = String;
 
-/// A list in one of its forms.
+/// A list in one of the supported formats.
 #[derive(Debug)]
 pub(crate) enum KeyList {
-    /// One key a line; an empty line is the key of 0 bytes.
+    /// One key per line; an empty line is the key of 0 bytes.
     Text(TextLines),
     /// A JSON array of strings.
     Json(JsonArray),
 }
 
 impl KeyList {
-    /// How many bytes it keeps: those of the key that is not whole yet.
+    /// The number of buffered bytes: those of the incomplete key.
     pub(crate) const fn begun(&self) -> usize {
         match self {
             Self::Text(lines) => lines.begun.len(),
@@ -35,7 +35,7 @@ impl KeyList {
         }
     }
 
-    /// Nothing more comes.
+    /// The list has ended.
     pub(crate) fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         match self {
             Self::Text(lines) => lines.finish(mine, out),
@@ -98,7 +98,7 @@ fn too_long(number: u64, what: &str) -> ListError {
     format!("{what} {number}: a key has at most {KEY_BYTES_MAX} bytes")
 }
 
-/// What may come next outside a string.
+/// The tokens that may follow outside a string.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ExpectedToken {
     #[default]
@@ -109,14 +109,14 @@ enum ExpectedToken {
     Nothing,
 }
 
-/// Where the next byte stands.
+/// The position of the next byte.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum StringState {
     #[default]
     Outside,
     /// Between the quotes of a key.
     Inside,
-    /// There, behind a backslash.
+    /// Inside a key, after a backslash.
     Escaped,
 }
 
@@ -125,7 +125,7 @@ enum StringState {
 pub(crate) struct JsonArray {
     next: ExpectedToken,
     place: StringState,
-    /// The key has a backslash somewhere.
+    /// Whether the key contains a backslash.
     has_escapes: bool,
     begun: Vec<u8>,
     number: u64,
@@ -161,7 +161,7 @@ impl JsonArray {
         Ok(())
     }
 
-    /// Takes in what belongs to the key and answers what is behind it.
+    /// Consumes the part that belongs to the key and returns the rest.
     fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
         let (taken, behind, is_end) = if self.place == StringState::Escaped {
             self.place = StringState::Inside;
@@ -197,7 +197,7 @@ impl JsonArray {
         Ok(behind)
     }
 
-    /// A whole key as it stands between its quotes.
+    /// Processes a complete key as written between its quotes.
     fn key(&mut self, token: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         self.number += 1;
         let bad = || format!("key {}: not a JSON string in UTF-8", self.number);

@@ -1,9 +1,9 @@
-//! HTTP beside a worker in any language: which keys are mine, who owns what and why, and what moves.
+//! HTTP beside a worker in any language: which keys this worker owns, the owner of each key and why, and what moves.
 //!
-//! A [`Sidecar`] joins groups in the name of a worker and answers for it. Renewals run on a thread of their own: whatever clients do, they are not
-//! late because of it. Everything that a client can send is bounded in size, number and time.
+//! A [`Sidecar`] joins groups on behalf of a worker and answers for it. Renewals run on a separate thread, so that clients cannot delay
+//! them. Every input of a client is bounded in size, number and time.
 //!
-//! Here are routes, limits and who may ask; what is answered comes from the library.
+//! This crate has the routes, limits and admission; the answers come from the library.
 
 mod answers;
 mod app;

@@ -1,30 +1,30 @@
-//! What this worker has seen, and when: its renewals, and the view that it goes by.
+//! The times of this worker's latest renewal and of its current view.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use shardwise::{Ownership, Rebalance, core::Moment};
 
-/// See the module. By the clock of the deadlines.
+/// See the module. Times are by the clock of the deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<LivenessState>);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct LivenessState {
     deadline: Option<Moment>,
-    /// When the latest renewal was answered that moved the deadline.
+    /// When the latest renewal that moved the deadline was answered.
     renewed: Option<Moment>,
-    /// The view's number, and when it was first gone by.
+    /// The view's revision, and when this worker first used it.
     view: Option<(u64, Moment)>,
 }
 
 impl Liveness {
     fn seen(&self) -> std::sync::MutexGuard<'_, LivenessState> {
-        // Whole after each assignment.
+        // A poisoned lock is safe: the state is consistent after each assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A snapshot that was published just now.
+    /// Notes a snapshot that was just published.
     pub(crate) fn saw(&self, ownership: &Ownership, now: Moment) {
         let (mut seen, revision) = (self.seen(), ownership.view().revision());
         if ownership.deadline() > seen.deadline {
@@ -41,12 +41,12 @@ impl Liveness {
         self.seen().renewed.map(|at| now.since(at))
     }
 
-    /// For how long this worker has gone by its view.
+    /// Time since this worker began to use its view.
     pub(crate) fn viewed_ago(&self, now: Moment) -> Option<Duration> {
         self.seen().view.map(|(_, at)| now.since(at))
     }
 
-    /// How long after its view a change came about: nothing where it is of the view itself.
+    /// The time from a view to the change; zero if the change is the view itself.
     pub(crate) fn took(&self, rebalance: &Rebalance) -> Duration {
         let seen = self.seen().view.filter(|(revision, _)| *revision == rebalance.revision);
         seen.map_or(Duration::ZERO, |(_, at)| rebalance.at.since(at))

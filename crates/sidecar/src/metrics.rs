@@ -1,5 +1,5 @@
-//! What a sidecar counts itself, beside what its services count, through the facade of the crate `metrics`. One table: names and texts of the code, and the page
-//! `metrics.md`.
+//! The sidecar's own metrics, besides those of its services, through the facade of the crate `metrics`. One table holds their names and
+//! texts for the code and for the page `metrics.md`.
 
 use shardwise::metrics::{Metric, MetricKind};
 
@@ -25,10 +25,10 @@ pub(crate) const FORWARDS: Metric = Metric {
     labels: &["outcome"],
 };
 
-/// All of them.
+/// All metrics.
 const METRICS: [Metric; 3] = [REQUESTS, CONNECTIONS, FORWARDS];
 
-/// Tells the exporter that is installed what each metric of a sidecar says, as `shardwise::metrics::describe` does for those of the services.
+/// Describes each metric of a sidecar to the installed exporter, as `shardwise::metrics::describe` does for those of the services.
 pub fn describe_metrics() {
     for Metric { name, kind, help, .. } in METRICS {
         ::metrics::with_recorder(|recorder| match kind {

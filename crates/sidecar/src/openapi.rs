@@ -1,4 +1,4 @@
-//! The document of all routes.
+//! The OpenAPI document of all routes.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -41,7 +41,7 @@ use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebal
 )]
 struct Document;
 
-/// How any route may refuse.
+/// The errors that any route may return.
 const REFUSALS: [(&str, &str); 15] = [
     ("400", "What was sent cannot be understood"),
     ("401", "A token is set, and this one is not it"),
@@ -60,7 +60,7 @@ const REFUSALS: [(&str, &str); 15] = [
     ("504", "Another member gives no answer in time"),
 ];
 
-/// The document for those policies. What holds for every route is written into it once for all.
+/// The document for those policies. Properties common to all routes are added here.
 pub(crate) fn document<'a>(policies: impl Iterator<Item = &'a str>, has_token: bool) -> Bytes {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
     let policies: Vec<_> = policies.collect();

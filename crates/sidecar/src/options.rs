@@ -14,38 +14,40 @@ use crate::outbox::Outbox;
 use crate::peer_config::Peers;
 use crate::server::Error;
 
-/// The fewest bytes of a token: fewer can be guessed.
+/// The fewest bytes of a token: a shorter one could be guessed.
 const TOKEN_BYTES_LEAST: usize = 16;
 /// The most bytes of a file with a token.
 const TOKEN_BYTES_MAX: u64 = 4_096;
 
-/// How a sidecar serves.
+/// The options of a sidecar.
 pub struct Options {
-    /// Where it listens. Beyond loopback only with `token` and `tls`.
+    /// The address to listen on. Addresses other than loopback require `token` and `tls`.
     pub listen: SocketAddr,
-    /// What a client has to show for everything but `/livez` and `/readyz`. Without one everybody on this machine may read and nobody may act.
+    /// The token required for everything except `/livez` and `/readyz`. Without one, every client on this machine may read and none may
+    /// act.
     pub token: Option<Token>,
-    /// Certificate and key.
+    /// The listener's certificate and key.
     pub tls: Option<Tls>,
-    /// Host names and, where something maps it, addresses by which clients and members may call it, beside the loopback ones and the addresses it listens on.
+    /// Host names and, if addresses are mapped, addresses by which clients and members may call it, besides loopback and the addresses it
+    /// listens on.
     pub hosts: Vec<String>,
-    /// How much of anything.
+    /// Limits on clients.
     pub limits: Limits,
     /// Requests between members.
     pub peers: Peers,
-    /// What `/metrics` answers: the text format of whatever the program counts with. Without it there is no such path.
+    /// Renders the metrics for `/metrics`. Without it the path does not exist.
     pub render: Option<Render>,
-    /// An outbox to show and to repair.
+    /// An outbox to show, with replay of its dead letters.
     pub outbox: Option<Arc<dyn Outbox>>,
     /// Policies whose groups are shown without joining them.
     pub observe: Vec<String>,
 }
 
-/// Writes down all metrics in Prometheus' text format.
+/// Renders all metrics in Prometheus' text format.
 pub type Render = Box<dyn Fn() -> String + Send + Sync>;
 
 impl Options {
-    /// On that address, with nothing else set.
+    /// Options with that address and defaults for everything else.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -62,7 +64,7 @@ impl Options {
 
     /// # Errors
     ///
-    /// If others than this machine's programs could call it unseen or unasked, or members cannot show what they are to show.
+    /// If clients on other machines could connect without TLS or without a token, or if members lack a certificate they must present.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.peers.is_mutual() && self.tls.is_none() {
             return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
@@ -78,7 +80,8 @@ impl Options {
 
     /// # Errors
     ///
-    /// If members know, by these options or a policy's settings, what operators show: then every member could do what an operator may.
+    /// If the operators' token is also the members' token, by these options or a policy's settings: then every member could act as an
+    /// operator.
     pub(crate) fn keeps_apart<'a>(&self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
         let Some(operators) = &self.token else { return Ok(()) };
         let mut set = policies.into_iter().filter_map(|peers| peers.token.as_ref());
@@ -91,7 +94,7 @@ impl Options {
     }
 }
 
-/// Bounds on what clients can use up.
+/// Limits on the resources that clients can use.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
@@ -99,13 +102,13 @@ pub struct Limits {
     pub list_bytes: u64,
     /// The most connections at a time; when there are more, the one that has been idle for longest is closed.
     pub connections: usize,
-    /// The most requests a second over all clients; `None` is no limit.
+    /// The most requests per second over all clients; `None` is no limit.
     pub rate: Option<u32>,
-    /// How long a request's head may take, and how long a connection may be idle.
+    /// The timeout of a request's head, and of an idle connection.
     pub head: Duration,
-    /// How long a client may send nothing, or take nothing of what it is sent, in the middle of a message.
+    /// How long a client may make no progress in the middle of a message, sending or receiving.
     pub stall: Duration,
-    /// How long a whole body may take.
+    /// The timeout of a whole body.
     pub body: Duration,
 }
 
@@ -127,11 +130,11 @@ impl Default for Limits {
 pub struct Token(SecretSlice<u8>);
 
 impl Token {
-    /// The token in a file, without its last line feed.
+    /// Reads the token from a file, without its last line feed.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if the file cannot be read, or holds no token.
+    /// [`Error::Options`] if the file cannot be read, or contains no valid token.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
         let bytes = read(path, TOKEN_BYTES_MAX)?;
         let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);

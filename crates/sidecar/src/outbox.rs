@@ -1,5 +1,5 @@
-//! An outbox beside the worker: how it stands, and sending its dead letters again. What an outbox is the program knows that starts the sidecar; here is
-//! what is asked of it, by whom and how often.
+//! An outbox beside the worker: its status, and replay of its dead letters. The program that starts the sidecar implements the outbox;
+//! this module has the requests, their permissions and their rates.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::body;
 use crate::page::{LOG, may_act};
 use crate::problem::{Problem, Result};
 
-/// How long a database may take that a client waits for.
+/// The timeout of a database call for a client.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// The most bytes of a name or a reason in a request: more is no name.
+/// The most bytes of a name or a reason in a request.
 const WORDS_BYTES_MAX: usize = 4_096;
 
-/// An outbox whose state is shown, and whose dead letters can be sent again.
+/// An outbox whose status is shown and whose dead letters can be replayed.
 pub trait Outbox: Send + Sync {
     /// Its name in the settings.
     fn name(&self) -> &str;
 
-    /// How it stands now. The error is for people.
+    /// Its present status. The error is a message.
     fn status(&self) -> BoxFuture<'_, std::result::Result<OutboxStatus, String>>;
 
-    /// Sends a dead letter again. `who` and `why` go into the outbox's own record, and neither is empty.
+    /// Replays a dead letter. `who` and `why` are written to the outbox's audit table; neither is empty.
     fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, std::result::Result<OutboxReplay, String>>;
 }
 

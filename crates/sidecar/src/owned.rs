@@ -1,4 +1,4 @@
-//! Which of these keys are mine? A list in, the owned ones out in the same form, while it comes in.
+//! Filters a list of keys for those that this worker owns, in the same format, while the list is still being received.
 
 use std::sync::Arc;
 
@@ -16,11 +16,12 @@ use crate::body::{IncomingBody, media_type};
 use crate::key_list::{JsonArray, KeyList, TextLines};
 use crate::problem::{Problem, Result};
 
-/// What is judged before the status is sent: a mistake in it gets a proper answer. One that comes later ends the connection without the answer's end.
+/// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
+/// the answer's end.
 const JUDGED_FIRST: usize = 256 << 10;
-/// How large a piece of the answer is.
+/// The size of a piece of the answer.
 const PIECE_BYTES: usize = 64 << 10;
-/// Where this worker stands; in any state but `active`, `stale` and `unsharded` nothing is its own.
+/// The header with this worker's state; in any state but `active`, `stale` and `unsharded` it owns nothing.
 const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 
 /// Which of these keys are mine?
@@ -68,7 +69,7 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
             Ok(true) => Some((Ok(Bytes::from(piece)), Some(filter))),
             Ok(false) if piece.is_empty() => None,
             Ok(false) => Some((Ok(Bytes::from(piece)), None)),
-            // Too late for a status: the answer must not look whole.
+            // Too late for a status: the answer must not look complete.
             Err(_) => Some((Err(std::io::Error::other("the list is refused")), None)),
         }
     });
@@ -78,7 +79,7 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
 
 struct KeyFilter {
     incoming: IncomingBody,
-    /// For what has come in and is not answered yet.
+    /// The memory for input that has no output yet.
     room: Room,
     list: KeyList,
     joined: Arc<ServedGroup>,
@@ -86,10 +87,10 @@ struct KeyFilter {
 }
 
 impl KeyFilter {
-    /// Goes on until so much has come out or nothing more comes in; then `false`.
+    /// Continues until `most` bytes of output exist or the input ends; then `false`.
     async fn fill(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
         while !self.is_done && out.len() < most {
-            // What comes out is no longer than what has come in, but for a bracket or a line feed.
+            // The output is no longer than the input, except for a bracket or a line feed.
             let most = self.list.begun() + self.incoming.ahead() + 2;
             self.room.keeps(out.len() + 2 * most).await?;
             let piece = self.room.unless_given_up(self.incoming.next()).await??;

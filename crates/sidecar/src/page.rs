@@ -1,6 +1,7 @@
-//! The page: files of this binary, what browsers are told about them, and the token that its actions carry.
+//! The operators' page: files in this binary, security headers for browsers, and the CSRF token of its actions.
 //!
-//! The files say nothing of any group, so they are open like the probes. What they show comes by the same routes as for everybody else.
+//! The files contain no data of any group, so they are open like the probes. The page gets its data by the same routes as every other
+//! client.
 
 use std::sync::Arc;
 
@@ -16,25 +17,25 @@ use subtle::ConstantTimeEq;
 use crate::app::App;
 use crate::problem::{Problem, Result};
 
-/// Under this name the log has what operators do.
+/// The log target for operators' actions.
 pub(crate) const LOG: &str = "shardwise::operator";
-/// Where the page is.
+/// The path of the page.
 pub(crate) const ROOT: &str = "/";
-/// Where its files are.
+/// The path of its files.
 pub(crate) const ASSETS: &str = "/assets/";
-/// What an action of the page carries beside the operator's token.
+/// The header with the CSRF token, which an action of the page sends besides the operator's token.
 const CSRF: HeaderName = HeaderName::from_static("x-shardwise-csrf");
-/// What browsers send with every request of a page, and other clients do not.
+/// A header that browsers send with every request of a page, and other clients do not.
 pub(crate) const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What the file has where the token belongs.
+/// The placeholder for the token in the file.
 const MARK: &str = "{csrf}";
 
-/// Nothing from elsewhere, nothing inline, no frame, no form, and no text that becomes a program.
+/// Nothing from other origins, nothing inline, no frame, no form, and no text that is executed.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
-/// An answer for programs is no page at all.
+/// The policy of answers that are not pages.
 const NO_PAGE: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
 const HTML: &str = include_str!("../page/index.html");
@@ -61,7 +62,7 @@ const FILES: [(&str, &str, &str); 19] = [
     ("vanished.js", SCRIPT, include_str!("../page/vanished.js")),
 ];
 
-/// The page with this life's token in it.
+/// The page, with this process's CSRF token in it.
 pub(crate) struct Page {
     csrf: String,
     html: Bytes,
@@ -75,7 +76,7 @@ impl Page {
     }
 }
 
-/// Whether these files, which are for everybody, are asked for.
+/// Whether the request is for these files, which are open.
 pub(crate) fn is_file(path: &str) -> bool {
     path == ROOT || path.starts_with(ASSETS)
 }
@@ -91,11 +92,11 @@ pub(crate) async fn asset(Path(name): Path<String>) -> Result<Response> {
 }
 
 fn file(kind: &'static str, body: Bytes) -> Response {
-    // Another life has another token, and another release other files.
+    // A restart changes the token, and an update changes the files.
     ([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")], [(CONTENT_SECURITY_POLICY, POLICY)], body).into_response()
 }
 
-/// Says to browsers what no page of anybody's may do with an answer.
+/// Sets the headers that restrict what a page can do with an answer.
 pub(crate) fn guard(headers: &mut HeaderMap) {
     headers.entry(CONTENT_SECURITY_POLICY).or_insert(NO_PAGE);
     for (name, value) in [
@@ -109,11 +110,12 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether an action may be done at all; the token itself was seen at the gate. A request that a browser sent shows that it is of our page.
+/// Checks whether an action is allowed; the gate has already checked the operator's token. A request from a browser must prove that it
+/// comes from this page.
 ///
 /// # Errors
 ///
-/// Where no token is set, and where another page may have sent it.
+/// If no token is set, or if another page may have sent the request.
 pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
     let refused = |why: &'static str| {
         if let Some(count) = app.refused.another(why) {

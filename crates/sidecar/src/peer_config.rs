@@ -1,4 +1,4 @@
-//! What is among members: how requests get from one to another, and what proves that they are members.
+//! Communication between members: how requests get from one to another, and how members prove their membership.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::peer_http::PeerConnection;
 use crate::server::Error;
 use crate::target::Target;
 
-/// How requests are brought from member to member.
+/// The options and state of requests between members.
 #[derive(Debug)]
 pub struct Peers {
-    /// What members prove to each other that they know, instead of what the settings say.
+    /// The secret that members prove to each other, instead of the one in the settings.
     pub token: Option<Token>,
-    /// How members' certificates are judged, and which one they are shown.
+    /// The client configuration for members: how their certificates are verified, and which one is presented.
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// How the certificates are judged that members show here.
+    /// Verifies the certificates that members present here.
     pub(crate) members: Option<Arc<dyn ClientCertVerifier>>,
-    /// The worker beside, for what is not answered here.
+    /// The local worker, for requests that this sidecar does not answer.
     pub(crate) forward_to: Option<Target>,
-    /// How many are on their way at a time.
+    /// Permits for outgoing requests.
     pub(crate) turns: Semaphore,
-    /// How many are answered here at a time.
+    /// Permits for incoming requests.
     pub(crate) answers: Semaphore,
-    /// Where the next search for any member begins.
+    /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
-    /// Connections to members, and to the worker beside.
+    /// Connections to members and to the local worker.
     pub(crate) connection_pool: ConnectionPool<PeerConnection>,
 }
 
@@ -54,38 +54,39 @@ impl Default for Peers {
 }
 
 impl Peers {
-    /// Members that speak TLS are believed if one of the certificates in this PEM file has signed theirs.
+    /// Trusts members with TLS if their certificate is signed by one of the certificates in this PEM file.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if there is none in it.
+    /// [`Error::Options`] if the file contains none.
     pub fn trust(&mut self, file: &Path) -> Result<(), Error> {
         self.tls = Some(Signers::from_file(file)?.client(None)?);
         Ok(())
     }
 
-    /// The same, and both sides show a certificate: this one its `own`, and whoever brings a request here one that the same have signed. Whom they sign a
-    /// certificate for clients is a member by that, so they sign for nobody else.
+    /// The same with mutual TLS: this sidecar presents its `own` certificate, and a member that sends a request here must present one
+    /// signed by the same CAs. Every client certificate of these CAs makes its owner a member, so they must sign for nothing else.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if one of the files is not what it is to be.
+    /// [`Error::Options`] if one of the files is not usable.
     pub fn trust_mutually(&mut self, file: &Path, own: &Tls) -> Result<(), Error> {
         let signers = Signers::from_file(file)?;
         (self.tls, self.members) = (Some(signers.client(Some(own))?), Some(signers.judge()?));
         Ok(())
     }
 
-    /// Whether members show certificates here.
+    /// Whether members must present certificates here.
     pub(crate) const fn is_mutual(&self) -> bool {
         self.members.is_some()
     }
 
-    /// What this sidecar does not answer itself is asked of the worker at this address of the same machine, such as `http://127.0.0.1:8000/hooks`.
+    /// Forwards requests that this sidecar does not answer itself to the worker at this address on the same machine, such as
+    /// `http://127.0.0.1:8000/hooks`.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] if it is another machine's, or none.
+    /// [`Error::Options`] if the address is invalid or on another machine.
     pub fn forward_to(&mut self, address: &str) -> Result<(), Error> {
         let refused = || Error::Options("the worker beside is at an address of this machine, such as http://127.0.0.1:8000".into());
         self.forward_to = Some(Target::parse(address).filter(Target::is_beside).ok_or_else(refused)?);

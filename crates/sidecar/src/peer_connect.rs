@@ -1,4 +1,4 @@
-//! A new connection to whoever is asked: only to addresses that are allowed, and with TLS where the address says so.
+//! Opens a connection to a member or the local worker: only to allowed addresses, and with TLS if the address requires it.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use crate::peer_config::Peers;
 use crate::peer_http::PeerConnection;
 use crate::target::Target;
 
-/// How long a name may take to be found, a connection to be there, and TLS to be agreed on, each.
+/// The timeout of each step: name resolution, connecting, and the TLS handshake.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MOST: usize = 4;
 
-/// A new connection, with TLS where the target says so.
+/// A new connection, with TLS if the target requires it.
 pub(crate) async fn opened(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<PeerConnection, DialError> {
     let (stream, address) = connect(whom, target, method).await?;
     let opened = match whom {
@@ -34,7 +34,7 @@ pub(crate) async fn opened(whom: &DialTarget<'_>, target: &Target, method: Metho
     opened.map_err(|error| broken(address, &error))
 }
 
-/// A connection to the first of its addresses that is allowed and there.
+/// A TCP connection to the first of its addresses that is allowed and reachable.
 async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<(TcpStream, SocketAddr), DialError> {
     let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
     let addresses = match found {
@@ -63,8 +63,8 @@ async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Resu
     Err(failed)
 }
 
-/// Has the connection end when nobody takes what is sent for so long: the machine has vanished, and what is read can be asked for again over another
-/// connection. An action is waited for, since nobody could tell whether it was done.
+/// Ends the connection when the other side acknowledges nothing for this long, because its machine has vanished. A read can be repeated
+/// over another connection. An action is waited for, because it would be unknown whether it was done.
 fn gives_up_soon(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(CONNECT_WITHIN));
@@ -81,17 +81,17 @@ async fn secured(
     let agreed = timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await;
     match agreed {
         Ok(Ok(stream)) => Ok(stream),
-        // A certificate that is not the right one is nobody we talk to.
+        // The certificate is invalid or belongs to another host.
         Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{}: {error}", target.host))),
         Ok(Err(error)) => Err(DialError::Broken(format!("{}: {error}", target.host))),
         Err(_) => Err(DialError::Nobody(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
     }
 }
 
-/// With what is below it: of TLS the error itself says nothing.
+/// Includes the underlying cause, because the error itself says nothing of TLS.
 pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> DialError {
     let causes = || std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    // By the time this is heard our side of TLS has agreed already, and theirs has not, so that nothing was asked there.
+    // In TLS 1.3 our side finishes the handshake before the other side's refusal arrives, so the request was not handled there.
     if let Some(alert) = causes().filter_map(|cause| cause.downcast_ref()).find_map(of_certificate) {
         return DialError::Barred(format!(
             "{address} does not take the certificate that it is shown ({alert:?}): start this sidecar with --peer-cert, signed by whom it trusts"
@@ -104,7 +104,7 @@ pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> DialError {
     DialError::Broken(format!("{address}: {error}{cause}"))
 }
 
-/// What the other side has against our certificate, if that is it (RFC 8446, section 6.2).
+/// The other side's alert about our certificate, if there is one (RFC 8446, section 6.2).
 fn of_certificate(error: &std::io::Error) -> Option<AlertDescription> {
     let Some(rustls::Error::AlertReceived(alert)) = error.get_ref()?.downcast_ref() else { return None };
     let is_it = matches!(

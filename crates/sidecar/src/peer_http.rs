@@ -1,4 +1,4 @@
-//! One request and its answer on a connection: with nothing of the caller's but what is asked, and within limits.
+//! One request and its answer on a connection, with limits. Only the necessary parts of the caller's request are sent.
 
 use std::net::SocketAddr;
 
@@ -25,12 +25,12 @@ use crate::target::Target;
 /// The most bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// A connection on which one request at a time can be sent. It ends when it is dropped.
+/// A connection for one request at a time. It closes on drop.
 #[derive(Debug)]
 pub(crate) struct PeerConnection {
     sender: SendRequest<Body>,
     address: SocketAddr,
-    /// The member that is there, where it has proven that.
+    /// The member at the other end, if it has proven itself.
     pub(crate) known: Option<ProvenPeer>,
     _connection: AbortOnDropHandle<hyper::Result<()>>,
 }
@@ -42,17 +42,17 @@ impl PeerConnection {
         Ok(Self { sender, address, known: None, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
     }
 
-    /// Who is at the other end.
+    /// The address of the other end.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether the other side has not closed it, as far as is known.
+    /// Whether the connection is open, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
     }
 
-    /// Whether that is the known member's answer to the last request; anything is where there is nothing to prove.
+    /// Whether the known member proves this answer to the last request; always true if no proof is required.
     fn is_its_answer(&self, head: &Parts, body: &[u8]) -> bool {
         let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         self.known.as_ref().is_none_or(|known| {
@@ -61,14 +61,14 @@ impl PeerConnection {
         })
     }
 
-    /// The answer's head; an error if the connection breaks before.
+    /// Sends the request and returns the answer's head; an error if the connection breaks before.
     pub(crate) async fn send(&mut self, request: hyper::Request<Body>) -> hyper::Result<hyper::Response<Answering>> {
         self.sender.ready().await?;
         self.sender.send_request(request).await
     }
 }
 
-/// What has let a request in, or has not.
+/// What admitted the request, according to the answer.
 #[derive(Debug, PartialEq, Eq)]
 enum AdmittedBy {
     Member,
@@ -88,7 +88,7 @@ impl AdmittedBy {
     }
 }
 
-/// The answer, and whether it has come to its end, so that the next one can be asked for.
+/// The answer, and whether it was read to its end, so that the connection can be reused.
 pub(crate) async fn taken_in(
     whom: &DialTarget<'_>,
     response: hyper::Response<Answering>,
@@ -99,7 +99,7 @@ pub(crate) async fn taken_in(
     let address = connection.address;
     let status = head.status.as_u16();
     let by = AdmittedBy::of(whom, &head);
-    // What a stranger says is nothing to wait for, unless a member was there and may have done something.
+    // An answer without a proof is not read, unless a member was there and may have handled the request.
     if by == AdmittedBy::Stranger && connection.known.is_none() {
         return (Err(DialError::Nobody(format!("{address}: who is there is no member of the group"))), false);
     }
@@ -135,7 +135,7 @@ async fn whole(whom: &DialTarget<'_>, body: Answering, address: SocketAddr) -> R
     Ok(bytes)
 }
 
-/// Of a request by a name that is none of the other side's.
+/// The error for a request whose host name the other side does not accept.
 pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> DialError {
     DialError::Barred(format!(
         "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
@@ -143,7 +143,7 @@ pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> 
     ))
 }
 
-/// Of a request that the member did not let in, so that nothing was handled.
+/// The error for a request that the member did not admit, so that it was not handled.
 pub(crate) fn refusal(status: u16, address: SocketAddr) -> DialError {
     match status {
         421 | 503 => DialError::Nobody(format!("{address}: another member is there now, or it is stopping")),
@@ -155,8 +155,8 @@ pub(crate) fn refusal(status: u16, address: SocketAddr) -> DialError {
     }
 }
 
-/// The request as it is sent: its method, path and body, the body's type, its proof, and, where traces are exported, the span in which it is made. Nothing
-/// else that the caller has sent.
+/// The request to send: its method, path and body, the body's type, its proof, and, if traces are exported, the current span. No other
+/// part of the caller's request is sent.
 pub(crate) fn asked(
     whom: &DialTarget<'_>,
     connection: &mut PeerConnection,

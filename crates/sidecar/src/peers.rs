@@ -1,4 +1,4 @@
-//! Requests from other members to this one, and what it answers: the worker's own handlers, `status`, and whatever the worker beside answers.
+//! Requests from other members to this one: answered by the worker's own handlers, by `status`, or by the local worker.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ use crate::forward::FORWARDS_MOST;
 use crate::options::Token;
 use crate::problem::{Problem, Result};
 
-/// What the paths of members' requests begin with.
+/// The prefix of paths for members' requests.
 pub(crate) const PEERS: &str = "/v1/peers/";
 
-/// What comes from a member: what it is was judged once, at the gate.
+/// A message from a member. It is checked once, at the gate.
 #[derive(Clone)]
 enum PeerMessage {
-    /// It wants to know whether this is the member that it calls.
+    /// The member checks whether this is the member that it calls.
     Greeting(Greeting),
     Request(PeerRequest),
 }
 
-/// A request for a member here: for whom, at which path, how, and proven where there is a token.
+/// A request for a member here: the member, the path, the method, and the proof if there is a token.
 #[derive(Clone)]
 struct PeerRequest {
     joined: Arc<ServedGroup>,
@@ -44,11 +44,11 @@ struct PeerRequest {
     proven: Option<ProvenHead>,
 }
 
-/// The judgement, among a request's extensions.
+/// A request extension with the result of the check.
 #[derive(Clone)]
 struct PeerVerdict(Result<PeerMessage>);
 
-/// Whether a request comes from a member. Asked once of each: what it proves is used up by that.
+/// Whether a request comes from a member. Call it once for each request, because it uses up the proof.
 pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
     let judged = let_in(app, head);
     let is_member = judged.is_ok();
@@ -56,7 +56,7 @@ pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
     is_member
 }
 
-/// A request that a member has brought here.
+/// Handles a request from a member.
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let PeerVerdict(judged) = head.extensions.remove().unwrap_or_else(|| PeerVerdict(Err(Problem::unproven(ProofRefusal::NotRight))));
@@ -86,7 +86,7 @@ async fn answer_to(app: &App, asked: &PeerRequest, head: &Parts, body: Body) -> 
     if !is_path(&asked.path) {
         return Err(no_path());
     }
-    // The room that its body takes is taken until it is answered.
+    // The memory of the body stays reserved until the request is answered.
     let (request, _room) = requested(app, head, body, asked.method).await?;
     if asked.proven.as_ref().is_some_and(|proven| !proven.has_body(&request.body)) {
         return Err(Problem::bad_request("the body is not the one that was proven"));
@@ -94,7 +94,7 @@ async fn answer_to(app: &App, asked: &PeerRequest, head: &Parts, body: Body) -> 
     answer_here(app, &asked.joined, &asked.path, request).await
 }
 
-/// What it is, if it is for a member here and comes from one.
+/// The message, if it is for a member here and comes from a member.
 fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(Problem::forbidden("only members of the group are answered here; ask for …/instances/ or …/any/"));
@@ -109,7 +109,7 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     if is_mutual && head.extensions.get::<VerifiedClient>().is_none() {
         return Err(Problem::forbidden("members show a certificate here: start theirs with --peer-cert and --peer-key"));
     }
-    // No token is taken: an older version that sends one is refused, and the token should be changed.
+    // A token is never accepted: an older version that sends one is refused, and that token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
         return Err(Problem::unproven(ProofRefusal::OtherVersion));
     }
@@ -129,7 +129,7 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     }
 }
 
-/// What the head proves, on its connection.
+/// The proof of the head, on its connection.
 fn proven(head: &Parts) -> Option<ProvenHead> {
     let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
     let asked = proven::RequestParts {
@@ -151,7 +151,7 @@ fn greeted(greeting: &Greeting) -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-/// An answer to a member, with its proof where the request was proven.
+/// The answer to a member, with a proof if the request had one.
 fn said(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response {
     let prove = |proven: &ProvenHead| {
         let kind = content_type(&answer);
@@ -167,7 +167,7 @@ fn said(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
     response
 }
 
-/// What members prove that they know: as the command line has it, or else the settings.
+/// The members' secret: from the command line, or else from the settings.
 pub(crate) fn token(app: &App, joined: &ServedGroup) -> Option<Token> {
     let set = || joined.service.peers().token.as_ref().map(|token| Token::of(token.expose_secret().as_bytes()));
     app.peers.token.clone().or_else(set)
@@ -187,7 +187,7 @@ pub(crate) fn no_path() -> Problem {
     )
 }
 
-/// What is handed over of a request: method, query, the body and its type; and the room that the body takes.
+/// The request to forward (method, query, the body and its type), and the memory reserved for the body.
 pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Method) -> Result<(requests::Request, Room)> {
     let query = head.uri.query();
     if query.is_some_and(|query| query.len() > requests::QUERY_BYTES_MAX) {
@@ -200,13 +200,13 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
     request.query = query.map(str::to_owned);
     request.content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let body::BufferedBody { bytes, room } = body::whole(body, &app.limits, &app.bodies).await?;
-    // Once it is brought somewhere, it is too late to give it up.
+    // A request that is being forwarded can no longer be dropped.
     room.is_whole();
     request.body = bytes;
     Ok((request, room))
 }
 
-/// What this member answers, to so many at a time.
+/// Answers as this member, with a limit on concurrent requests.
 pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, request: requests::Request) -> Result<Answer> {
     let busy = |_| Problem::too_many(format!("{FORWARDS_MOST} requests are answered here at a time, and no more"));
     let _turn = app.peers.answers.try_acquire().map_err(busy)?;
@@ -230,7 +230,7 @@ async fn answered(app: &App, joined: &ServedGroup, path: &str, request: requests
     }
 }
 
-/// An answer as it goes out. Whatever it is, in a browser it is nothing of this sidecar's.
+/// The HTTP answer. Its headers prevent a browser from treating it as a page of this sidecar.
 pub(crate) fn sent(answer: Answer) -> Response {
     let kind = content_type(&answer);
     let mut response = (status_of(&answer), answer.body).into_response();

@@ -1,4 +1,4 @@
-//! What would move if members joined or left.
+//! Predicts what would move if members joined or left.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ pub(crate) struct Evenness {
     least: f64,
 }
 
-/// The most members that may join or leave in one question.
+/// The most members that may join or leave in one request.
 const CHANGES_MOST: usize = 1_000;
 
 type MemberWeights = Vec<(InstanceId, Weight)>;
@@ -92,14 +92,14 @@ type MemberWeights = Vec<(InstanceId, Weight)>;
 pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<PlanResponse>> {
     let (parts, body) = request.into_parts();
     let body::BufferedBody { bytes, room } = body::said_json(&parts.headers, body, &app.limits, &app.bodies).await?;
-    // Not before, or who begins many and ends none would take the turns of others.
+    // Not earlier, because unfinished requests would use up the rate.
     app.spend()?;
     let (params, before) = match joined.placed()? {
         Some(ViewPlacement::Slots(owners)) => (*owners.params(), owners.members().to_vec()),
         Some(ViewPlacement::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
         None => (joined.service.policy().placement, Vec::new()),
     };
-    // Also what is asked is read when it is its turn: it may take many times the room that it takes as text.
+    // The request is parsed on this thread too: it may take many times the memory of its text.
     let work = move || {
         let wanted = body::parsed(&bytes)?;
         drop(bytes);

@@ -1,4 +1,4 @@
-//! What went wrong, as RFC 9457 has it.
+//! Errors in the format of RFC 9457.
 
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -57,13 +57,13 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "This may not be done here", detail)
     }
 
-    /// A request of a member that has not proven itself.
+    /// A request of a member without a valid proof.
     pub(crate) fn unproven(why: ProofRefusal) -> Self {
         let (kind, title) = why.title();
         Self::new(StatusCode::from_u16(why.status()).unwrap_or(StatusCode::UNAUTHORIZED), kind, title, why.detail())
     }
 
-    /// To a member that wants this one to prove itself.
+    /// The answer to a member that asks for a proof although this one has no token.
     pub(crate) fn no_peer_token() -> Self {
         let detail = "no peer token is set here, so there is nothing to prove: --peer-token-file, peer_token_file";
         Self::forbidden(detail).with(HeaderName::from_static(PROOF_HEADER), NO_TOKEN)

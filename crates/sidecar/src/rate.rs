@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// A bucket that fills at a steady rate and holds two seconds' worth.
+/// A bucket that fills at a steady rate and holds as much as two seconds add.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     per_second: f64,
@@ -16,7 +16,7 @@ impl RateLimiter {
         Self { per_second, bucket: Mutex::new((per_second * 2.0, Instant::now())) }
     }
 
-    /// Whether one more may pass now.
+    /// Takes one token; `false` if the bucket is empty.
     pub(crate) fn passes(&self) -> bool {
         self.passes_at(Instant::now())
     }

@@ -1,5 +1,5 @@
-//! A few paths that whoever can connect may read: probes and metrics of a program that is no sidecar. Nothing here can change anything. Hosts and origins
-//! are looked at as in a sidecar, and who is idle for longest makes room, so that nobody keeps the probes out.
+//! Read-only paths for any client that can connect: probes and metrics of a program that is not a sidecar. Hosts and origins are checked
+//! as in a sidecar, and the longest idle connection makes room for a new one, so that probes always get through.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use crate::options::Limits;
 use crate::page::guard;
 use crate::problem::{Problem, Result};
 
-/// Connections at a time, beside those that are kept for probes.
+/// The most connections at a time, besides those reserved for probes.
 const CONNECTIONS: usize = 32;
-/// How long a request's head may take, and a connection be idle.
+/// The timeout of a request's head, and of an idle connection.
 const HEAD_WITHIN: Duration = Duration::from_secs(3);
-/// How long a client may take nothing of what it is sent.
+/// How long a client may receive nothing of its answer.
 const STALL: Duration = Duration::from_secs(5);
 
-/// What is read at a path.
+/// The content of a path.
 #[derive(Debug)]
 pub struct Reading {
-    /// The HTTP status: 200, or 503 where that is bad news.
+    /// The HTTP status: 200, or 503 for a failure.
     pub status: u16,
-    /// The type of the text.
+    /// The content type of the text.
     pub content_type: &'static str,
-    /// What is told.
+    /// The text.
     pub text: String,
 }
 
-/// Paths, each with what tells how it stands there now. That must not take long.
+/// Paths, each with a function that returns its present content and must be fast.
 pub type Readings = Vec<(&'static str, Box<dyn Fn() -> Reading + Send + Sync>)>;
 
-/// Answers `GET` and `HEAD` at these paths, of which `/livez` and `/readyz` are answered however many others are busy, until it is dropped. `hosts` are names
-/// and addresses by which it may be called, beside the address it is reached at, and `localhost` on loopback.
+/// Answers `GET` and `HEAD` at these paths until it is dropped; `/livez` and `/readyz` are answered even if all other connections are
+/// busy. `hosts` are names and addresses by which it may be called, besides its own address and, on loopback, `localhost`.
 pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings: Readings) {
     let told = Arc::new((hosts, readings, LogThrottle::default()));
     let answer = move |request: Request| {

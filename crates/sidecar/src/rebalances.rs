@@ -1,4 +1,4 @@
-//! What has moved, and what moves: the history, and server-sent events that resume.
+//! The rebalances so far, and new ones as server-sent events that can be resumed.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::app::{App, FOLLOWERS_MOST, PolicyPath, ServedGroup};
 use crate::history::{Cursor, NewEvents, RebalanceList};
 use crate::problem::{Problem, Result};
 
-/// How often a stream says something when nothing happens, so that both sides notice when the other one is gone.
+/// The interval of keep-alive lines in a stream, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(3);
 
 /// What has moved, and, as server-sent events, what moves.
@@ -70,10 +70,10 @@ struct EventFollower {
 }
 
 impl EventFollower {
-    /// What is to be said next; `None` once nothing happens any more.
+    /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            // At once, so that the client knows that it is heard.
+            // Sent at once, so that the client knows that the stream works.
             return Some(": following\nretry: 1000\n\n".into());
         }
         loop {

@@ -1,4 +1,4 @@
-//! A sidecar from its start to its end: two runtimes, and the routes.
+//! The life of a sidecar: two runtimes, and the routes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,40 +29,40 @@ use crate::problem::Problem;
 use crate::target::Target;
 use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
-/// Why a sidecar does not start or ends.
+/// Why a sidecar failed to start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option that is not allowed.
+    /// An invalid option.
     #[error("{0}")]
     Options(String),
-    /// A file that it needs.
+    /// A required file cannot be read.
     #[error("cannot read {}: {}", .0.display(), .1)]
     File(PathBuf, #[source] io::Error),
-    /// The address where it is to listen.
+    /// The address to listen on cannot be used.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, #[source] io::Error),
-    /// The system gives it no threads.
+    /// The system provides no thread.
     #[error("cannot start its threads: {0}")]
     Threads(#[source] io::Error),
-    /// The library or the backend.
+    /// An error of the library or the backend.
     #[error(transparent)]
     Sharding(#[from] shardwise::Error),
 }
 
-/// A process beside a worker: joins groups in its name and answers for it over HTTP.
+/// A process beside a worker: it joins groups on the worker's behalf and answers for it over HTTP.
 pub struct Sidecar {
     app: Arc<App>,
     listener: std::net::TcpListener,
     tls: Option<TlsAcceptor>,
-    /// One thread for everything that keeps ownership: no client can keep it busy.
+    /// One thread for everything that keeps ownership, so that clients cannot delay it.
     renewals: Runtime,
     clients: Runtime,
     address: SocketAddr,
 }
 
 impl Sidecar {
-    /// Listens, and makes the services of these policies. Contacts no backend.
+    /// Listens, and creates the services of these policies. Contacts no backend.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Sidecar {
             return Err(Error::Options(format!("policy {both} is given twice, to join (--policy) and to observe (--observe): drop one")));
         }
         let joined = |(name, only_observes): (&String, bool)| {
-            // One that is only observed is never registered, and may be that of an outbox, which no worker for keys joins.
+            // A policy that is only observed is never registered. It may belong to an outbox, whose group no worker for keys joins.
             let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
             let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
@@ -91,9 +91,9 @@ impl Sidecar {
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
         options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
         for (name, joined) in policies.iter().filter(|(_, joined)| !joined.only_observes) {
-            // Where nobody can know where it is, it goes on without being asked by others.
+            // If this sidecar's address cannot be determined, it runs without requests from other members.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
-                // By that name the others call it, and the operator chose it.
+                // The other members call it by that name, which the operator chose.
                 Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(Target::into_host)),
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
@@ -105,16 +105,16 @@ impl Sidecar {
         Ok(Self { app, listener, tls, renewals, clients, address })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves, joins, calls `ready`, and leaves the groups when `shutdown` ends. Clients are answered from the first moment to the last.
+    /// Serves, joins, calls `ready`, and leaves the groups when `shutdown` resolves. Clients are answered from the beginning to the end.
     ///
     /// # Errors
     ///
-    /// Why a group could not be joined, or `ready` failed.
+    /// If a group could not be joined, or `ready` failed.
     pub fn run<E: From<Error>>(self, ready: impl FnOnce() -> Result<(), E>, shutdown: impl Future<Output = ()>) -> Result<(), E> {
         let Self { app, listener, tls, renewals, clients, address: _ } = self;
         let stop = CancellationToken::new();
@@ -141,7 +141,7 @@ impl Sidecar {
             result
         });
         stop.cancel();
-        // It ends within its farewell.
+        // It ends within its own time limit.
         let _ = clients.block_on(server);
         clients.shutdown_background();
         renewals.shutdown_background();
@@ -149,7 +149,7 @@ impl Sidecar {
     }
 }
 
-/// Joins all groups at a time, but for those that are only observed, and begins to watch each.
+/// Joins all groups concurrently, except those that are only observed, and begins to watch each.
 async fn join(app: &Arc<App>) -> Result<(), Error> {
     let mut joining = JoinSet::new();
     for (name, joined) in &app.policies {
@@ -183,12 +183,12 @@ async fn join(app: &Arc<App>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows a group and what happens in it, once the backend answers.
+/// Shows a group and its changes, once the backend answers.
 async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup>) -> Result<(), Error> {
     let observer = loop {
         match factory.observe(&name).await {
             Ok(observer) => break observer,
-            // Each try takes a TTL, and the observer has logged why.
+            // Each attempt takes a TTL, and the observer has logged the reason.
             Err(error) if error.is_retryable() => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! Who owns which slot, and which policies there are: what a picture of the group is drawn from.
+//! The owner of each slot, and the policies: the data for a picture of the group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -97,11 +97,11 @@ pub(crate) struct WeightedMember {
 )]
 pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Slots>> {
     app.spend()?;
-    // In this order: where the view is newer than the placement, whoever compares asks once more.
+    // In this order: if the view is newer than the placement, a client that compares them asks again.
     let observer = joined.observer()?;
     let (placed, hint) = match observer.placed() {
         Ok(placed) => (placed, None),
-        // The members are shown all the same, and whoever looks learns why.
+        // The members are still shown, with the reason why the owners are not.
         Err(error) if matches!(error.kind(), ErrorKind::OtherPolicy | ErrorKind::Settings) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
@@ -129,7 +129,7 @@ impl Slots {
     }
 }
 
-/// `None` where no slot has an owner.
+/// `None` if no slot has an owner.
 fn places(owners: &SlotOwners) -> Option<Vec<usize>> {
     let places: HashMap<_, _> = owners.members().iter().enumerate().map(|(place, (id, _))| (id, place)).collect();
     (0..owners.params().slots).map(|slot| owners.owner_of_slot(slot).and_then(|id| places.get(id)).copied()).collect()

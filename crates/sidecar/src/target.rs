@@ -1,4 +1,4 @@
-//! Where another member or the worker beside is: an address, taken apart and found to be one.
+//! The parsed and checked address of another member or of the local worker.
 
 use std::net::IpAddr;
 
@@ -6,18 +6,18 @@ use axum::http::uri::{Authority, Uri};
 
 use crate::gate::port_of;
 
-/// An address as a member's record has it, or as the worker beside was named.
+/// An address from a member's record, or of the local worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) tls: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// What stands in front of every path.
+    /// The prefix of every path.
     pub(crate) prefix: String,
 }
 
 impl Target {
-    /// The address without user, query and fragment; `None` if it is none.
+    /// Parses the address without user, query and fragment; `None` if it is invalid.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
         let tls = match uri.scheme_str()? {
@@ -34,12 +34,12 @@ impl Target {
         Some(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 
-    /// The address in a member's record: the path that is called is ours to say, so there is none in it.
+    /// The address in a member's record. It contains no path, because this side determines the path.
     pub(crate) fn of_member(text: &str) -> Option<Self> {
         Self::parse(text).filter(|target| target.prefix.is_empty())
     }
 
-    /// Host and port, as whoever is there knows itself.
+    /// Host and port, for the header `host`.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
@@ -48,7 +48,7 @@ impl Target {
         self.host
     }
 
-    /// Whether it is this machine, said by address or as `localhost`, without TLS.
+    /// Whether the address is on this machine, as a loopback address or `localhost`, without TLS.
     pub(crate) fn is_beside(&self) -> bool {
         !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long the client may go on sending after the last answer.
+/// How long the client may continue to send after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// What is thrown away at a time.
+/// The number of bytes discarded at a time.
 const SCRAP_BYTES: usize = 16 << 10;
 
 /// A stream with a limit on how long a write may make no progress.
@@ -28,7 +28,7 @@ impl<S> WriteTimeout<S> {
         Self { inner, stall, stalled: None, lingering: None }
     }
 
-    /// The result of a write; one that has waited for too long is an error.
+    /// The result of a write; an error if it made no progress for too long.
     fn watched<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.stalled = None;
@@ -67,8 +67,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         self.watched(context, result)
     }
 
-    /// Says that nothing more comes, and takes in what is still being sent for a while: to close with it unread would throw away on the other side
-    /// what was answered.
+    /// Closes the sending side, then reads and discards further input for a while: closing with unread input would make the other side
+    /// lose the answer.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             let result = Pin::new(&mut self.inner).poll_shutdown(context);
@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         }
         let this = &mut *self;
         let mut scrap = [0; SCRAP_BYTES];
-        // So many at a time that others get their turn.
+        // A limited number at a time, so that other tasks can run.
         for _ in 0..16 {
             if this.lingering.as_mut().is_none_or(|end| end.as_mut().poll(context).is_ready()) {
                 return Poll::Ready(Ok(()));

@@ -1,4 +1,4 @@
-//! `shardwise confirm-loss`: the operator's word that members which have vanished are gone for good.
+//! `shardwise confirm-loss`: the operator confirms that vanished members are gone for good.
 
 use clap::Args;
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub(crate) struct ConfirmLoss {
 #[derive(Serialize)]
 struct ConfirmLossReport<'a> {
     policy: &'a str,
-    /// How many members stood still and go on.
+    /// How many members waited for this confirmation and now continue.
     members: usize,
 }
 

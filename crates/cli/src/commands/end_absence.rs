@@ -1,4 +1,4 @@
-//! `shardwise end-absence`: the operator's word that a worker which has left for a while will not come back.
+//! `shardwise end-absence`: the operator confirms that a worker which has left for a while will not return.
 
 use clap::Args;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(crate) struct EndAbsence {
 struct EndAbsenceReport<'a> {
     policy: &'a str,
     instance_id: &'a str,
-    /// Whether somebody of that name was there.
+    /// Whether such an absence existed.
     ended: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which group a command is about, and under which id it joins.
+//! The group of a command, and the id under which it joins.
 
 use clap::Args;
 use shardwise::settings::Settings;
@@ -7,25 +7,25 @@ use shardwise::{InstanceId, PolicyName};
 use super::outbox_of;
 use crate::exit::{CliFailure, Code, Result};
 
-/// Names a policy where the command line does not.
+/// The variable with the policy, if the command line names none.
 const POLICY_VARIABLE: &str = "SHARDWISE_POLICY";
 
 /// The policy of a group.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArg {
-    // Without the backticks that a doc comment would need.
+    // A comment, because a doc comment would need backticks.
     #[arg(long, value_name = "NAME", help = "Use this policy [default: $SHARDWISE_POLICY, or the only one]")]
     policy: Option<String>,
 }
 
 impl PolicyArg {
-    /// The policy that is meant; whether the settings have it is for whoever uses it to say.
+    /// The policy to use; the caller checks whether the settings have it.
     pub(crate) fn of(&self, settings: &Settings) -> Result<String> {
         self.policy.clone().map_or_else(|| implied_policy(settings), Ok)
     }
 }
 
-/// The policy where none is named: that of the environment, else the only one of workers, else the only one.
+/// The default policy: that of the environment, else the only one for workers, else the only one.
 pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
     if let Some(name) = std::env::var_os(POLICY_VARIABLE).filter(|name| !name.is_empty()) {
         let name = name.to_string_lossy().into_owned();
@@ -55,7 +55,7 @@ pub(crate) struct IdArg {
 }
 
 impl IdArg {
-    /// Puts the id into the settings, if one is given.
+    /// Sets the id in the settings, if one is given.
     pub(crate) fn put(&self, settings: &mut Settings) -> Result<()> {
         if let Some(id) = &self.id {
             settings.instance.id = Some(InstanceId::new(id.as_str()).map_err(|error| usage(format!("--id {id:?}: {error}")))?);
@@ -63,13 +63,13 @@ impl IdArg {
         Ok(())
     }
 
-    /// A failure if an id is given for a command that joins nothing: it would be ignored in silence.
+    /// Fails if an id is given for a command that joins nothing, because it would be ignored silently.
     pub(crate) fn unused(&self) -> Result<()> {
         self.id.as_ref().map_or(Ok(()), |_| Err(usage("--id has no use here: this command observes and joins nothing".into())))
     }
 }
 
-/// The members that a shortened id may mean: their ids continue it after a `-`, `.`, `/` or `:`, or have it behind their last `/`.
+/// The members that a shortened id may mean: their ids continue it after a `-`, `.`, `/` or `:`, or end with it after their last `/`.
 pub(crate) fn meant_by<'a>(short: &str, known: impl IntoIterator<Item = &'a InstanceId>) -> Vec<&'a InstanceId> {
     let is_meant = |id: &&InstanceId| {
         let id = id.as_str();

@@ -1,4 +1,4 @@
-//! `shardwise init`: the first settings file.
+//! `shardwise init`: writes a first settings file.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,7 @@ use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
-/// Ten lines that make workers of one machine find each other.
+/// Ten lines with which workers on one machine find each other.
 const WORKERS: &str = r#"# The settings of shardwise. `shardwise settings --why` lists every key with its value and its use.
 [default.resilience.sharding.discovery]
 backend = "local" # one machine; "consul" and "etcd" are for several
@@ -25,7 +25,7 @@ path = "shardwise.db" # all workers of this machine open this file
 group_name = "custom-worker-service"
 "#;
 
-/// What an outbox needs beside them.
+/// The additional lines for an outbox.
 const OUTBOX: &str = r#"
 [default.resilience.sharding.policies.outbox_publishers]
 group_name = "outbox-publishers"
@@ -75,7 +75,7 @@ impl Init {
     }
 }
 
-/// Writes the file, which must not be there.
+/// Writes the file, which must not exist.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => CliFailure::new(

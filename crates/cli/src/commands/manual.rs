@@ -1,4 +1,4 @@
-//! `shardwise completions` and `shardwise man`: made from the command line's own description.
+//! `shardwise completions` and `shardwise man`, generated from the definition of the command line.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! One module a verb.
+//! One module for each verb.
 
 pub(crate) mod confirm_loss;
 pub(crate) mod demo;
@@ -51,12 +51,12 @@ pub(crate) fn run(args: Args) -> Result<Code> {
     }
 }
 
-/// The settings that the command line and the environment name.
+/// Loads the settings that the command line and the environment name.
 fn load_settings(common: &Common) -> Result<Settings> {
     Ok(load_with_outboxes(common)?.settings)
 }
 
-/// The same with the outboxes in them.
+/// The same, including the outboxes.
 fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     let mut options = LoadOptions::from_process();
     if let Some(file) = &common.settings {
@@ -68,20 +68,20 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     })
 }
 
-/// The settings file: that of the command line, that of the environment, or the usual one.
+/// The path of the settings file: from the command line, from the environment, or the default.
 fn settings_path(common: &Common) -> PathBuf {
     let of_environment = || std::env::var_os("SHARDWISE_SETTINGS").filter(|path| !path.is_empty()).map(PathBuf::from);
     common.settings.clone().or_else(of_environment).unwrap_or_else(|| "settings.toml".into())
 }
 
-/// The outbox whose publishers share the ring of this policy.
+/// The outbox whose publishers use this policy.
 fn outbox_of<'s>(settings: &'s Settings, policy: &str) -> Result<Option<&'s PolicyName>> {
     let mine = settings.policy(policy)?;
     let meets = |policy: &PolicyName| settings.policies.get(policy).is_some_and(|other| other.meets(mine));
     Ok(settings.outboxes.iter().find(|(_, policy)| meets(policy)).map(|(name, _)| name))
 }
 
-/// Refuses to join the ring of an outbox: its publishers alone share it, and a slot of anything else would never be published.
+/// Refuses to join the group of an outbox: only its publishers may share it, because another member's slots would never be published.
 fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
     outbox_of(settings, policy)?.map_or(Ok(()), |outbox| {
         let message = format!(
@@ -93,15 +93,15 @@ fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<(
     })
 }
 
-/// After how long a command that is waiting for its backend says so.
+/// A command that waits longer than this for its backend says so.
 const WAITS_QUIETLY: Duration = Duration::from_secs(2);
 
-/// What a command waits for that has to do with a policy's group.
+/// The description of a wait for a policy's group.
 fn waits_for(policy: &str) -> String {
     format!("the discovery backend of policy {policy:?}")
 }
 
-/// Does that work, and says on stderr if it has to wait.
+/// Runs `work`, and prints a note on stderr if it has to wait.
 async fn waiting<T>(what: String, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     if let Ok(done) = tokio::time::timeout(WAITS_QUIETLY, &mut work).await {
@@ -118,7 +118,7 @@ fn still_waiting(what: &str) {
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| CliFailure::io("start the runtime", &error))?;
     let result = runtime.block_on(work);
-    // A write to a pipe that nobody reads cannot be cancelled; the process must end all the same.
+    // A blocked write to a pipe cannot be cancelled, but the process must still end.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! `shardwise probe`: asks a process of ours whether it is well, for containers that have no other program.
+//! `shardwise probe`: checks the health of a shardwise process, for containers without another HTTP client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -50,7 +50,7 @@ impl Probe {
         Ok(if is_well { Code::Ok } else { Code::No })
     }
 
-    /// The status and what was said with it.
+    /// Returns the status and the text of the answer.
     fn ask(&self) -> std::io::Result<(u16, String)> {
         let end = Instant::now() + Duration::from_secs(self.within);
         let left = || end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut);

@@ -1,4 +1,4 @@
-//! `shardwise serve`: the sidecar.
+//! `shardwise serve`: runs the sidecar.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces go to $OTE
   shardwise serve --id worker-1
   shardwise serve --observe outbox_publishers --outbox orders")]
 pub(crate) struct Serve {
-    // Without the backticks that a doc comment would need.
+    // A comment, because a doc comment would need backticks.
     #[arg(long, value_name = "NAME", help = "Join these policies [default: $SHARDWISE_POLICY, or the only one]")]
     policy: Vec<String>,
     /// Show this policy, an outbox's too, without joining it; repeatable
@@ -102,7 +102,7 @@ impl Serve {
                 "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
             ));
         }
-        // Who only observes joins nothing unasked.
+        // With only --observe, no policy is joined by default.
         let is_implied = self.policy.is_empty() && self.observe.is_empty();
         let policies = if is_implied { vec![implied_policy(&loaded.settings)?] } else { self.policy.clone() };
         if policies.is_empty() {
@@ -127,7 +127,7 @@ impl Serve {
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
             output::json_line(&Ready { listening: address, tls, policies: &policies, observes: &self.observe, instance_id })?;
             supervisor.ready();
-            // On the thread of the renewals, so that a thread that hangs gives no sign.
+            // On the thread of the renewals, so that a hanging thread stops the notifications.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
             Ok::<_, CliFailure>(())
         };

@@ -1,4 +1,4 @@
-//! `shardwise settings`: what is in force, and where each value came from.
+//! `shardwise settings`: prints the effective settings and the origin of each value.
 
 use clap::Args;
 use shardwise::ShardingFactory;
@@ -20,7 +20,7 @@ impl SettingsArgs {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         if !settings.policies.is_empty() {
-            // What every other command would refuse, such as a backend that this program does not have. Nothing is contacted.
+            // Finds errors that every other command would report, such as a backend that this build lacks. Nothing is contacted.
             ShardingFactory::from_settings(settings.clone())?;
         }
         if common.format() == Format::Json {

@@ -1,4 +1,4 @@
-//! Carries exports to the collector: HTTP by the client that is there for Consul and webhooks anyway, on a thread of its own.
+//! Sends exports to the collector over HTTP, with the client that Consul and webhooks use too, on a separate thread.
 
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use super::export_config::TraceExportConfig;
 
-/// How much of an answer is read, so that its connection can be used again.
+/// The most bytes of an answer that are read, so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Carrier {
 impl Carrier {
     /// # Errors
     ///
-    /// If TLS cannot be used as it is asked for.
+    /// If the TLS options cannot be used.
     pub(super) fn new(asked: &TraceExportConfig, runtime: Handle) -> Result<Self, String> {
         let client = Client::builder()
             .tls_backend_preconfigured(tls(asked)?)
@@ -39,7 +39,7 @@ impl Carrier {
 #[async_trait]
 impl HttpClient for Carrier {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The thread that waits here is none of the runtime's.
+        // The waiting thread does not belong to the runtime.
         self.runtime.spawn(sent(self.client.clone(), request)).await?
     }
 }
@@ -57,11 +57,11 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
     {
         read += piece.len();
     }
-    // What it says of single spans nobody could act upon.
+    // The collector's remarks on single spans are dropped, because nobody could act on them.
     Ok(told.body(Bytes::new())?)
 }
 
-/// Without TLS it trusts no CA, since reqwest wants a configuration in any case.
+/// Without TLS it trusts no CA; reqwest requires a configuration in any case.
 fn tls(asked: &TraceExportConfig) -> Result<ClientConfig, String> {
     let trust = if asked.endpoint.scheme() == "https" { SystemTrust::Required } else { SystemTrust::Unused };
     TlsFiles { ca: asked.ca.clone(), identity: None }.client_config(trust).map_err(|error| format!("TLS to the collector: {error}"))

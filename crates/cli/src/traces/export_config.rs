@@ -1,4 +1,4 @@
-//! What the environment says about traces: the variables that OpenTelemetry has for every program, and one of ours.
+//! The trace options from the environment: OpenTelemetry's standard variables, and one of ours.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use tracing::level_filters::LevelFilter;
 
 use super::endpoint::TraceEndpoint;
 
-/// How long a request may take unless that is set, and at most.
+/// The default and longest timeout of a request.
 const WITHIN: Duration = Duration::from_secs(10);
 const WITHIN_MOST: Duration = Duration::from_mins(1);
 
 /// What to export, and where to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TraceExportConfig {
-    /// The whole address.
+    /// The complete address.
     pub(super) endpoint: Url,
-    /// How long a request may take, and until when it may be repeated.
+    /// The timeout of a request, including its retries.
     pub(super) within: Duration,
-    /// The CA that must have signed the collector's certificate; without it those this machine trusts.
+    /// The CA that must have signed the collector's certificate; without it the machine's trusted CAs.
     pub(super) ca: Option<PathBuf>,
     pub(super) level: LevelFilter,
 }
@@ -27,9 +27,9 @@ pub(super) struct TraceExportConfig {
 impl TraceExportConfig {
     /// # Errors
     ///
-    /// Which variable is wrong. An endpoint is not repeated: it may hold a password.
+    /// Which variable is wrong. The endpoint is not repeated, because it may contain a password.
     pub(super) fn of(endpoint: &TraceEndpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
-        // One that is empty counts as none.
+        // An empty variable counts as not set.
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let either = |name: &str| {
             let [own, general] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"].map(|start| format!("{start}{name}"));

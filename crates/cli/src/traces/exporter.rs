@@ -1,5 +1,5 @@
-//! What stands around OpenTelemetry's own exporter: a bound that counts what it turns away, and a word in the log when the collector is gone and when it is
-//! back.
+//! Wraps OpenTelemetry's exporter: bounds the queue, counts dropped spans, and logs when the collector becomes unreachable and reachable
+//! again.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,17 +12,17 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 
 const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
-/// So many spans wait unless that is set, and at most.
+/// The default and largest number of queued spans.
 const QUEUED_MOST: usize = 2_048;
 const QUEUED_BOUND: usize = 65_536;
 const INSTANCE_ID: &str = "service.instance.id";
 
-/// The instance as which this process has joined.
+/// The instance id under which this process has joined.
 static INSTANCE: OnceLock<String> = OnceLock::new();
 
-/// Says as which instance this process joins, once that is known.
+/// Sets the instance id under which this process joins, once it is known.
 pub(crate) fn runs_as(instance_id: &str) {
-    // One process is one instance.
+    // A process has one instance id.
     let _ = INSTANCE.set(instance_id.to_owned());
 }
 
@@ -30,7 +30,7 @@ fn count(outcome: &'static str, spans: usize) {
     metrics::counter!("shardwise_traces_spans_total", "outcome" => outcome).increment(spans as u64);
 }
 
-/// Takes in so many spans and no more.
+/// Accepts a bounded number of spans.
 #[derive(Debug)]
 pub(super) struct BoundedProcessor {
     inner: BatchSpanProcessor,
@@ -39,7 +39,7 @@ pub(super) struct BoundedProcessor {
 }
 
 impl BoundedProcessor {
-    /// Before an exporter that takes off `queued` what it has begun to export.
+    /// Creates the processor for an exporter that reduces `queued` by the spans it has begun to export.
     pub(super) fn new<E: SpanExporter + 'static>(exporter: impl FnOnce(Arc<AtomicUsize>) -> E) -> Self {
         let set = std::env::var(QUEUE).ok().and_then(|value| value.parse().ok());
         let most = set.unwrap_or(QUEUED_MOST).clamp(1, QUEUED_BOUND);
@@ -56,7 +56,7 @@ impl SpanProcessor for BoundedProcessor {
     }
 
     fn on_end(&self, span: SpanData) {
-        // A look at which there was nothing: once a second for ever, and of no interest to anybody.
+        // A check that found nothing: it happens every second and is not worth exporting.
         if span.attributes.iter().any(|attribute| attribute.key.as_str() == "shardwise.idle" && attribute.value == Value::Bool(true)) {
             return;
         }
@@ -81,10 +81,10 @@ impl SpanProcessor for BoundedProcessor {
     }
 }
 
-/// Exports, counts, and tells.
+/// Exports, counts, and logs.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    /// Until the first export, because by then it is known who this is.
+    /// Created at the first export, because the instance id is known by then.
     made: Mutex<Option<Otlp>>,
     resource: Resource,
     ready: OnceLock<Option<Otlp>>,
@@ -112,7 +112,7 @@ impl Exporter {
         self.ready.get_or_init(ready).as_ref()
     }
 
-    /// The resource, with the instance unless the environment has named one.
+    /// The resource, with the instance id unless the environment sets one.
     fn named(&self) -> Resource {
         let attributes = self.resource.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
         let named = Resource::builder_empty().with_attributes(attributes);

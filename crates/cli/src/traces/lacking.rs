@@ -1,4 +1,4 @@
-//! In place of the export of traces, in a build without the feature `otel`: it never begins.
+//! Replaces the export of traces in a build without the feature `otel`: it never begins.
 
 use tracing_subscriber::layer::Identity;
 
@@ -10,7 +10,7 @@ pub(super) enum NoExport {}
 impl NoExport {
     /// # Errors
     ///
-    /// Always: what this build lacks.
+    /// Always: the message names the missing feature.
     pub(super) fn begin(_: &TraceEndpoint, _: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         Err(features::missing("otel").unwrap_or_default())
     }
@@ -24,5 +24,5 @@ impl NoExport {
     }
 }
 
-/// Only an export names the instance.
+/// Only an export needs the instance id.
 pub(crate) fn runs_as(_: &str) {}

@@ -1,4 +1,4 @@
-//! Traces over OTLP, where the variables of OpenTelemetry ask for them.
+//! Traces over OTLP, if OpenTelemetry's variables request them.
 
 #[cfg(feature = "otel")]
 mod carrier;
@@ -22,12 +22,12 @@ pub(crate) use self::lacking::runs_as;
 use self::otlp::RunningExport;
 use crate::output;
 
-/// What exports traces, if something does.
+/// The running export of traces, if there is one.
 pub(crate) struct TraceExport(Option<RunningExport>);
 
 impl TraceExport {
-    /// Starts the log, and traces beside it if the process is one that `serves` and the environment asks for them. What is wrong there is a line in the log:
-    /// the same variables are there for other programs too, and they must not keep a worker from starting.
+    /// Starts the log, and the export of traces if the process `serves` and the environment requests it. Wrong variables are only logged:
+    /// other programs use the same variables, and they must not keep a worker from starting.
     pub(crate) fn begin(serves: bool) -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let endpoint = if serves { endpoint::wanted(&variable) } else { None };
@@ -42,7 +42,7 @@ impl TraceExport {
         Self(running)
     }
 
-    /// Sends what there is, and waits for that a short while.
+    /// Sends the remaining spans, and waits for a short time.
     pub(crate) fn end(self) {
         if let Some(running) = self.0 {
             running.end();

@@ -1,5 +1,5 @@
-//! The export. Traces go out from a thread of their own, behind a queue that is bounded: a collector that is slow, hangs or is gone costs spans, which are
-//! counted, and nothing else.
+//! The export. Traces are sent from a separate thread through a bounded queue: a slow, hanging or unreachable collector causes dropped
+//! spans, which are counted, and nothing else.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use super::endpoint::TraceEndpoint;
 use super::export_config::TraceExportConfig;
 use super::exporter::{BoundedProcessor, Exporter};
 
-/// How long the end of the process waits for what is still to be sent.
+/// How long the end of the process waits for the remaining spans.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 pub(super) struct RunningExport {
     provider: SdkTracerProvider,
     level: LevelFilter,
-    /// Makes the requests.
+    /// The runtime of the requests.
     runtime: Runtime,
 }
 
@@ -46,7 +46,7 @@ impl RunningExport {
             .with_endpoint(asked.endpoint.as_str())
             .with_timeout(asked.within)
             .build()
-            // It may repeat the endpoint, which may hold a password.
+            // The error may repeat the endpoint, which may contain a password.
             .map_err(|_| "the variables of OpenTelemetry cannot be used together".to_owned())?;
         let processor = BoundedProcessor::new(|queued| Exporter::new(exporter, queued));
         let provider = SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build();
@@ -54,7 +54,7 @@ impl RunningExport {
         Ok(Self { provider, level: asked.level, runtime })
     }
 
-    /// Sends what there is, and waits for that a short while.
+    /// Sends the remaining spans, and waits for a short time.
     pub(super) fn end(self) {
         let Self { provider, runtime, .. } = self;
         if provider.shutdown_with_timeout(FAREWELL).is_err() {
@@ -63,7 +63,7 @@ impl RunningExport {
         runtime.shutdown_background();
     }
 
-    /// Takes our own spans and nothing else: what is logged within them may name an aggregate.
+    /// Exports only our own spans: log events within them may name an aggregate.
     pub(super) fn layer(&self) -> impl Layer<Registry> + Send + Sync + use<> {
         let level = self.level;
         let is_ours =
@@ -77,7 +77,7 @@ impl RunningExport {
     }
 }
 
-/// Who this is: what the environment says, and else the name and the version of this program.
+/// The resource: from the environment, or else the name and the version of this program.
 fn resource() -> Resource {
     let said = Resource::builder().build();
     let named = said.get(&Key::new("service.name")).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
@@ -92,12 +92,12 @@ fn resource() -> Resource {
     resource.build()
 }
 
-/// How spans are called elsewhere.
+/// Converts span ids to OpenTelemetry's format.
 struct SpanNames;
 
 impl trace::Traces for SpanNames {
     fn continues(&self, span: &Span, parent: TraceParent) {
-        // One that is not exported has no parent either.
+        // A span that is not exported has no parent either.
         let _ = span.set_parent(Context::new().with_remote_span_context(context(parent)));
     }
 

@@ -1,8 +1,8 @@
-//! What was written and what was delivered, and the verdict: nothing lost, nothing out of order. Pure bookkeeping.
+//! The written and delivered events, and the verdict: nothing lost, nothing out of order. Has no I/O.
 
 use std::collections::HashMap;
 
-/// Every event by its id, and how far each aggregate has come.
+/// Every event by its id, and the progress of each aggregate.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     events: HashMap<String, LedgerEvent>,
@@ -13,20 +13,20 @@ pub(super) struct Ledger {
     pub(super) repeated: u64,
     pub(super) repeated_late: u64,
     pub(super) out_of_order: u64,
-    /// Deliveries of events that nobody wrote; any is a failure of the demo itself.
+    /// Deliveries of unknown events; any is a failure of the demo itself.
     pub(super) unknown: u64,
 }
 
 #[derive(Debug)]
 struct LedgerEvent {
     aggregate: usize,
-    /// Its place in the aggregate by the order of writing, from 1.
+    /// The position in the aggregate by the order of writing, from 1.
     ordinal: u64,
     delivered: bool,
 }
 
 impl Ledger {
-    /// Notes an event, whose id is new, before it is committed.
+    /// Notes an event with a new id, before it is committed.
     pub(super) fn written(&mut self, id: &str, key: &str) {
         let next = self.progress.len();
         let aggregate = *self.aggregates.entry(key.to_owned()).or_insert(next);
@@ -64,7 +64,7 @@ impl Ledger {
         self.events() - self.delivered
     }
 
-    /// Whether everything came, in order, and nothing else came.
+    /// Whether every event arrived, in order, and nothing else arrived.
     pub(super) fn is_clean(&self) -> bool {
         self.lost() == 0 && self.out_of_order == 0 && self.unknown == 0
     }

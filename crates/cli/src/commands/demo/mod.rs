@@ -1,4 +1,4 @@
-//! `shardwise demo`: the main job before your eyes, and checked.
+//! `shardwise demo`: several publishers share an outbox while one is killed and one joins, and every delivery is checked.
 
 mod ledger;
 mod play;
@@ -80,7 +80,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Events a second, rounded down.
+/// Events per second, rounded down.
 fn rate(events: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(events) * 1_000_000_000 / time.as_nanos().max(1)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The course of the demo: three publishers share the outbox, one is killed, one joins, and everything is checked as it comes.
+//! The course of the demo: publishers share the outbox, one is killed, one joins, and every delivery is checked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::tail::FileTail;
 use super::writer::EventWriter;
 use crate::exit::{CliFailure, Code, Result};
 
-/// How often fence and file are looked at; also how exact the measured times are.
+/// How often the fence and the file are checked; also the precision of the measured times.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long anything may take that should take a TTL, beyond the TTL.
+/// The time limit, beyond the TTL, of anything that should take a TTL.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Play {
@@ -29,9 +29,9 @@ pub(super) struct Play {
     pub(super) show: DemoDisplay,
     pub(super) placement: PlacementParams,
     pub(super) ttl: Duration,
-    /// Who holds each slot by the fence, as last looked at.
+    /// The holder of each slot by the fence, at the last check.
     fence: Vec<Option<String>>,
-    /// Publishers by incarnation, kept beyond their death.
+    /// Publishers by incarnation, including dead ones.
     names: HashMap<String, String>,
     kill: FleetChange,
     join: FleetChange,
@@ -39,7 +39,7 @@ pub(super) struct Play {
     writing: bool,
 }
 
-/// A change of the fleet: not yet, begun with these slots waited for, or done.
+/// A change of the fleet: not begun, begun and waiting for these slots, or done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum FleetChange {
     Ahead,
@@ -47,7 +47,7 @@ enum FleetChange {
     Done(Duration),
 }
 
-/// What was measured.
+/// The measured times.
 pub(super) struct DemoTimings {
     pub(super) takeover: Duration,
     pub(super) handover: Duration,
@@ -70,14 +70,14 @@ impl Play {
         Self { stage, store, writer, ledger, tail, show, placement, ttl, fence, names, kill, join, started, writing }
     }
 
-    /// Runs it all; the workers have stopped when it returns.
+    /// Runs the demo; the workers have stopped when it returns.
     pub(super) async fn run(&mut self, workers: usize, shutdown: &CancellationToken) -> Result<DemoTimings> {
         for _ in 0..workers {
             let name = self.stage.start_worker()?;
             self.show.worker(&name);
         }
         self.until("every slot is held", shutdown, |play| Ok(play.fence.iter().all(Option::is_some))).await?;
-        // The beginning looks better when everybody has its share; nothing depends on it.
+        // Only for appearance: at the start every worker should have its share.
         let (owners, patient) = (self.owners()?, Instant::now() + self.ttl);
         self.until("every publisher has its share", shutdown, |play| {
             let placed = |slot: u32| owners.owner_of_slot(slot).map(InstanceId::as_str);
@@ -89,7 +89,7 @@ impl Play {
         (self.started, self.writing) = (Instant::now(), true);
         self.until("both changes have settled", shutdown, |play| Ok(play.is_settled())).await?;
         self.until("everything is delivered", shutdown, |play| Ok(play.ledger.lost() == 0)).await.or_else(|failure| {
-            // Lost events are the verdict's to tell, not an accident of the demo.
+            // Lost events are reported by the verdict and are not a failure here.
             if shutdown.is_cancelled() { Err(failure) } else { Ok(()) }
         })?;
         let elapsed = self.started.elapsed();
@@ -101,7 +101,7 @@ impl Play {
         Ok(DemoTimings { takeover: *takeover, handover: *handover, elapsed })
     }
 
-    /// Looks, writes what is due, and asks `done`, until it says so. The patience begins anew with each change of the fleet.
+    /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with each change of the fleet.
     async fn until(&mut self, what: &str, shutdown: &CancellationToken, mut done: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,13 +135,13 @@ impl Play {
         }
     }
 
-    /// Whether the plan is written and both changes have settled.
+    /// Whether all events are written and both changes have settled.
     fn is_settled(&self) -> bool {
         let settled = matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)));
         settled && self.writer.written >= self.writer.planned
     }
 
-    /// Kills at a third of the way, starts a newcomer at two thirds, and notices when each has settled.
+    /// Kills a worker at a third of the events, starts another at two thirds, and notices when each change has settled.
     async fn act(&mut self) -> Result<()> {
         let (written, planned) = (self.writer.written, self.writer.planned);
         if self.kill == FleetChange::Ahead && written * 3 >= planned && written > 0 {
@@ -153,7 +153,7 @@ impl Play {
             self.show.killed(&victim);
             self.kill = FleetChange::Begun { at, worker: victim, slots };
         }
-        // Not before the takeover is over: the newcomer would wait for the victim's slots too, and that is no handover.
+        // Not before the takeover is over: the new worker would wait for the killed worker's slots too, which would not be a handover.
         let taken_over =
             matches!(self.kill, FleetChange::Done(_)) || (self.kill != FleetChange::Ahead && self.stage.workers().next().is_none());
         if self.join == FleetChange::Ahead && written * 3 >= planned * 2 && taken_over {
@@ -192,12 +192,12 @@ impl Play {
         Ok(())
     }
 
-    /// The slots that placement gives to one of the running workers.
+    /// The slots that the placement assigns to one of the running workers.
     fn share_of(&self, worker: &str) -> Result<BTreeSet<u32>> {
         Ok(self.owners()?.slots_of(&member(worker)?).iter().collect())
     }
 
-    /// Where placement puts the running workers.
+    /// The placement of the running workers.
     fn owners(&self) -> Result<SlotOwners> {
         let members = self.stage.workers().map(|name| Ok((member(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
         Ok(SlotOwners::place(members, self.placement))

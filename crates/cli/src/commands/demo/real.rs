@@ -1,4 +1,5 @@
-//! Real events for the demo, from a file or stdin: read whole before it begins, so that nothing can be wrong with them in the middle.
+//! Real events for the demo, from a file or stdin. They are read completely before the demo begins, so that invalid ones cannot interrupt
+//! it.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
@@ -13,19 +14,19 @@ use crate::output::{count, note};
 const EVENTS_MAX: usize = 1_000_000;
 /// The most bytes of all payloads and headers together.
 const BYTES_MAX: usize = 512 * 1_024 * 1_024;
-/// The most refused lines that are told one by one; all are counted.
+/// The most refused lines that are printed; all are counted.
 const REFUSED_TOLD_MAX: u64 = 20;
 
 #[derive(Default)]
 pub(super) struct RealEvents {
     pub(super) events: VecDeque<NewEvent>,
-    /// Lines that are no event, or one that the store would refuse.
+    /// Lines that are not an event, or an event that the store would refuse.
     pub(super) refused: u64,
     ids: HashSet<String>,
     bytes: usize,
 }
 
-/// All events of `from`, each with an id of its own.
+/// All events of `from`, each with a unique id.
 pub(super) async fn read(from: &Path) -> Result<RealEvents> {
     let mut lines = events::open(from)?;
     let mut real = RealEvents::default();
@@ -60,7 +61,7 @@ pub(super) async fn read(from: &Path) -> Result<RealEvents> {
 }
 
 impl RealEvents {
-    /// Refuses what the store would refuse in the middle of the demo, and gives an id to an event without one.
+    /// Refuses events that the store would refuse during the demo, and assigns an id to an event without one.
     fn checked(&mut self, mut event: NewEvent, number: u64) -> std::result::Result<NewEvent, String> {
         let payload = event.payload.len();
         let headers = event.headers.as_ref().map_or(0, |headers| serde_json::to_vec(headers).map_or(usize::MAX, |json| json.len()));

@@ -1,4 +1,4 @@
-//! What the demo shows while it runs: bars on a terminal, plain lines elsewhere, nothing but the end with `--json`.
+//! The demo's display: bars on a terminal, plain lines elsewhere, only the result with `--json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct DemoDisplay {
     quiet: bool,
     /// `None` without a terminal.
     bars: Option<RedrawnLines>,
-    /// In the order in which they have come.
+    /// In order of appearance.
     workers: Vec<WorkerBar>,
     slots: u64,
     measured: Instant,
@@ -37,7 +37,7 @@ impl DemoDisplay {
         Self { quiet, bars, workers: Vec::new(), slots: slots.into(), measured: Instant::now() }
     }
 
-    /// One line that stays.
+    /// Prints a line that stays.
     pub(super) fn line(&mut self, line: impl std::fmt::Display) {
         match &mut self.bars {
             _ if self.quiet => {}
@@ -57,7 +57,7 @@ impl DemoDisplay {
         }
     }
 
-    /// One event delivered by that worker.
+    /// Counts an event delivered by that worker.
     pub(super) fn delivered_by(&mut self, name: &str) {
         if let Some(worker) = self.named(name) {
             worker.delivered += 1;
@@ -68,7 +68,7 @@ impl DemoDisplay {
         self.workers.iter_mut().find(|worker| worker.name == name)
     }
 
-    /// The present shares, and how far it all is.
+    /// Shows the present shares and the progress.
     pub(super) fn update(&mut self, shares: &BTreeMap<String, u32>, delivered: u64, planned: u64) {
         let Some(bars) = &mut self.bars else { return };
         let since = self.measured.elapsed();
@@ -84,7 +84,7 @@ impl DemoDisplay {
         bars.show(std::iter::once(total).chain(workers).collect());
     }
 
-    /// The bars go; what was said stays.
+    /// Removes the bars; printed lines stay.
     pub(super) fn end(&mut self) {
         self.bars = None;
     }
@@ -101,7 +101,7 @@ impl WorkerBar {
     }
 }
 
-/// A bar that is full when the part is the whole.
+/// A bar that is full when `part` equals `whole`.
 fn bar(part: u64, whole: u64) -> String {
     let full = (part * BAR_COLUMNS + whole / 2).checked_div(whole).unwrap_or(0).min(BAR_COLUMNS);
     (0..BAR_COLUMNS).map(|column| if column < full { '█' } else { '░' }).collect()

@@ -1,4 +1,4 @@
-//! The stage of the demo: a directory with settings, store and sink, and the publisher processes on it.
+//! The environment of the demo: a directory with settings, store and sink, and the publisher processes that use it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,19 +19,19 @@ use crate::exit::{CliFailure, Code, Result};
 
 /// The name of the demo's policy and of its outbox.
 pub(super) const NAME: &str = "demo";
-/// How long a publisher that was asked to stop may take.
+/// The time limit of a publisher's graceful stop.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) struct DemoStage {
     dir: PathBuf,
-    /// Deletes the directory at the end unless it is to be kept.
+    /// Deletes the directory at the end, unless it is kept.
     temporary: Option<TempDir>,
     workers: BTreeMap<String, Child>,
     started: usize,
 }
 
 impl DemoStage {
-    /// A failure unless `keep` can become the demo's directory: it must be new or empty. Changes nothing.
+    /// Fails unless `keep` can become the demo's directory: it must be new or empty. Changes nothing.
     pub(super) fn check_keep(keep: &Path) -> Result<()> {
         let why = match std::fs::read_dir(keep).map(Iterator::count) {
             Ok(0) => return Ok(()),
@@ -43,7 +43,7 @@ impl DemoStage {
         Err(CliFailure::new(Code::Usage, format!("--keep {}: {why}; name a new directory", keep.display())))
     }
 
-    /// A directory of the demo's own: `keep`, or a temporary one.
+    /// Creates the demo's directory: `keep`, or a temporary one.
     pub(super) fn set(keep: Option<&Path>, ttl: Duration) -> Result<Self> {
         let (dir, temporary) = if let Some(dir) = keep {
             let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
@@ -66,7 +66,7 @@ impl DemoStage {
         Ok(stage)
     }
 
-    /// The settings that the publishers read, checked as they will check them.
+    /// The publishers' settings, checked as the publishers will check them.
     pub(super) fn settings(&self) -> Result<LoadedSettings> {
         Ok(LoadedSettings::load(&LoadOptions::default().with_file(self.settings_file()))?)
     }
@@ -79,7 +79,7 @@ impl DemoStage {
         self.dir.join("delivered.jsonl")
     }
 
-    /// Starts one more publisher process and answers its name.
+    /// Starts another publisher process and returns its name.
     pub(super) fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
@@ -89,12 +89,12 @@ impl DemoStage {
         let mut command = Command::new(program);
         command.args(["outbox", "run", "--name", NAME, "--settings"]).arg(self.settings_file());
         command.arg("--exit-with-parent").arg(std::process::id().to_string());
-        // Nothing that the user has set for other workers may reach these.
+        // Variables that the user has set for other workers must not affect these.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE_")).for_each(|(name, _)| {
             command.env_remove(name);
         });
         command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", &name);
-        // Ctrl-C is for the demo, which ends its workers itself.
+        // Ctrl-C is for the demo, which stops its workers itself.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         let child = command.spawn().map_err(|error| CliFailure::io(format_args!("start {name}"), &error))?;
@@ -111,7 +111,7 @@ impl DemoStage {
         self.workers.keys().map(String::as_str)
     }
 
-    /// SIGKILL, and it is gone.
+    /// Sends SIGKILL and waits for the end.
     pub(super) async fn kill(&mut self, worker: &str) -> Result<()> {
         if let Some(mut child) = self.workers.remove(worker) {
             child.kill().await.map_err(|error| CliFailure::io(format_args!("kill {worker}"), &error))?;
@@ -119,15 +119,15 @@ impl DemoStage {
         Ok(())
     }
 
-    /// SIGKILL to all that are left, and they are gone before their directory goes.
+    /// Sends SIGKILL to all remaining workers and waits for their end, before their directory is deleted.
     pub(super) async fn kill_all(&mut self) {
         for mut child in std::mem::take(&mut self.workers).into_values() {
-            // One that has ended by itself is as good.
+            // The worker may already have ended.
             let _ = child.kill().await;
         }
     }
 
-    /// A failure if a worker has ended that should be running.
+    /// Fails if a worker has ended that should be running.
     pub(super) fn check(&mut self) -> Result<()> {
         for (name, child) in &mut self.workers {
             let ended = child.try_wait().map_err(|error| CliFailure::io(format_args!("look after {name}"), &error))?;
@@ -140,11 +140,11 @@ impl DemoStage {
         Ok(())
     }
 
-    /// Asks every worker to stop and waits until they have.
+    /// Stops every worker gracefully and waits for their end.
     pub(super) async fn stop_all(&mut self) -> Result<()> {
         for child in self.workers.values() {
             if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-                // One that has just ended needs no signal.
+                // A worker that has just ended needs no signal.
                 let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             }
         }
@@ -159,7 +159,7 @@ impl DemoStage {
         Ok(())
     }
 
-    /// Keeps the directory for a look at it, and answers where it is.
+    /// Keeps the directory for inspection, and returns its path.
     pub(super) fn keep(&mut self) -> &Path {
         if let Some(temporary) = self.temporary.take() {
             let _ = temporary.keep();

@@ -9,12 +9,12 @@ use shardwise_outbox::sink::{ReadEvent, parse_line};
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 256 * 1_024;
 
-/// Reads whole lines as they come; the last one waits for its end.
+/// Reads whole lines as they appear; an incomplete last line waits.
 pub(super) struct FileTail {
     path: PathBuf,
     file: Option<File>,
     rest: Vec<u8>,
-    /// Lines that were no event.
+    /// Lines that are not an event.
     pub(super) torn: u64,
 }
 
@@ -23,7 +23,7 @@ impl FileTail {
         Self { path, file: None, rest: Vec::new(), torn: 0 }
     }
 
-    /// Hands every event that has come since the last call to `each`.
+    /// Passes every event since the last call to `each`.
     pub(super) fn read(&mut self, mut each: impl FnMut(ReadEvent)) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,

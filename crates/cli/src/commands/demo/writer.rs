@@ -1,4 +1,4 @@
-//! The application of the demo: writes events into the outbox at a steady rate, made ones or real ones.
+//! The application of the demo: writes generated or real events into the outbox at a steady rate.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::exit::Result;
 
 /// The most events of one transaction.
 const TRANSACTION_MAX: u64 = 500;
-/// The most transactions of one turn.
+/// The most transactions in one turn.
 const TRANSACTIONS_MAX: usize = 50;
-/// The least time that real events are stretched over, in TTLs, so that a takeover and a handover fit in.
+/// The least duration over which real events are spread, in TTLs, so that a takeover and a handover fit in.
 const REAL_TTLS: u32 = 4;
 
 enum EventSource {
@@ -23,12 +23,12 @@ enum EventSource {
 
 pub(super) struct EventWriter {
     source: EventSource,
-    /// From one event to the next.
+    /// The time from one event to the next.
     interval: Duration,
-    /// Events to write at least.
+    /// The least number of events to write.
     pub(super) planned: u64,
     pub(super) written: u64,
-    /// Events that the store could not take just now.
+    /// Events that the store could not take yet.
     waiting: Vec<NewEvent>,
     started: Instant,
 }
@@ -49,12 +49,12 @@ impl EventWriter {
         Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
     }
 
-    /// The clock of the rate begins to run.
+    /// Starts the clock of the rate.
     pub(super) fn start(&mut self) {
         self.started = Instant::now();
     }
 
-    /// Writes what is due by now. Beyond the plan only if `go_on`, and real ones never.
+    /// Writes the events that are due. It exceeds the plan only if `go_on`, and never with real events.
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
         let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
@@ -81,7 +81,7 @@ impl EventWriter {
         }
         match store.enqueue_all(self.waiting.clone()).await {
             Ok(_) => self.waiting.clear(),
-            // The machine is busy, and so is the writer of the application: it tries again at its next turn.
+            // The machine is busy, and so is the application's writer: the next turn retries.
             Err(error) if error.is_retryable() => tracing::info!(%error, "the writer waits"),
             Err(error) => return Err(error.into()),
         }
@@ -112,7 +112,8 @@ mod tests {
 
     use super::*;
 
-    /// A writer that began to write `ago`, after its next turn on an empty outbox, with how long it had been writing then at most.
+    /// Lets a writer that started `ago` take its next turn on an empty outbox. Returns it with the longest time for which it can have been
+    /// writing.
     fn after_a_turn(mut writer: EventWriter, ago: Duration, go_on: bool) -> (u64, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (mut ledger, path) = (Ledger::default(), folder.path().join("outbox.db"));
@@ -127,7 +128,7 @@ mod tests {
         })
     }
 
-    /// One transaction a turn was not enough for a high rate.
+    /// One transaction per turn was not enough for a high rate.
     #[test]
     fn the_rate_is_kept_exactly_however_late_a_turn_comes() {
         for (rate, seconds) in [(7, 3), (2_000, 1), (2_000, 3), (10_000, 1)] {
@@ -152,7 +153,7 @@ mod tests {
             30,
             "real ones are not made up"
         );
-        // 30 events over four TTLs of 2 s: after 4 s it is half of them.
+        // 30 events over four TTLs of 2 s: after 4 s half of them are due.
         assert_eq!(after_a_turn(EventWriter::real((0..30).map(event).collect(), 1_000, late), late * 2, true).0, 15);
     }
 }

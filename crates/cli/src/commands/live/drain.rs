@@ -1,4 +1,4 @@
-//! `shardwise drain` and `shardwise undrain`: what an operator wants of a member.
+//! `shardwise drain` and `shardwise undrain`.
 
 use clap::Args;
 use serde::Serialize;
@@ -49,7 +49,7 @@ struct DrainReport<'a> {
     instance_id: &'a str,
     drained: bool,
     changed: bool,
-    /// Whether it owns nothing by now; `None` where that was not waited for.
+    /// Whether the member owns nothing by now; `None` if the command did not wait for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     owns_nothing: Option<bool>,
 }
@@ -66,7 +66,7 @@ impl Undrain {
     }
 }
 
-/// What the operator does.
+/// The operator's action.
 enum DrainAction {
     Drain { wait: bool },
     Undrain,
@@ -102,7 +102,7 @@ async fn change(id: &str, group: &GroupArgs, common: &Common, action: DrainActio
     Ok(if is_done { Code::Ok } else { Code::No })
 }
 
-/// The id of the one member that is meant. An id that no member has is left to the library, which reports it.
+/// The id of the one member that is meant. The library reports an id that no member has.
 async fn full_id(given: InstanceId, factory: &ShardingFactory, policy: &str, action: &DrainAction) -> Result<InstanceId> {
     let known: Vec<InstanceId> = match action {
         DrainAction::Drain { .. } => {

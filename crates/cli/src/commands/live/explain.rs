@@ -1,4 +1,4 @@
-//! `shardwise explain`: why a key has its owner in the group as it is.
+//! `shardwise explain`: explains a key's owner in the live group.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `shardwise members`: who is in the group, and with which share.
+//! `shardwise members`: the members of the group and their shares.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ struct MembersReport<'a> {
 struct MemberReport<'a> {
     instance_id: &'a str,
     state: &'static str,
-    /// An operator wants it drained, and it does not show that yet.
+    /// An operator has requested the drain, and the member does not show it yet.
     drain_requested: bool,
     address: Option<String>,
     zone: Option<&'a str>,
@@ -54,7 +54,7 @@ impl Members {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
         output::release_log();
-        // Where nobody can be drained, nobody is.
+        // If the backend does not support draining, no member is drained.
         let drained = factory.drained(&policy).await.unwrap_or_default();
         let (view, slots) = (observer.members(), slots(&observer));
         let members: Vec<_> = view.members().iter().map(|member| one(member, slots.get(&member.instance_id).copied(), &drained)).collect();
@@ -68,7 +68,7 @@ impl Members {
     }
 }
 
-/// How many slots each member has; nothing where there are none.
+/// The number of slots of each member; empty if there are no slots.
 fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
     let Ok(Some(ViewPlacement::Slots(owners))) = observer.placed() else { return BTreeMap::new() };
     owners.members().iter().map(|(id, _)| (id.clone(), owners.slots_of(id).len())).collect()

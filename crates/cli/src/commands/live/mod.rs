@@ -1,4 +1,4 @@
-//! The live group, seen without joining it.
+//! Commands that show the live group without joining it.
 
 mod drain;
 mod explain;
@@ -37,7 +37,7 @@ struct GroupArgs {
 }
 
 impl GroupArgs {
-    /// The factory, and the policy's name.
+    /// Creates the factory and returns the policy's name.
     fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
         let settings = load_settings(common)?;
         let name = self.policy.of(&settings)?;

@@ -1,4 +1,4 @@
-//! `shardwise owner`: who owns a key.
+//! `shardwise owner`: prints the owner of a key.
 
 use clap::Args;
 use serde::Serialize;

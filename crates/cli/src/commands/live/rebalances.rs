@@ -1,4 +1,4 @@
-//! `shardwise rebalances --follow`: what moves between the members.
+//! `shardwise rebalances --follow`: prints what moves between the members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl GroupSnapshot {
         self.view.members() != before.view.members() || owners(self) != owners(before)
     }
 
-    /// Which slots went from whom to whom; `None` if they cannot be compared.
+    /// The moved slots with their old and new owners; `None` if the snapshots cannot be compared.
     fn moves<'a>(&'a self, before: &'a Self) -> Option<Vec<MoveLine<'a>>> {
         let (now, then) = (self.owners.as_ref()?, before.owners.as_ref()?);
         if now.params().slots != then.params().slots {

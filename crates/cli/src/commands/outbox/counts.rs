@@ -1,4 +1,4 @@
-//! What a publisher has done so far: a line in place on a terminal, JSON lines elsewhere.
+//! The progress of a publisher: a status line on a terminal, JSON lines elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use crate::exit::Result;
 use crate::output::{self, Format, count};
 use crate::status_line;
 
-/// How often the line of a terminal is drawn.
+/// How often the terminal's line is drawn.
 const DRAWN_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two JSON lines.
 const LINES_APART: Duration = Duration::from_secs(10);
@@ -22,14 +22,14 @@ const LINES_APART: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountsDisplay {
     StatusLine,
-    /// Events go to stdout where the sink is `stdout`, so these lines go to stderr.
+    /// JSON lines on stderr, because the sink `stdout` writes events to stdout.
     JsonOnStderr,
     JsonOnStdout,
     Nowhere,
 }
 
 impl CountsDisplay {
-    /// Where `--listen` serves them as metrics, they are no lines in a log too, unless they are asked for.
+    /// With `--listen` the metrics have the counts, so they are printed only if requested.
     pub(super) fn of(format: Format, sink_is_stdout: bool, listens: bool) -> Self {
         let events_on_terminal = sink_is_stdout && io::stdout().is_terminal();
         let is_drawn = format == Format::Human && status_line::is_possible();
@@ -100,7 +100,7 @@ fn in_words(now: &PublisherSnapshot, rate: f64, sharding: &ShardingService) -> S
     parts.join(", ")
 }
 
-/// Prints the counts whenever they have changed, until that fails. A pipe that is full holds up no publishing.
+/// Prints the counts whenever they have changed, until a write fails. A full pipe does not delay publishing.
 async fn print(stats: &PublisherStats, sharding: &ShardingService, write: fn(&CountsLine) -> Result<()>) {
     let mut ticks = interval(LINES_APART);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

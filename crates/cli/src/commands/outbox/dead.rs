@@ -1,4 +1,4 @@
-//! `shardwise outbox list | replay | replay-aggregate | discard | audit`: what an operator does with dead letters.
+//! `shardwise outbox list | replay | replay-aggregate | discard | audit`: an operator's actions on dead letters.
 
 use clap::Args;
 use nix::unistd::{User, getuid};
@@ -24,10 +24,10 @@ Everything from the parked event on is sent once more, in order, with sequences 
 at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
 Exit code 1: nothing of the aggregate is parked.";
 
-/// What is done once, in the words of people and programs.
+/// The result of an action, for terminals and for JSON.
 struct ActionReport {
     id: String,
-    /// `None`: it is no dead letter.
+    /// `None`: it is not a dead letter.
     what: Option<String>,
     sequence: Option<u64>,
 }
@@ -152,7 +152,7 @@ async fn parked(dead: &dyn DeadLetters, limit: usize) -> Result<Vec<String>> {
     Ok(letters.into_iter().filter(|letter| letter.state == DeadState::Parked).map(|letter| letter.id).take(limit).collect())
 }
 
-/// What was done before stays done.
+/// The error after an interruption, with the actions that were already done.
 fn interrupted(error: shardwise_outbox::Error, done: &[ActionReport]) -> CliFailure {
     let before = done.iter().filter(|done| done.what.is_some()).count() as u64;
     CliFailure::from(error).and(format_args!("{} done before", count(before, "event")))

@@ -1,4 +1,4 @@
-//! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for whatever watches it.
+//! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for monitoring.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -15,13 +15,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::exit::{CliFailure, Result};
 use crate::recorder;
 
-/// After so many TTLs without a look around, and at least the time below, a publisher hangs.
+/// A publisher whose loop has not run for this many TTLs, and at least for the time below, hangs.
 const TTLS_MAX: u32 = 10;
 const TURN_MIN: Duration = Duration::from_secs(30);
-/// Upper ends of the histograms' steps, in seconds.
+/// The upper bounds of the histograms' buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
-/// Where to listen: an address with a port, or a port alone, which is reached from this machine only.
+/// The address to listen on: an address with a port, or only a port, which listens on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ListenAddress(SocketAddr);
 
@@ -38,19 +38,19 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// What the answers tell of.
+/// The state that the answers report.
 pub(super) struct ListenState {
     pub(super) stats: PublisherStats,
     pub(super) sharding: ShardingService,
 }
 
-/// Listens, and records metrics from now on: before the publisher asks for its counters.
+/// Listens, and records metrics from now on: this must precede the publisher's request for its counters.
 pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, Option<Render>)> {
     let listener = TcpListener::bind(address.0).await.map_err(|error| CliFailure::io(format_args!("listen on {}", address.0), &error))?;
     Ok((listener, recorder::install(&BUCKETS)?))
 }
 
-/// Answers until the handle is dropped, by the names in `hosts` too. Without `render` there is no `/metrics`.
+/// Answers until the handle is dropped, also under the names in `hosts`. Without `render` there is no `/metrics`.
 pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState, render: Option<Render>) -> AbortOnDropHandle<()> {
     let told = Arc::new(told);
     let reading = |read: fn(&ListenState) -> Reading| {
@@ -64,11 +64,11 @@ pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState
     AbortOnDropHandle::new(tokio::spawn(serve_readings(listener, hosts, readings)))
 }
 
-/// Whether the publisher looks around; before its first time it is about to.
+/// Checks that the publisher's loop runs; before its first turn it counts as running.
 ///
 /// # Errors
 ///
-/// For how long it has not.
+/// The time for which it has not run.
 pub(super) fn turns(stats: &PublisherStats, sharding: &ShardingService) -> std::result::Result<(), Duration> {
     let longest = TURN_MIN.max(sharding.timing().ttl * TTLS_MAX);
     stats.turned_ago().filter(|ago| *ago > longest).map_or(Ok(()), Err)
@@ -85,8 +85,8 @@ fn alive(told: &ListenState) -> Reading {
     }
 }
 
-/// Ready as a member that takes its share and holds something of it. A sink that is down is told, and does not make it unready: another
-/// publisher could do no better. What the sink says is for `outbox status` alone, which asks for the store's password.
+/// Ready means: a member that takes its share and holds part of it. The answer mentions a sink that is down, but the publisher stays
+/// ready, because another publisher could not do better. Only `outbox status`, which needs the store's password, shows the sink's message.
 fn ready(told: &ListenState) -> Reading {
     let (now, state) = (told.stats.snapshot(), told.sharding.state());
     let takes_part = matches!(state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded);

@@ -1,4 +1,4 @@
-//! `shardwise outbox`: make, fill, publish and inspect an outbox.
+//! `shardwise outbox`: creates, fills, publishes and inspects an outbox.
 
 mod counts;
 mod dead;
@@ -31,9 +31,9 @@ use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
 use crate::{events, signals, status_line, traces};
 
-/// The most refused lines that the JSON answer lists; it counts all.
+/// The most refused lines in the JSON output; all are counted.
 const REFUSED_SHOWN_MAX: usize = 10_000;
-/// Lines of one transaction.
+/// The most lines in one transaction.
 const ENQUEUE_BATCH: usize = 500;
 
 /// Create, fill, publish and inspect an outbox
@@ -173,7 +173,7 @@ impl OutboxArgs {
         self.named(settings).map(|(_, outbox)| outbox)
     }
 
-    /// The outbox that is meant, and its name in the settings.
+    /// The selected outbox, and its name in the settings.
     fn named<'s>(&'s self, settings: &'s LoadedSettings) -> Result<(&'s str, &'s OutboxSettings)> {
         match (&self.name, settings.outboxes.iter().next()) {
             (Some(name), _) => Ok((name, settings.outbox(name)?)),
@@ -235,13 +235,13 @@ impl Enqueue {
                 output::json_line(&json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total}))
             }
         };
-        // Whoever reads only that stdout failed would enqueue them again.
+        // If only the failure of stdout were reported, the user would enqueue the events again.
         told.map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
         Ok(if refused_total == 0 { Code::Ok } else { Code::No })
     }
 }
 
-/// Writes the good lines of a batch in one transaction; a line that the store refuses does not take the others with it.
+/// Writes the valid lines of a batch in one transaction; a line that the store refuses does not prevent the others.
 async fn write(
     store: &OpenedStore,
     from: &std::path::Path,
@@ -270,7 +270,7 @@ impl RunPublisher {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
         }
-        // What is wrong comes in this order: the settings, before anything is contacted; the store; the group.
+        // Errors are reported in this order: the settings, before anything is contacted; the store; the group.
         self.id.put(&mut settings.settings)?;
         let (name, outbox) = self.which.named(&settings)?;
         let sink = sink::made(outbox)?;
@@ -326,7 +326,7 @@ impl RunPublisher {
             ends.cancelled().await;
             supervisor.stopping();
         }));
-        // Both at once: the others want its slots while it finishes what is on its way, and have each as soon as that is given back.
+        // Both at once: other publishers want its slots while it finishes its work, and receive each slot as soon as it is released.
         let stopped = shutdown.clone();
         let publishing = async {
             let published = publisher.run(shutdown.clone()).await;
@@ -352,7 +352,7 @@ impl RunPublisher {
     }
 }
 
-/// Ends this process by SIGTERM when its parent ends, however that ends.
+/// Requests SIGTERM for this process when its parent ends, for whatever reason.
 fn exit_with_parent(parent: u32) -> Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)

@@ -1,4 +1,4 @@
-//! The store that the settings name.
+//! Opens the store in the settings.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl OpenedStore {
         }
     }
 
-    /// Makes the tables, or brings them up to date.
+    /// Creates the tables, or brings them up to date.
     pub(super) async fn init(outbox: &OutboxSettings) -> Result<Self> {
         match &outbox.store {
             StoreSettings::Sqlite { path } => Ok(Self::Sqlite(SqliteStore::init(path.clone()).await?)),
@@ -38,7 +38,7 @@ impl OpenedStore {
         }
     }
 
-    /// As a publisher uses it.
+    /// The store for a publisher.
     pub(super) fn shared(&self) -> Arc<dyn Store> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
@@ -47,12 +47,12 @@ impl OpenedStore {
         }
     }
 
-    /// What its publishers work for.
+    /// The work that its publishers serve.
     pub(super) async fn serves(&self, name: &str) -> Result<Serves> {
         Ok(shardwise_outbox::serves(&self.shared(), name).await?)
     }
 
-    /// As an operator uses it.
+    /// The store for an operator.
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
@@ -61,7 +61,7 @@ impl OpenedStore {
         }
     }
 
-    /// Writes events in one transaction, and says for each whether it was refused.
+    /// Writes events in one transaction, and returns for each whether it was refused.
     pub(super) async fn enqueue_each(&self, events: Vec<NewEvent>) -> shardwise_outbox::Result<Vec<shardwise_outbox::Result<String>>> {
         match self {
             Self::Sqlite(store) => store.enqueue_each(events).await,
@@ -70,7 +70,7 @@ impl OpenedStore {
         }
     }
 
-    /// Where it is, for people.
+    /// Its location, for messages.
     pub(super) fn place(&self) -> String {
         match self {
             Self::Sqlite(store) => store.path().display().to_string(),

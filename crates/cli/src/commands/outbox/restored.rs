@@ -1,4 +1,4 @@
-//! `shardwise outbox restored`: after commits were lost.
+//! `shardwise outbox restored`: raises epochs and sequences after commits were lost.
 
 use clap::Args;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! An outbox as the sidecar shows it.
+//! The outbox on the sidecar's page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use super::sink;
 /// The most dead letters shown.
 const SHOWN: usize = 100;
 
-/// The store is opened by the first question, and again by the next one if that failed: without it the worker beside it does its work all the same.
+/// The first request opens the store, and the next one retries after a failure. The sidecar works without the store in every other
+/// respect.
 pub(crate) struct SidecarOutbox {
     name: String,
     settings: OutboxSettings,
@@ -33,9 +34,9 @@ impl SidecarOutbox {
         self.store.get_or_try_init(|| OpenedStore::open(&self.settings)).await.map_err(|failure| failure.to_string())
     }
 
-    /// Counts the outbox for `/metrics` for as long as it is polled: publishers count it too, but not while none of them lives.
+    /// Counts the outbox for `/metrics` as long as it is polled: publishers count it too, but only while one of them is alive.
     pub(crate) async fn report(self: Arc<Self>, ttl: Duration) {
-        // The same label as its publishers'. A sidecar need not be able to read the sink's password.
+        // The same label as the publishers'. A sidecar may lack the right to read the sink's password.
         let sink = sink::made(&self.settings).map_or_else(|_| "unknown".to_owned(), |sink| sink.name().to_owned());
         let (poll, shown) = (self.settings.options.poll, self);
         let look = move |most| {

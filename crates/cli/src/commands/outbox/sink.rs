@@ -1,4 +1,4 @@
-//! The sink that the settings name.
+//! Creates the sink in the settings.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use shardwise_outbox::{FileSink, Sink, StdoutSink};
 use crate::exit::{CliFailure, Code, Result};
 use crate::{features, output};
 
-/// The `source` of what the command publishes.
+/// The attribute `source` of published events.
 const SOURCE: &str = "/shardwise/outbox";
 
-/// Nothing is contacted.
+/// Creates the sink without contacting it.
 pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
     match &outbox.sink {
         SinkSettings::Stdout => Ok(Arc::new(StdoutSink::new(SOURCE))),
@@ -32,7 +32,7 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
     }
 }
 
-/// A sink that cannot be reached may come; what an operator has to change ends the start.
+/// Checks the sink. An unreachable sink may become reachable; an error that an operator must fix prevents the start.
 pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
     match sink.check().await {
         Err(error) if error.is_retryable() => {

@@ -1,4 +1,4 @@
-//! `shardwise outbox status`: how the outbox stands, for people and for programs.
+//! `shardwise outbox status`: the status of the outbox.
 
 use serde_json::json;
 use shardwise_outbox::settings::OutboxSettings;
@@ -94,7 +94,7 @@ fn told(status: &Status, stuck: &[Stuck]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A name as a terminal can show it; programs get it as it is.
+/// A name escaped for a terminal; JSON output contains the original.
 fn safe(name: &str) -> String {
     one_line(name, usize::MAX)
 }

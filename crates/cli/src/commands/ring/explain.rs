@@ -1,4 +1,4 @@
-//! `shardwise ring explain`: why a key has its owner.
+//! `shardwise ring explain`: explains a key's owner.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
     })
 }
 
-/// Places on the circle as text: they are 64-bit numbers, and JSON's readers keep 53.
+/// Positions on the circle are text: they are 64-bit numbers, and many JSON readers keep only 53 bits.
 fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
     let stop = |stop: &WalkStep| {
         let mut told = json!({

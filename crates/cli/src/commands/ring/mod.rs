@@ -16,7 +16,7 @@ use crate::exit::{CliFailure, Code, Result};
 use crate::files;
 use text::{MemberWeight, in_order, members_of_lines, members_of_list, refuse_unused};
 
-/// The most bytes of a file of members: more than a hundred thousand.
+/// The most bytes of a members file: enough for more than a hundred thousand members.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
 
 /// Ask the placement offline, without any backend
@@ -95,7 +95,7 @@ impl Ring {
 
 impl Placement {
     fn params(&self) -> Result<PlacementParams> {
-        // The arguments let none through that has no name.
+        // The argument parser accepts only known names.
         let mut params = PlacementParams { kind: PlacementKind::named(&self.kind).unwrap_or_default(), ..PlacementParams::default() };
         let given =
             [("slots", self.slots.is_some()), ("virtual_nodes", self.virtual_nodes.is_some()), ("load_margin", self.load_margin.is_some())];

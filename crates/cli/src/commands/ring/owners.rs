@@ -1,4 +1,4 @@
-//! `shardwise ring owners`: keys in, owners out.
+//! `shardwise ring owners`: reads keys and prints their owners.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
 
@@ -35,7 +35,7 @@ impl Owners {
         let mut key = Vec::new();
         loop {
             key.clear();
-            // One byte more for the end.
+            // One byte more for the terminator.
             let read = input.by_ref().take(KEY_BYTES_MAX + 1).read_until(end, &mut key);
             if read.map_err(|error| CliFailure::io("read stdin", &error))? == 0 {
                 break;

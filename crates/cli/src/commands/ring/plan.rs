@@ -1,4 +1,4 @@
-//! `shardwise ring plan`: what a change of the group, or of the placement, would move.
+//! `shardwise ring plan`: prints what a change of the group, or of the placement, would move.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ impl RingPlan {
         let before = self.members.read()?;
         let after = self.after(&before)?;
         let params = self.placement.params()?;
-        // A key placement has no slots to tell of.
+        // A key placement has no slots to print.
         let next = self.next(params)?.or_else(|| params.kind.by_key().map(|_| params));
         let Some(next) = next else {
             let plan = Moves::new(before, after, params);
@@ -55,7 +55,7 @@ impl RingPlan {
         Ok(Code::Ok)
     }
 
-    /// What `--to` makes of the placement; `None` without it.
+    /// The placement after `--to`; `None` without it.
     fn next(&self, now: PlacementParams) -> Result<Option<PlacementParams>> {
         let change = || placement_after(now, &self.to.join(",")).map_err(usage);
         (!self.to.is_empty()).then(change).transpose()
@@ -63,7 +63,7 @@ impl RingPlan {
 
     fn after(&self, before: &[MemberWeight]) -> Result<Vec<MemberWeight>> {
         let mut after = before.to_vec();
-        // Whoever is there under the whole text is meant, not those between its commas.
+        // A member whose id is the whole text, commas included, takes precedence over a list.
         let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);
         let leaving = self.leave.iter().flat_map(|list| if is_id(list) { vec![list.as_str()] } else { list.split(',').collect() });
         for id in leaving {

@@ -1,5 +1,5 @@
-//! What is written on the command line and in files of members, read. Nothing here knows of the command itself: the fuzz targets take this file as
-//! it is, because a binary has no library to ask.
+//! Parses members and placements from the command line and from files. It does not depend on the rest of the command: the fuzz targets
+//! include this file directly, because a binary has no library.
 
 use serde::Deserialize;
 use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
@@ -33,7 +33,7 @@ fn listed(text: &str) -> Result<MemberWeight, String> {
     member(id, weight).map_err(|why| format!("member {text:?}: {why}"))
 }
 
-/// Members as JSON, one a line; an error is with the number of its line. Lines of blanks alone are passed over.
+/// Parses members as JSON, one per line; an error includes its line number. Blank lines are skipped.
 pub(crate) fn members_of_lines(text: &str) -> Result<Vec<MemberWeight>, (usize, String)> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let read = |line| {
@@ -48,7 +48,7 @@ fn member(id: &str, weight: Option<u64>) -> Result<MemberWeight, String> {
     Ok((id, Weight::try_from(weight.unwrap_or(1))?))
 }
 
-/// In the order of the ids, of which no two may be equal.
+/// Sorts members by id and refuses duplicates.
 pub(crate) fn in_order(mut members: Vec<MemberWeight>) -> Result<Vec<MemberWeight>, String> {
     members.sort();
     match members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -57,8 +57,8 @@ pub(crate) fn in_order(mut members: Vec<MemberWeight>) -> Result<Vec<MemberWeigh
     }
 }
 
-/// What `--to` makes of a placement: `KEY=VALUE`, separated by commas. As in the table `next` of the settings, what it does not name stays as it
-/// is, and with another placement it is that one's default.
+/// The placement after `--to`: `KEY=VALUE`, separated by commas. As in the table `next` of the settings, missing keys keep their values;
+/// with another placement they have its defaults.
 pub(crate) fn placement_after(now: PlacementParams, text: &str) -> Result<PlacementParams, String> {
     let parts = || text.split(',');
     let kind = parts().find_map(|part| part.strip_prefix("placement=")).and_then(PlacementKind::named).unwrap_or(now.kind);
@@ -88,7 +88,7 @@ pub(crate) fn placement_after(now: PlacementParams, text: &str) -> Result<Placem
     next.validated().map_err(|error| format!("--to: {error}"))
 }
 
-/// Refuses numbers that mean nothing to the placement: whoever wrote them expects something else than what the other fleet does.
+/// Refuses numbers that have no effect on the placement, because the user would expect one.
 pub(crate) fn refuse_unused<'a>(kind: PlacementKind, mut given: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let is_unused = |name: &str| match name {
         "virtual_nodes" => !kind.uses_virtual_nodes(),

@@ -20,7 +20,7 @@ use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::{files, output, signals};
 
-/// The most bytes of a file of keys: far more than ten million.
+/// The most bytes of a file of keys: enough for far more than ten million keys.
 const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
 /// Observe a group, or join it as a worker, and print every change
@@ -63,7 +63,7 @@ pub(crate) struct WatchArgs {
 #[derive(Serialize)]
 struct AwayMember {
     instance_id: String,
-    /// At most.
+    /// The longest possible time.
     within_ms: u64,
 }
 
@@ -73,7 +73,7 @@ impl From<Absence> for AwayMember {
     }
 }
 
-/// One line of the output. What only a worker has is `None` for an observer.
+/// One line of the output. Fields that only a worker has are `None` for an observer.
 #[derive(Serialize)]
 struct WatchLine<'a> {
     at: String,
@@ -84,15 +84,15 @@ struct WatchLine<'a> {
     state: &'a str,
     revision: u64,
     view_fingerprint: String,
-    /// By which policy, with `next` or without, the group goes and this worker with it; `None` until it has been active.
+    /// The policy of the group and of this worker, with `next` or without; `None` until this worker has been active.
     policy_fingerprint: Option<String>,
     members: Vec<&'a str>,
-    /// How many there are; `None`, as what follows about slots, under a key placement.
+    /// The number of slots; `None`, like the following fields about slots, under a key placement.
     slots: Option<u32>,
     slots_owned: Option<u32>,
-    /// More members have vanished than `max_loss` allows: nobody takes over what they had.
+    /// More members have vanished than `max_loss` allows: their slots are not taken over.
     stands_still: bool,
-    /// Who has left for a while.
+    /// Members that have left for a while.
     away: Vec<AwayMember>,
     gained: Option<u32>,
     lost: Option<u32>,
@@ -102,7 +102,7 @@ struct WatchLine<'a> {
     items_owned: Option<usize>,
 }
 
-/// Which slots were gained and lost; `None` under a key placement.
+/// The slots gained and lost; `None` under a key placement.
 #[derive(Serialize)]
 struct SlotChanges {
     gained_slots: Option<Vec<[u32; 2]>>,
@@ -140,13 +140,13 @@ struct WatchedWorker<'a> {
     watch: &'a WatchArgs,
     service: &'a ShardingService,
     items: Option<Vec<Vec<u8>>>,
-    /// What was printed last.
+    /// The ownership in the last printed line.
     before: Option<Arc<Ownership>>,
     printer: ChangePrinter,
 }
 
 impl WatchedWorker<'_> {
-    /// Joins, and tells every change until the shutdown or a failure.
+    /// Joins, and prints every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
         let join = waiting(waits_for(service.policy().name.as_str()), service.register_self());
@@ -164,7 +164,7 @@ impl WatchedWorker<'_> {
                     }
                     output::release_log();
                     if self.before.is_none() {
-                        // Switched off: no change will ever come.
+                        // Sharding is disabled, so no change will follow.
                         self.tell(&service.ownership())?;
                     }
                 }
@@ -174,13 +174,13 @@ impl WatchedWorker<'_> {
         Ok(())
     }
 
-    /// Leaves in good order, even if nobody reads the output any more, and tells each step when it happens.
+    /// Leaves gracefully, even if the output is no longer read, and prints each step when it happens.
     async fn leave(&mut self, snapshots: &mut Snapshots, mut told: Result<()>) -> Result<()> {
         let leave = self.service.deregister_self();
         tokio::pin!(leave);
         loop {
             tokio::select! {
-                // First, so that the wish to leave is on its way before a write may block.
+                // First, so that the departure begins before a write can block.
                 biased;
                 left = &mut leave => {
                     left?;
@@ -192,7 +192,7 @@ impl WatchedWorker<'_> {
         }
     }
 
-    /// Tells what has been published and not yet told.
+    /// Prints the ownerships that were published and not yet printed.
     fn catch_up(&mut self, snapshots: &mut Snapshots) -> Result<()> {
         while let Some(Some(snapshot)) = snapshots.recv().now_or_never() {
             self.tell(&snapshot)?;
@@ -200,7 +200,7 @@ impl WatchedWorker<'_> {
         Ok(())
     }
 
-    /// Prints what has changed since the last line; nothing if only the deadline has and that was not asked for.
+    /// Prints the changes since the last line; nothing if only the deadline has changed and renewals were not requested.
     fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
         let before = self.before.replace(Arc::clone(now));
         let seen = |ownership: &Ownership| (ownership.state(), ownership.rebalancing_frozen());

@@ -1,4 +1,4 @@
-//! A group as it is seen without joining it.
+//! Observes a group without joining it.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use crate::commands::{waiting, waits_for};
 use crate::exit::{Code, Result};
 use crate::{output, signals};
 
-/// Prints every change of the group until it is stopped.
+/// Prints every change of the group until the command is stopped.
 pub(super) async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePrinter) -> Result<Code> {
     output::note(format_args!(
         "shardwise: observing policy {policy}: this process joins nothing and owns nothing (--join joins as a worker)"
@@ -64,7 +64,7 @@ fn line<'a>(policy: &'a str, observer: &Observer, now: &'a ObservedGroup) -> Wat
 
 struct ObservedGroup {
     view: Arc<View>,
-    /// How many slots the group goes by; `None` under a key placement and while no member owns anything.
+    /// The group's number of slots; `None` under a key placement and while no member owns anything.
     slots: Option<u32>,
 }
 

@@ -11,7 +11,7 @@ use crate::status_line;
 /// Prints the lines of `watch`.
 pub(super) enum ChangePrinter {
     Json,
-    /// A status line, and above it a line for everybody who came and went.
+    /// A status line, and above it a line for each member that joined or left.
     Terminal {
         members: Option<BTreeSet<String>>,
     },
