@@ -2,66 +2,66 @@
 
 use std::time::Duration;
 
-/// Why a message to a singleton has no reply. [`MessageError::may_have_been_handled`] says whether sending it again may do it twice.
+/// Why a message to a singleton has no reply. [`MessageError::may_have_been_handled`] says whether sending it again may handle it twice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
     /// No holder took it in time. It was not handled.
     #[error("{name}: nobody took the message within {waited:?}: {why}; it was not handled")]
     NoLeader {
-        /// To whom.
+        /// The name of the singleton.
         name: String,
         /// How long it waited.
         waited: Duration,
-        /// What was in the way last.
+        /// The last obstacle.
         why: String,
     },
-    /// Too many wait already, here or at the holder. It was not handled; send less at once, or later.
+    /// Too many messages wait already, here or at the holder. It was not handled; send fewer at once, or later.
     #[error("{name}: {why}; the message was not handled")]
     Full {
-        /// To whom.
+        /// The name of the singleton.
         name: String,
-        /// Where, and how many are allowed.
+        /// Which limit was reached.
         why: String,
     },
-    /// It has too many bytes as JSON. It was not sent.
+    /// It is too long as JSON. It was not sent.
     #[error("the message has {bytes} bytes as JSON; at most {most} are allowed")]
     TooLarge {
-        /// What it has.
+        /// Its bytes.
         bytes: usize,
-        /// What is allowed.
+        /// The bytes allowed.
         most: usize,
     },
     /// It cannot be written as JSON. It was not sent.
     #[error("the message cannot be written as JSON: {0}")]
     Unwritable(String),
-    /// It may not go to the holder's address, or the holder refuses it as a message of another type. It was not handled, and trying again does not help.
+    /// It may not be sent to the holder's address, or the holder refuses its type. It was not handled, and a retry does not help.
     #[error("{name}: the message was refused and not handled: {why}")]
     Refused {
-        /// To whom.
+        /// The name of the singleton.
         name: String,
         /// Why.
         why: String,
     },
-    /// It was handed over, and it is unknown whether it was handled: not at all, in part, or in full.
+    /// It was delivered, and it is unknown whether it was handled: not at all, in part, or in full.
     #[error("{name}: the message was handed over under epoch {epoch}, and it is unknown if it was handled: {why}")]
     Lost {
-        /// To whom.
+        /// The name of the singleton.
         name: String,
-        /// The epoch of the holder that had it.
+        /// The epoch of the holder that received it.
         epoch: shardwise_core::Epoch,
-        /// What became of the way back.
+        /// What happened to the connection.
         why: String,
     },
     /// It was handled, and the reply cannot be read or written.
     #[error("{name}: the message was handled, and its reply is none: {why}")]
     Reply {
-        /// To whom.
+        /// The name of the singleton.
         name: String,
         /// Why.
         why: String,
     },
-    /// Sending needs a tokio runtime, and this was called outside of one. It was not sent.
+    /// Sending needs a tokio runtime, and this was called outside one. It was not sent.
     #[error("a message can only be sent inside a tokio runtime; it was not handled")]
     NoRuntime,
     /// This worker's service has ended. The message was not handled.
@@ -70,7 +70,7 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// Whether it was handled, or may have been: then sending it again may do it twice. All others were certainly not handled.
+    /// Whether it was handled, or may have been: then sending it again may handle it twice. All others were certainly not handled.
     pub const fn may_have_been_handled(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::Reply { .. })
     }

@@ -1,4 +1,4 @@
-//! The sender's end: finds the holder, brings the message there, and says exactly what is known of what became of it.
+//! The sender's side: finds the holder, sends it the message, and reports exactly what is known of its outcome.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,16 +20,17 @@ use crate::error::inside_runtime;
 use crate::settings::MESSAGES_ADDRESS;
 use crate::work::Singleton;
 
-/// How long [`SingletonHandle::send`] waits.
+/// The timeout of [`SingletonHandle::send`].
 pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
 const WAIT_LONGEST: Duration = Duration::from_hours(24 * 366);
-/// First pause before a message that was not taken is brought again, unless there is news before; doubled up to the longest.
+/// First pause before a message that was not taken is sent again, unless something changes before; doubled up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// How long a reply is waited for once the name has another holder: it may be on its way.
+/// How long to wait for a reply once the name has another holder: it may be under way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Sends typed messages to the holder of a name. Made by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service alive.
+/// Sends typed messages to the holder of a name. Created by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service
+/// alive.
 pub struct SingletonHandle<M, R> {
     post: Arc<Post>,
     ownership: watch::Receiver<Arc<Ownership>>,
@@ -37,7 +38,7 @@ pub struct SingletonHandle<M, R> {
     types: PhantomData<fn(M) -> R>,
 }
 
-/// What the sender does after one try.
+/// The outcome of one try.
 enum SendAttempt<R> {
     Done(Result<R, MessageError>),
     /// It was certainly not handled; try again.
@@ -54,11 +55,11 @@ impl<R> SendAttempt<R> {
 }
 
 impl Singleton {
-    /// Sends messages of type `M` to the member that runs this, and gets replies of type `R`. Every member of the group can; it need not run it. The types
-    /// are an agreement between sender and holder: they travel as JSON.
+    /// Sends messages of type `M` to the member that runs this, and receives replies of type `R`. Every member of the group can; it need
+    /// not run it. Sender and holder must agree on the types, which are sent as JSON.
     ///
-    /// The holder takes them by [`Tenure::messages`](crate::Tenure::messages). Where [`Singleton::run`] follows on the same value, this worker listens from then on, so
-    /// that no sender waits for it at a takeover.
+    /// The holder receives them by [`Tenure::messages`](crate::Tenure::messages). If [`Singleton::run`] follows on the same value, this
+    /// worker listens from then on, so that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
         let post = Post::of(membership);
@@ -74,17 +75,18 @@ impl Singleton {
 impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     /// Sends a message to the holder and waits for its reply, 30 s ([`MESSAGE_WAIT`]) at most in all.
     ///
-    /// While no member holds the name, or its holder cannot be reached or takes no messages yet, the message waits. It is brought again as long as it was
-    /// certainly not handled, and never after it may have been: each message is handled at most once. Messages that are sent at once have no order.
+    /// While no member holds the name, or its holder cannot be reached or takes no messages yet, the message waits. It is sent again as
+    /// long as it was certainly not handled, and never after it may have been: each message is handled at most once. Concurrent messages
+    /// have no order.
     ///
     /// # Errors
     ///
-    /// [`MessageError`]; [`MessageError::may_have_been_handled`] says whether a retry may do it twice.
+    /// [`MessageError`]; [`MessageError::may_have_been_handled`] says whether a retry may handle it twice.
     pub async fn send(&self, message: M) -> Result<R, MessageError> {
         self.send_within(message, MESSAGE_WAIT).await
     }
 
-    /// The same with a time limit of its own, for the waiting and the reply together.
+    /// Like [`SingletonHandle::send`], with its own time limit for waiting and reply together.
     ///
     /// # Errors
     ///
@@ -100,11 +102,11 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
         };
         let (begun, mut backoff) = (Instant::now(), Backoff::new(PAUSE_FIRST, PAUSE_LONGEST));
-        // A wait without end is a wait of a year.
+        // An unlimited wait is a wait of a year.
         let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
         let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
         loop {
-            // Whatever changes from here on is news.
+            // Any change from here on counts.
             leaders.mark_unchanged();
             ownership.mark_unchanged();
             let (why, full) = match self.try_once(body.clone(), until).await {
@@ -128,7 +130,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        // What is held here is known here first.
+        // This worker knows of its own names before the watch reports them.
         if let Some(epoch) = self.post.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
@@ -182,7 +184,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         if ticket.withdraw() { self.lost(epoch, why) } else { SendAttempt::again("its holder cannot be reached") }
     }
 
-    /// Ends some time after another member is seen to hold the name.
+    /// Resolves some time after another member is seen to hold the name.
     async fn overtaken(&self, epoch: Epoch) {
         let mut leaders = self.post.leaders();
         let later = leaders.wait_for(|leaders| leaders.get(&self.name).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();

@@ -1,4 +1,4 @@
-//! The holder's end: messages one after another, each with its reply.
+//! The holder's side: messages one after another, each with its reply.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
@@ -16,8 +16,8 @@ use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::error::Result;
 use crate::work::{Guard, Tenure};
 
-/// The messages of one time of holding a name. Made by [`crate::Tenure::messages`]; dropping it sends those that were not taken back to their
-/// senders, who bring them to the next holder.
+/// The messages of one period of holding a name. Created by [`crate::Tenure::messages`]; dropping it returns those that were not taken to
+/// their senders, which send them to the next holder.
 pub struct Inbox<M, R> {
     queue: mpsc::Receiver<Envelope>,
     number: MailboxNumber,
@@ -29,10 +29,12 @@ pub struct Inbox<M, R> {
 }
 
 impl Tenure {
-    /// The messages that members send to the holder of this name ([`crate::Singleton::handle`]), each to be replied to. One inbox at a time: a second
-    /// one takes the place of the first, which then ends. Messages that wait when the work has to end go to the next holder.
+    /// The messages that members send to the holder of this name ([`crate::Singleton::handle`]), each of which needs a reply. One inbox
+    /// at a time: a second one replaces the first, which then ends. Messages that still wait when the work has to end go to the next
+    /// holder.
     ///
-    /// The first call makes this worker listen, if [`crate::Singleton::handle`] has not, and the members learn where; until then messages wait.
+    /// The first call makes this worker listen, unless [`crate::Singleton::handle`] has, and publishes its address; until then messages
+    /// wait.
     ///
     /// # Errors
     ///
@@ -46,18 +48,18 @@ impl Tenure {
     }
 }
 
-/// A message and the way back.
+/// A message and the means to reply.
 #[derive(Debug)]
 pub struct Message<M, R> {
-    /// What was sent.
+    /// The message.
     pub body: M,
-    /// The epoch under which it is handled: for its writes.
+    /// The epoch under which it is handled, for your writes.
     pub epoch: Epoch,
-    /// To be answered with once it is handled.
+    /// Sends the reply once the message is handled.
     pub reply: Reply<R>,
 }
 
-/// The way back to a message's sender. Dropping it reports to the sender that the outcome is unknown.
+/// The means to reply to a message's sender. Dropping it reports to the sender that the outcome is unknown.
 pub struct Reply<R> {
     answer: Option<oneshot::Sender<WireAnswer>>,
     guard: Weak<Guard>,
@@ -65,7 +67,7 @@ pub struct Reply<R> {
 }
 
 impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
-    /// The next message; `None` once the work has to end: those that were not taken then go to the next holder. Cancel safe.
+    /// The next message; `None` once the work has to end: messages that were not taken then go to the next holder. Cancel safe.
     pub async fn recv(&mut self) -> Option<Message<M, R>> {
         loop {
             let envelope = tokio::select! {
@@ -77,7 +79,7 @@ impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
                 self.close();
                 return None;
             };
-            // A sender that does not wait any more already counts it as possibly handled; it is better not to handle it.
+            // A sender that has stopped waiting already counts it as possibly handled; it is better not to handle it.
             let Some(answer) = envelope.answer.take().filter(|answer| !answer.is_closed()) else { continue };
             match serde_json::from_str(envelope.body.get()) {
                 Ok(body) => {
@@ -105,8 +107,8 @@ impl<M, R> Drop for Inbox<M, R> {
 }
 
 impl<R: Serialize> Reply<R> {
-    /// Reports to the sender that its message was handled, and the result. If the name was lost meanwhile, the outcome counts as unknown: what was
-    /// written under the old epoch may have been refused.
+    /// Reports to the sender that its message was handled, with the result. If the name was lost meanwhile, the outcome counts as
+    /// unknown: writes under the old epoch may have been refused.
     pub fn send(mut self, reply: R) {
         let Some(answer) = self.answer.take() else { return };
         let held = self.guard.upgrade().is_some_and(|guard| guard.is_held());

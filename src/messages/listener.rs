@@ -1,5 +1,5 @@
-//! Where other members' messages arrive: connections of limited number, each with limited work in flight. A caller may be anyone until
-//! its first frame proves otherwise, and none may hold up the worker: everything here has a limit in number, bytes and time.
+//! Receives other members' messages: a limited number of connections, each with limited work in flight. A caller may be anyone until its
+//! first frame proves otherwise, and must not stall the worker: everything here is limited in number, bytes and time.
 
 use std::collections::VecDeque;
 use std::io::Result;
@@ -25,31 +25,31 @@ use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession};
 
 /// The most connections of members.
 const CONNECTIONS_MAX: usize = 512;
-/// The most connections that have not said who they are; a further one takes the place of the oldest.
+/// The most unauthenticated connections; a further one replaces the oldest.
 const STRANGERS_MAX: usize = 64;
-/// How long a stranger may take to say and prove who he is.
+/// How long a caller may take to authenticate.
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
-/// A connection on which nothing is asked for so long, and nothing is in flight, is closed. Longer than callers keep theirs.
+/// A connection without requests for this long, and without work in flight, is closed. Longer than callers keep theirs.
 const IDLE_MAX: Duration = Duration::from_mins(2);
 /// The most messages of one connection that are in flight.
 pub(super) const IN_FLIGHT_MAX: usize = 64;
-/// The longest that a message is waited for, whatever its sender says.
+/// The longest wait for a message's answer, whatever its sender requests.
 const WAIT_MAX: Duration = Duration::from_hours(1);
-/// The pause after the system had no connection to give.
+/// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a listener needs to know.
+/// The context of a listener.
 pub(super) struct MessageListenerContext {
     pub(super) group: GroupName,
     pub(super) life: Life,
     pub(super) token: Option<SecretString>,
     pub(super) mailboxes: Arc<Mailboxes>,
-    /// Who was refused, and why.
+    /// Logs refusals.
     pub(super) refused: LogThrottle<&'static str>,
 }
 
 impl MessageListenerContext {
-    /// The key of the connection, where there is a token, and the answer to the hello.
+    /// The connection's key, if there is a token, and the answer to the hello.
     fn judge(&self, hello: &Hello) -> std::result::Result<(Option<ProofSession>, Welcome), Welcome> {
         if hello.shardwise != PROTOCOL {
             return Err(Welcome::OtherProtocol);
@@ -72,7 +72,7 @@ impl MessageListenerContext {
     }
 }
 
-/// Takes connections for ever; dropping it ends them all.
+/// Accepts connections for ever; dropping it ends them all.
 pub(super) async fn serve(listener: TcpListener, context: Arc<MessageListenerContext>) {
     let members = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
@@ -120,7 +120,8 @@ async fn connection(stream: TcpStream, context: &MessageListenerContext, members
     }
 }
 
-/// Whether the caller calls this very worker and, where there is a token, has proven that it knows it. From then on every frame is proven.
+/// Whether the caller addresses this worker and, if there is a token, has proven that it knows it. From then on every frame carries a
+/// proof.
 async fn is_member<R, W>(hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>, context: &MessageListenerContext) -> Result<bool>
 where
     R: AsyncRead + Unpin,
@@ -142,7 +143,7 @@ where
         let [callers, own] = Seal::pair(session);
         (hearing.seal, sending.seal) = (Some(callers), Some(own));
     }
-    // Who finds that this worker does not know its token goes away without a word.
+    // A caller that finds that this worker does not know its token closes the connection silently.
     hearing.read::<()>(HELLO_BYTES_MAX).await.map(|()| true).inspect_err(|_| {
         if session.is_some() {
             context.warn("somebody with another token, or none, has tried to send them");
@@ -150,7 +151,7 @@ where
     })
 }
 
-/// Reads messages and hands them over. While the answers are not read nothing more is read here.
+/// Reads messages and delivers them. Stops reading while the answers are not read.
 async fn requests(
     mut hearing: FrameReader<impl AsyncRead + Unpin>,
     context: &MessageListenerContext,
@@ -178,7 +179,7 @@ async fn requests(
             Ok((answer, place)) => {
                 let answers = answers.clone();
                 in_flight.spawn(async move {
-                    // A sender that has given up by then needs no answer, and what was not taken yet is not handled.
+                    // A sender that has given up by then needs no answer, and a message that was not taken yet is not handled.
                     if let Ok(answer) = timeout(Duration::from_millis(within_ms).min(WAIT_MAX), answer).await {
                         let lost = |_| WireAnswer::Lost("its holder ended before it had replied".into());
                         let _ = answers.send(Response { id, answer: answer.unwrap_or_else(lost) }).await;

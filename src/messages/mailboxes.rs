@@ -1,4 +1,4 @@
-//! Which names take messages here, and under which epoch.
+//! The names that take messages here, each with its epoch.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::wire::WireAnswer;
 use crate::work::Guard;
 
-/// The most messages that wait for one name's holder to take them.
+/// The most messages that wait for one name's holder.
 pub(super) const INBOX_MAX: usize = 256;
 
-/// Which mailbox: a name has another one each time it is opened.
+/// Identifies a mailbox: a name gets a new one each time it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MailboxNumber(u64);
 
@@ -27,7 +27,7 @@ struct MailboxTable {
     open: HashMap<ClaimName, Mailbox>,
 }
 
-/// A message on its way to its holder. One that is dropped before that was not handled.
+/// A message on its way to its holder. One that is dropped before was not handled.
 pub(super) struct Envelope {
     pub(super) body: Box<RawValue>,
     pub(super) answer: Option<oneshot::Sender<WireAnswer>>,
@@ -50,7 +50,7 @@ impl Drop for Envelope {
 struct Mailbox {
     number: MailboxNumber,
     epoch: Epoch,
-    /// Not what keeps the name from going to another member.
+    /// Weak, so that it does not keep the name from going to another member.
     guard: Weak<Guard>,
     cancel: CancellationToken,
     queue: mpsc::Sender<Envelope>,
@@ -64,7 +64,7 @@ impl Mailbox {
 }
 
 impl Mailboxes {
-    /// Opens a mailbox; one that the name has already takes nothing from here on.
+    /// Opens a mailbox; an earlier one of the same name takes nothing from here on.
     pub(super) fn open(
         &self,
         name: ClaimName,
@@ -89,7 +89,7 @@ impl Mailboxes {
         self.table().open.get(name).filter(|mailbox| mailbox.takes()).map(|mailbox| mailbox.epoch)
     }
 
-    /// Hands a message over, or says why not. If no answer comes, the outcome is unknown.
+    /// Delivers a message, or returns why not. If no answer follows, the outcome is unknown.
     pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<WireAnswer>, WireAnswer> {
         let table = self.table();
         let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(WireAnswer::NotMine)?;
@@ -105,7 +105,7 @@ impl Mailboxes {
     }
 
     fn table(&self) -> MutexGuard<'_, MailboxTable> {
-        // Nothing under the lock can panic half-way: no code of the user's runs there.
+        // Nothing under the lock can panic half-way: no user code runs there.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

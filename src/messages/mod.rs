@@ -1,8 +1,8 @@
 //! Typed messages to the holder of a name: a singleton, reached from every member.
 //!
-//! The claims say who the holder is, its record where it listens. A message is handed over under the epoch that the sender knows; the holder
-//! takes it only if that is the epoch it holds the name under. What was certainly not handled is brought to the next holder; what may have been is
-//! never sent again, and its sender learns that the outcome is unknown.
+//! The claims give the holder, and its record the address. A message is sent under the epoch that the sender knows; the holder takes it
+//! only if it holds the name under that epoch. A message that was certainly not handled goes to the next holder; one that may have been
+//! is never sent again, and its sender learns that the outcome is unknown.
 
 mod error;
 mod handle;

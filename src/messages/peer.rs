@@ -1,4 +1,4 @@
-//! The way to another member: one connection for all messages, made for the first one and closed when none was for a while.
+//! The connection to another member: one for all messages, opened for the first one and closed when idle.
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
@@ -18,28 +18,28 @@ use super::wire::{
 use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
 use crate::settings::Network;
 
-/// How long a connection may take to be there.
+/// The timeout of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-/// A connection that has had nothing to do for so long is closed. Shorter than the other side keeps it, so that it is this side that knows.
+/// An idle connection is closed after this time. Shorter than on the other side, so that this side always knows.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MOST: usize = 4;
 /// The most messages that wait to be written.
 const QUEUE_MAX: usize = 64;
 
-/// What came of a message that was to be sent.
+/// The outcome of sending a message.
 #[derive(Debug)]
 pub(super) enum SendOutcome {
     Answered(WireAnswer),
-    /// It did not get there.
+    /// It was not delivered.
     Unsent(String),
-    /// It may not go there.
+    /// It may not be sent there.
     Refused(String),
-    /// It got there, or may have.
+    /// It was delivered, or may have been.
     Unknown(String),
 }
 
-/// Messages whose answer is outstanding.
+/// Messages without an answer yet.
 #[derive(Default)]
 struct PendingReplies(Mutex<ReplyTable>);
 
@@ -47,7 +47,7 @@ struct PendingReplies(Mutex<ReplyTable>);
 struct ReplyTable {
     numbered: u64,
     waiting: HashMap<u64, PendingReply>,
-    /// No answer comes any more, and why.
+    /// Set once no more answers can come, with the reason.
     over: Option<ConnectionEnd>,
 }
 
@@ -78,7 +78,7 @@ impl PendingReplies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its sender waits still; from here on it may have got there.
+    /// Whether its sender still waits; from here on it may have been delivered.
     fn begin(&self, id: u64) -> bool {
         self.table().waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
     }
@@ -99,7 +99,7 @@ impl PendingReplies {
     }
 }
 
-/// Who is called, and where.
+/// The member to call, and its address.
 pub(super) struct CallTarget {
     pub(super) address: String,
     pub(super) group: GroupName,
@@ -109,14 +109,14 @@ pub(super) struct CallTarget {
     pub(super) networks: Vec<Network>,
 }
 
-/// The way to one life of one member at one address.
+/// The connection to one incarnation of a member at one address.
 #[derive(Clone)]
 pub(super) struct Peer {
     queue: mpsc::Sender<WireRequest>,
     outstanding: Arc<PendingReplies>,
 }
 
-/// A message whose answer is waited for. Dropping it waits no more.
+/// A message without an answer yet. Dropping it ends the wait.
 pub(super) struct PendingMessage {
     id: u64,
     outstanding: Arc<PendingReplies>,
@@ -124,12 +124,12 @@ pub(super) struct PendingMessage {
 }
 
 impl PendingMessage {
-    /// Waits no more; whether it may have got there.
+    /// Ends the wait; returns whether the message may have been delivered.
     pub(super) fn withdraw(self) -> bool {
         self.outstanding.table().waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
     }
 
-    /// What came of it. Cancel safe.
+    /// Its outcome. Cancel safe.
     pub(super) async fn sent(&mut self) -> SendOutcome {
         (&mut self.sent).await.unwrap_or_else(|_| SendOutcome::Unknown("the connection is gone".into()))
     }
@@ -142,7 +142,7 @@ impl Drop for PendingMessage {
 }
 
 impl Peer {
-    /// Begins to connect. The connection ends with the last clone.
+    /// Starts to connect. The connection ends with the last clone.
     pub(super) fn connect(call: CallTarget) -> Self {
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
         let outstanding = Arc::new(PendingReplies::default());
@@ -158,12 +158,12 @@ impl Peer {
         Self { queue, outstanding }
     }
 
-    /// Whether it takes messages still.
+    /// Whether it still takes messages.
     pub(super) fn is_open(&self) -> bool {
         self.outstanding.table().over.is_none()
     }
 
-    /// Puts a message into the queue, once there is room.
+    /// Queues a message, once there is room.
     pub(super) async fn send(&self, mut request: WireRequest) -> std::result::Result<PendingMessage, SendOutcome> {
         let place = self.queue.reserve().await;
         let (sent, receiver) = oneshot::channel();
@@ -207,7 +207,7 @@ async fn connection(
     Ok(None)
 }
 
-/// A connection to the first of its addresses that is allowed and there; the inner error is that none is allowed.
+/// A connection to the first of its addresses that is allowed and reachable; the inner error says that none is allowed.
 async fn reached(address: &str, networks: &[Network]) -> Result<std::result::Result<TcpStream, String>> {
     let mut failed = Error::new(ErrorKind::NotFound, "it has no address");
     let (mut barred, mut is_allowed) = (String::new(), false);
@@ -225,9 +225,10 @@ async fn reached(address: &str, networks: &[Network]) -> Result<std::result::Res
     if is_allowed || barred.is_empty() { Err(failed) } else { Ok(Err(barred)) }
 }
 
-/// Says who is called, and has the other side prove that it is that worker. Why it is not there; `None` if it is, and messages may follow.
+/// Addresses the member, and has the other side prove that it is that worker. Returns `None` if it is, so that messages may follow, else
+/// why not.
 ///
-/// Nothing that is said before the proof is believed for good: that process may not be the holder, and then the message waits for the next one.
+/// Nothing before the proof is final: that process may not be the holder, and then the message waits for the next one.
 async fn not_there<R, W>(call: &CallTarget, hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>) -> Result<Option<&'static str>>
 where
     R: AsyncRead + Unpin,
@@ -264,7 +265,7 @@ const fn said(refusal: &Welcome) -> &'static str {
 }
 
 impl CallTarget {
-    /// The key of the connection, `None` where neither side has a token.
+    /// The connection's key, `None` if neither side has a token.
     fn proven(&self, callers: &Nonce, nonce: &str, proof: Option<&str>) -> std::result::Result<Option<ProofSession>, &'static str> {
         let (token, proof) = match (&self.token, proof) {
             (Some(token), Some(proof)) => (token, proof),

@@ -1,4 +1,4 @@
-//! One member's post: who holds which name, where its holder is reached, and what is taken here.
+//! One member's post: the holders of names, their addresses, and the messages taken here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::settings::{MESSAGES_ADDRESS, MessagesSettings, Network};
 /// The most messages of one worker that wait for a holder or for a reply.
 pub(super) const OUTSTANDING_MAX: usize = 1_024;
 
-/// The post of one member. A holder of it keeps no service alive.
+/// The post of one member. It keeps no service alive.
 pub(super) struct Post {
     group: GroupName,
     life: Life,
@@ -29,12 +29,12 @@ pub(super) struct Post {
     networks: Vec<Network>,
     advertised: Arc<AdvertisedAddresses>,
     leaders: watch::Receiver<BTreeMap<ClaimName, Claim>>,
-    /// Whether the listener is there.
+    /// Whether it listens.
     is_open: tokio::sync::Mutex<bool>,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) outstanding: Arc<Semaphore>,
     peers: Mutex<HashMap<Holder, (String, Peer)>>,
-    /// Ends the listener: with the worker, or with the last holder of this.
+    /// Ends the listener: with the worker, or when the last reference to this is dropped.
     closed: CancellationToken,
     _close: DropGuard,
 }
@@ -63,7 +63,7 @@ impl Post {
         }
     }
 
-    /// Who holds which name, now and whenever that changes.
+    /// The holder of each name, now and whenever that changes.
     pub(super) fn leaders(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
         self.leaders.clone()
     }
@@ -72,7 +72,7 @@ impl Post {
         self.life.holder()
     }
 
-    /// Listens, if it does not yet, and shows the others where.
+    /// Starts to listen, if necessary, and publishes the address.
     pub(super) async fn open(&self) -> Result<()> {
         let mut is_open = self.is_open.lock().await;
         if *is_open || self.closed.is_cancelled() {
@@ -107,7 +107,7 @@ impl Post {
         self.advertised.at_host(bound.port()).ok_or_else(|| unreachable_by(self.settings.listen))
     }
 
-    /// The way to that member at that address.
+    /// The connection to that member at that address.
     pub(super) fn peer(&self, holder: &Holder, address: &str) -> Peer {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, peer)) = peers.get(holder)
@@ -129,7 +129,7 @@ impl Post {
     }
 }
 
-/// What to do where all addresses are listened on and none is known.
+/// The error if it listens on all addresses and none is known.
 pub(crate) fn unreachable_by(listen: SocketAddr) -> Error {
     let message = format!(
         "messages_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address"

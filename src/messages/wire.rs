@@ -1,5 +1,5 @@
-//! What goes over a connection between two members: frames of four bytes of length, a proof where there is a token, and JSON, of limited size and within
-//! limited time.
+//! The format of a connection between two members: frames of four bytes of length, a proof if there is a token, and JSON, of limited size
+//! and within limited time.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::membership::proof::{Proof, ProofKind, ProofSession};
 
-/// The version of all that is in this file. Another one is refused. In version 1 the first frame had the token.
+/// The version of this protocol. Others are refused. In version 1 the first frame contained the token.
 pub(super) const PROTOCOL: u32 = 2;
 /// The most bytes of one message, and of one reply, as JSON.
 pub(super) const MESSAGE_BYTES_MAX: usize = 256 * 1024;
-/// The most bytes of a frame: a message with a name, an epoch and numbers around it.
+/// The most bytes of a frame: a message plus its name, epoch and numbers.
 pub(super) const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 4 * 1024;
 /// The most bytes of the first frame of a connection, from a caller that may be anyone.
 pub(super) const HELLO_BYTES_MAX: usize = 16 * 1024;
@@ -33,15 +33,15 @@ const PROOF_BYTES: usize = 32;
 pub(super) struct Hello {
     pub(super) shardwise: u32,
     pub(super) group: GroupName,
-    /// Whom the caller believes to be here; the port may be another member's by now.
+    /// The expected member; the port may be another member's by now.
     pub(super) instance_id: InstanceId,
     pub(super) incarnation: Incarnation,
-    /// Not in version 1, which still is to hear that it is another one.
+    /// Absent in version 1, which must still get the answer that its version is refused.
     #[serde(default)]
     pub(super) nonce: String,
 }
 
-/// What the recipient says to it.
+/// The recipient's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Welcome {
@@ -57,14 +57,14 @@ pub(super) enum Welcome {
     Full,
 }
 
-/// One message. Its number is the caller's own and comes back with the answer.
+/// One message. Its id is chosen by the caller and comes back with the answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireRequest {
     pub(super) id: u64,
     pub(super) to: ClaimName,
     /// The epoch under which the caller believes it is held.
     pub(super) epoch: Epoch,
-    /// How long the caller waits, in milliseconds.
+    /// The caller's timeout, in milliseconds.
     pub(super) within_ms: u64,
     pub(super) body: Box<RawValue>,
 }
@@ -75,25 +75,25 @@ pub(super) struct Response {
     pub(super) answer: WireAnswer,
 }
 
-/// What became of a message, said by the member that it was brought to.
+/// The outcome of a message, from the member that received it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WireAnswer {
     /// It was handled.
     Reply(Box<RawValue>),
-    /// It was not handled: this member does not hold the name, or not under that epoch, or is giving it up.
+    /// It was not handled: this member does not hold the name, or not under that epoch, or is releasing it.
     NotMine,
     /// It was not handled: too many wait already.
     Busy,
-    /// It was not handled: it is no message of the type that is taken here.
+    /// It was not handled: it is not a message of the type accepted here.
     Unreadable(String),
-    /// It was taken, and how far it was handled is not known.
+    /// It was taken, and whether it was handled is unknown.
     Lost(String),
     /// It was handled, and the reply cannot be sent.
     Unwritable(String),
 }
 
-/// The proofs of all frames that go one way over one connection: each covers how many came before it, and the whole frame.
+/// The proofs of all frames in one direction of a connection: each covers the number of earlier frames, and the whole frame.
 pub(super) struct Seal {
     session: ProofSession,
     kind: ProofKind,
@@ -101,7 +101,7 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// What the caller sends and what the recipient sends.
+    /// The seals of the caller and of the recipient.
     pub(super) fn pair(session: &ProofSession) -> [Self; 2] {
         [ProofKind::Question, ProofKind::Answer].map(|kind| Self { session: session.clone(), kind, count: 0 })
     }
@@ -128,10 +128,10 @@ pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {
     Ok(Frame(bytes))
 }
 
-/// One side's way to the other.
+/// The sending half of a connection.
 pub(super) struct FrameWriter<W> {
     writer: W,
-    /// Once both sides have proven that they know the token; never where there is none.
+    /// Set once both sides have proven that they know the token; never without one.
     pub(super) seal: Option<Seal>,
 }
 
@@ -156,7 +156,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// What one side hears of the other.
+/// The receiving half of a connection.
 pub(super) struct FrameReader<R> {
     reader: BufReader<R>,
     pub(super) seal: Option<Seal>,
@@ -167,7 +167,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { reader: BufReader::new(reader), seal: None }
     }
 
-    /// Whether another frame begins within that time. Cancel safe.
+    /// Whether another frame starts within that time. Cancel safe.
     pub(super) async fn begins(&mut self, within: Duration) -> Result<bool> {
         match timeout(within, self.reader.fill_buf()).await {
             Ok(Ok([])) => Err(ErrorKind::UnexpectedEof.into()),
@@ -177,12 +177,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads a frame of at most so many bytes, and nothing of it before its proof was found right. Memory grows with what has arrived, whatever length
-    /// was announced.
+    /// Reads a frame of at most `most` bytes; parses it only after its proof was verified. Memory grows with what has arrived, whatever
+    /// the announced length.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied` if the proof is not right.
+    /// `PermissionDenied` if the proof is wrong.
     pub(super) async fn read<T: DeserializeOwned>(&mut self, most: usize) -> Result<T> {
         timeout(FRAME_WITHIN, self.read_whole(most)).await?
     }
@@ -206,7 +206,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 json
             }
         };
-        // Of one that is cut off the end is missing, and then it is no JSON.
+        // A truncated frame lacks its end and is invalid JSON.
         serde_json::from_slice(json).map_err(Error::from)
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         hearing.read(most).await
     }
 
-    /// What both sides of a connection have, caller's first.
+    /// The seals of both sides of a connection, the caller's first.
     fn seals() -> [Seal; 2] {
         let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
         let recipient = Recipient { channel: Channel::Messages, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };

@@ -1,4 +1,4 @@
-//! A service without any backend (`enabled = false`): when it leaves, only the work that it runs must know.
+//! A service without a backend (`enabled = false`): when it leaves, only its own work must know.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use shardwise_core::{Cause, Ownership, Rebalance, ServiceState};
 use super::ShardingService;
 
 impl ShardingService {
-    /// Takes everything away from its work and waits until that has ended, up to `drain_timeout`. A frozen service stays what it is.
+    /// Takes everything from its work and waits until that has ended, up to `drain_timeout`. A frozen service stays unchanged.
     pub(super) async fn end_alone(&self) {
         let membership = self.membership();
         let before = membership.ownership();

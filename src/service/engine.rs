@@ -1,4 +1,4 @@
-//! The way from the handle to its driver, which is started by the first command.
+//! The connection from the handle to its driver, which the first command starts.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use crate::membership::{DrainFollower, Driver, DriverCommand};
 /// Commands waiting for the driver.
 const COMMANDS_MAX: usize = 8;
 
-/// How the driver is set going: `tokio::spawn`, but for test fleets.
+/// How the driver is started: `tokio::spawn`, except in test fleets.
 pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 
-/// What joins the group for a service: its driver, and what it goes by.
+/// The driver of a service, and the settings that joining needs.
 pub(super) struct ServiceEngine {
     driver: Mutex<DriverState>,
     backend: Arc<dyn Discovery>,
-    /// How long joining may take.
+    /// The timeout of joining.
     pub(super) join_limit: Duration,
-    /// What operators want of this member; `None` where they can want nothing.
+    /// Follows operators' requests for this member; `None` if there can be none.
     pub(super) follower: Option<DrainFollower>,
-    /// The follower's task runs, from the first registration on.
+    /// Whether the follower's task runs; it starts with the first registration.
     pub(super) follows: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl ServiceEngine {
         matches!(*self.driver(), DriverState::Running(_))
     }
 
-    /// Sends a command and waits until the driver has taken it in. Returns the way to the driver.
+    /// Sends a command and waits until the driver has processed it. Returns the driver's channel.
     pub(super) async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> DriverCommand) -> Result<mpsc::Sender<DriverCommand>> {
         let commands = self.commands();
         let (taken, answer) = oneshot::channel();
@@ -63,7 +63,7 @@ impl ServiceEngine {
         Ok(commands)
     }
 
-    /// The way to the driver, which is started here if it was not.
+    /// The driver's channel; starts the driver if necessary.
     pub(super) fn commands(&self) -> mpsc::Sender<DriverCommand> {
         let mut state = self.driver();
         if let DriverState::Running(commands) = &*state {
@@ -77,7 +77,7 @@ impl ServiceEngine {
     }
 
     fn driver(&self) -> MutexGuard<'_, DriverState> {
-        // Whole after each assignment.
+        // Consistent after each assignment.
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Which keys are mine: every way to ask. All of them read the clock once, take no lock, and answer nothing past the deadline.
+//! Every way to ask which keys are mine. Each reads the clock once, takes no lock, and returns nothing past the deadline.
 
 use shardwise_core::{NotOwning, ShardKey};
 
@@ -26,14 +26,14 @@ impl ShardingService {
         self.membership().read(|ownership, now| ownership.count_at(items, now))
     }
 
-    /// Like [`ShardingService::filter_owned_items`], on all threads of the rayon pool that it is called in; a short list is filtered by the
-    /// caller alone. It blocks the caller meanwhile.
+    /// Like [`ShardingService::filter_owned_items`], on all threads of the current rayon pool; the calling thread alone filters a short
+    /// list. It blocks the caller.
     #[cfg(feature = "parallel")]
     pub fn par_filter_owned_items<'a, K: ShardKey + Sync>(&self, items: &'a [K]) -> Vec<&'a K> {
         self.membership().read(|ownership, now| ownership.par_filter_at(items, now))
     }
 
-    /// Like [`ShardingService::filter_owned_items`], with an error where this worker owns nothing at all.
+    /// Like [`ShardingService::filter_owned_items`], with an error if this worker owns nothing at all.
     pub fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning> {
         self.membership().read(|ownership, now| match ownership.not_owning_at(now) {
             Some(not_owning) => Err(not_owning),

@@ -15,24 +15,24 @@ use crate::error::{Error, ErrorKind, Result, inside_runtime};
 use crate::membership::DriverCommand;
 use crate::telemetry::trace;
 
-/// How long a backend that has not answered at all is waited for, whatever the TTL. Giving up takes half a second more, and a mistake in the
-/// settings should show within ten.
+/// How long to wait for a backend that has not answered at all, whatever the TTL. Giving up takes half a second more, and a mistake in
+/// the settings should show within ten.
 const SILENCE_MAX: Duration = Duration::from_secs(7);
 
 impl ShardingService {
-    /// Joins the group and waits until this worker is an active member. Joining twice is joining once.
+    /// Joins the group and waits until this worker is an active member. Does nothing if it is one already.
     ///
-    /// A former self of the same id that died without leaving is waited out for one TTL.
+    /// If an earlier process with the same id died without leaving, joining waits up to one TTL until its record has expired.
     ///
-    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers anew by itself after its lease
-    /// was lost, and goes on trying, slowly, where it is refused then ([`ServiceState::Refused`]).
+    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers again by itself after it has
+    /// lost its lease, and keeps retrying, slowly, if it is then refused ([`ServiceState::Refused`]).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group has agreed on other
-    /// constants or works for something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
-    /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio runtime. After
-    /// an error this worker is not a member; call again to retry.
+    /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group agrees on other constants
+    /// or serves something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
+    /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio
+    /// runtime. After an error this worker is not a member; call again to retry.
     ///
     /// Dropping the future does not cancel the join: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
@@ -79,7 +79,7 @@ impl ShardingService {
         Err(error)
     }
 
-    /// Takes in whether an operator wants this member drained, each time it joins, and follows that from the first time on.
+    /// Reads, at each join, whether an operator has drained this member, and follows that from the first join on.
     async fn hear_operators(&self, engine: &ServiceEngine) -> Result<()> {
         let Some(follower) = &engine.follower else { return Ok(()) };
         if let Some(wanted) = follower.wanted_at_start().await {
@@ -92,7 +92,7 @@ impl ShardingService {
         Ok(())
     }
 
-    /// The snapshot with which joining ends, or why there is none in time.
+    /// The snapshot that ends joining, or the reason why there is none in time.
     async fn decision(&self, join_limit: Duration) -> Result<Arc<Ownership>> {
         let mut changes = self.membership().changes();
         let mut decided = pin!(async {
@@ -115,8 +115,8 @@ impl ShardingService {
         Err(Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; fix the cause or retry")))
     }
 
-    /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Leaving twice is
-    /// leaving once.
+    /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Does nothing if it
+    /// has left already.
     ///
     /// # Errors
     ///
@@ -125,9 +125,9 @@ impl ShardingService {
         self.leave(DriverCommand::Leave).await
     }
 
-    /// The same without keeping a place for this worker, whatever `rejoin_grace` says: the others take over at once. A worker that has left already
-    /// and whose place is kept gives it up. For a worker that will not come back; for one that is gone see
-    /// [`crate::ShardingFactory::end_absence`].
+    /// Like [`ShardingService::deregister_self`], without keeping a place for this worker, whatever `rejoin_grace` says: the others take
+    /// over at once. A worker that has left already and whose place is kept releases it. For a worker that will not return; for one that
+    /// is gone see [`crate::ShardingFactory::end_absence`].
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! How a service is made: over a backend, or with a share that never changes.
+//! Creates services: over a backend, or with a share that never changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::{ServiceHandle, ShardingService};
 use crate::membership::{DrainFollower, DrainStore, Driver, Membership, placer};
 use crate::settings::PolicySettings;
 
-/// How long registering may take beyond the TTL after which a silent former self is gone.
+/// How long registering may take beyond the TTL after which a dead former incarnation is gone.
 const JOIN_GRACE: Duration = Duration::from_secs(5);
 
 impl ShardingService {
-    /// A service that follows what operators want of its member.
+    /// A service that follows operators' requests for its member.
     pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
         let PolicySettings { policy, timing, .. } = settings;
@@ -27,7 +27,7 @@ impl ShardingService {
         Self::joining(spawn, settings, member, backend, clock, follower)
     }
 
-    /// A service whose driver a test's fleet holds.
+    /// A service whose driver is controlled by a test's fleet.
     #[cfg(feature = "testing")]
     pub(crate) fn driven_by(spawn: Spawn, settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         Self::joining(spawn, settings, member, backend, clock, None)
@@ -66,7 +66,7 @@ impl ShardingService {
         Self { handle: Arc::new(ServiceHandle { membership, ranking: RankCache::default(), engine }) }
     }
 
-    /// A service of one worker that owns everything, without any backend.
+    /// A service of one worker that owns everything, without a backend.
     pub(crate) fn unsharded(policy: Policy, member: &Member, clock: Clock) -> Self {
         let view = Arc::new(View::new(0, vec![member.clone()]));
         let ownership = Ownership::unsharded(&policy.placement, view, clock.now());

@@ -24,8 +24,8 @@ pub(crate) use engine::Spawn;
 use replicas::RankCache;
 pub use sharding::Sharding;
 
-/// One worker's membership in one group. Made by [`crate::ShardingFactory::create`]; clones share one membership, and dropping the
-/// last one (the factory's counts until [`crate::ShardingFactory::clear`]) deregisters on a best-effort basis.
+/// One worker's membership in one group, created by [`crate::ShardingFactory::create`]. Clones share one membership; dropping the last
+/// one (the factory's counts until [`crate::ShardingFactory::clear`]) deregisters on a best-effort basis.
 ///
 /// Reading is synchronous, takes no lock and is cheap: call it as often as you like.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub struct ShardingService {
 
 struct ServiceHandle {
     membership: Arc<Membership>,
-    /// Who comes after each slot's owner.
+    /// The successors of each slot's owner.
     ranking: RankCache,
     /// `None` for services that never join.
     engine: Option<ServiceEngine>,
@@ -57,12 +57,12 @@ impl ShardingService {
         &self.handle.membership
     }
 
-    /// Where it meets the others; `None` for services that never join.
+    /// The backend; `None` for services that never join.
     pub(crate) fn backend(&self) -> Option<&Arc<dyn Discovery>> {
         self.handle.engine.as_ref().map(ServiceEngine::backend)
     }
 
-    /// The latest snapshot. Ask it with [`ShardingService::now`], so that its deadline counts.
+    /// The latest snapshot. Query it with [`ShardingService::now`], so that its deadline applies.
     pub fn ownership(&self) -> Arc<Ownership> {
         self.membership().ownership()
     }
@@ -72,25 +72,24 @@ impl ShardingService {
         Arc::clone(self.membership().ownership().view())
     }
 
-    /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
+    /// The members that have left for a while (`rejoin_grace`), and the longest time for which their places are kept.
     pub fn absences(&self) -> Vec<Absence> {
         self.membership().absences.of_view(&self.members(), self.policy().rejoin_grace, self.now())
     }
 
-    /// Where the service stands right now.
+    /// The service's state right now.
     pub fn state(&self) -> ServiceState {
         self.membership().read(Ownership::state_at)
     }
 
-    /// Whether the group sees this worker as drained by an operator's wish: it is a member and owns nothing
-    /// ([`crate::ShardingFactory::drain`]).
+    /// Whether the group sees this worker as drained by an operator: it is a member and owns nothing ([`crate::ShardingFactory::drain`]).
     pub fn is_drained(&self) -> bool {
         let ownership = self.membership().ownership();
         let me = ownership.view().member(self.instance_id());
         ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Draining)
     }
 
-    /// How many placements this worker has asked for: one for each change of the group that it took in, none for a renewal.
+    /// How many placements this worker has computed: one for each change of the group that it processed, none for a renewal.
     pub fn rebuilds(&self) -> u64 {
         self.membership().rebuilds.load(Ordering::Relaxed)
     }
@@ -100,12 +99,12 @@ impl ShardingService {
         &self.membership().instance_id
     }
 
-    /// The group it shares the work with.
+    /// The group that it shares the work with.
     pub fn group_name(&self) -> &GroupName {
         &self.membership().policy.group
     }
 
-    /// The policy it was made from.
+    /// The policy that it was created from.
     pub fn policy(&self) -> &Policy {
         &self.membership().policy
     }

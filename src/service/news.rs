@@ -1,4 +1,4 @@
-//! What a service reports of its changes: snapshots, rebalances, members.
+//! Subscriptions to changes of a service: snapshots, rebalances, members.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::ShardingService;
 use crate::membership::{Rebalances, Snapshots, WatchMembers};
 
 impl ShardingService {
-    /// The latest snapshot now and whenever it changes: slots, state, view or deadline.
+    /// The latest snapshot, now and whenever it changes: slots, state, view or deadline.
     pub fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
         self.membership().changes()
     }
 
-    /// The group's members now and whenever they change.
+    /// The group's members, now and whenever they change.
     pub fn watch_members(&self) -> WatchMembers {
         WatchMembers::new(self.membership().changes())
     }
@@ -24,13 +24,13 @@ impl ShardingService {
         self.membership().rebalances.subscribe()
     }
 
-    /// Every snapshot from now on, in order: what [`ShardingService::ownership_changes`] would skip for a slow reader too.
+    /// Every snapshot from now on, in order, including those that [`ShardingService::ownership_changes`] would skip for a slow reader.
     pub fn snapshots(&self) -> Snapshots {
         self.membership().snapshots.subscribe()
     }
 
-    /// Calls `callback` for each rebalance from now on: one call at a time, off the driver, merged when it is slow. A panic in it is
-    /// logged and stops nothing.
+    /// Calls `callback` for each rebalance from now on: one call at a time, outside the driver, merged when it is slow. A panic in it is
+    /// logged and has no other effect.
     ///
     /// # Panics
     ///
@@ -41,7 +41,7 @@ impl ShardingService {
         tokio::spawn(async move {
             while let Some(rebalance) = rebalances.recv().await {
                 let callback = Arc::clone(&callback);
-                // It may block, so it runs on a thread made for that; waiting for it keeps the calls in order.
+                // It may block, so it runs on a blocking thread; awaiting it keeps the calls in order.
                 if tokio::task::spawn_blocking(move || callback(&rebalance)).await.is_err() {
                     tracing::error!("a callback of on_rebalance panicked; it will be called again at the next rebalance");
                 }

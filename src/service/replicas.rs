@@ -1,4 +1,4 @@
-//! Who a key belongs to and who comes after: for data that is kept more than once, and for callers that look for another worker.
+//! The owner of a key and its successors: for data with replicas, and for callers that look for another worker.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,13 +7,13 @@ use shardwise_core::{InstanceId, REPLICAS_MAX, Replicas, ShardKey, View};
 
 use super::ShardingService;
 
-/// The members of every slot of one view, kept until the group changes.
+/// The members for every slot of one view, cached until the group changes.
 #[derive(Debug)]
 struct RankCacheEntry {
     view: Arc<View>,
-    /// How many members for each slot were asked for.
+    /// The number of members per slot.
     most: usize,
-    /// Filled by the first who asks; others who ask meanwhile wait for that.
+    /// Filled by the first caller; concurrent callers wait for it.
     replicas: OnceLock<Replicas>,
 }
 
@@ -23,19 +23,19 @@ impl RankCacheEntry {
     }
 }
 
-/// What was ranked last, once it was asked for.
+/// The last result, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct RankCache(ArcSwapOption<RankCacheEntry>);
 
 impl RankCache {
-    /// Hands over the members of every slot of `view`, at least `n` of each: those that are kept, or as `rank` makes them for the number that it
-    /// is told. Of several who ask for the same at once one makes them.
+    /// Passes the members for every slot of `view`, at least `n` for each, to `read`: from the cache, or computed by `rank` for the
+    /// number passed to it. Of several concurrent callers one computes them.
     fn with<T>(&self, view: &Arc<View>, n: usize, rank: impl FnOnce(usize) -> Replicas, read: impl FnOnce(&Replicas) -> T) -> T {
         let ranked = self.ranked(view, n);
         read(ranked.replicas.get_or_init(|| rank(ranked.most)))
     }
 
-    /// What serves that, made or about to be made; `n` or as many as were asked for before.
+    /// The cache entry for that, filled or about to be; for `n` or for as many as were requested before.
     fn ranked(&self, view: &Arc<View>, n: usize) -> Arc<RankCacheEntry> {
         let mut kept = self.0.load();
         loop {
@@ -59,18 +59,19 @@ fn same(one: &Guard<Option<Arc<RankCacheEntry>>>, other: &Guard<Option<Arc<RankC
 }
 
 impl ShardingService {
-    /// `n` different members for `key` by the newest view: first its owner, then who comes after it on the circle, over different zones as
-    /// long as there are any. Fewer if the group has fewer, and at most 32. The members of a smaller `n` are the first of those of a larger.
+    /// `n` different members for `key` by the newest view: first its owner, then its successors on the circle, over different zones as
+    /// long as there are any. Fewer if the group has fewer, and at most 32. The members for a smaller `n` are the first of those for a
+    /// larger one.
     ///
-    /// Every worker that sees the same group gives the same answer. It is the placement's: whether the owner is alive and serves is its own
-    /// affair, and `owns` says whether it is this worker. Empty while no view has been seen, and where the group goes by constants that
-    /// this worker's policy does not have.
+    /// Every worker that sees the same group returns the same result. It follows from the placement: whether the owner is alive and
+    /// serves is not checked, and `owns` says whether it is this worker. Empty before the first view, and if this worker's policy does
+    /// not have the group's constants.
     ///
-    /// Under a key placement it is the owner alone, and empty while this worker holds nothing: the other fleet has no second.
+    /// Under a key placement it is only the owner, and empty while this worker holds nothing: the other fleet has no replicas.
     ///
-    /// The first call after a change of the group takes two to three times as long as a placement from nothing and keeps four bytes for each
-    /// slot and member asked for: measured on a busy machine 0.16 s with 1,000 members of weight 1, and 0.6 s with as many points as a circle
-    /// may have, whatever the weights and zones. The others take a hash and the copies of the names.
+    /// The first call after a change of the group takes two to three times as long as a placement from scratch and stores four bytes for
+    /// each slot and member requested: measured on a busy machine 0.16 s with 1,000 members of weight 1, and 0.6 s with the most points
+    /// of a circle, whatever the weights and zones. Other calls cost a hash and the copies of the names.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K, n: usize) -> Vec<InstanceId> {
         let n = n.min(REPLICAS_MAX);
         let ownership = self.ownership();
@@ -104,7 +105,7 @@ mod tests {
         Replicas::of_view(view, PlacementParams { slots: 16, virtual_nodes: 4, ..PlacementParams::default() }, most)
     }
 
-    /// Whoever begins to rank goes on only when everybody has asked, or has waited in vain.
+    /// The caller that ranks continues only once all others have asked, or have waited in vain.
     #[test]
     fn of_many_who_ask_at_once_one_ranks() {
         const CALLERS: usize = 8;
@@ -117,7 +118,7 @@ mod tests {
             let slow = |most| {
                 made.fetch_add(1, Ordering::SeqCst);
                 let there = all_there.lock().unwrap();
-                // A second one who ranks finds fewer to wait for, and is counted.
+                // If a second caller ranks, it finds fewer to wait for, and is counted.
                 while made.load(Ordering::SeqCst) == 1 && there.recv_timeout(Duration::from_millis(200)).is_ok() {}
                 rank(&view, most)
             };

@@ -1,4 +1,4 @@
-//! What user code needs of a service, as a trait, so that it can be generic and its tests can put a frozen service in its place.
+//! The interface of a service for user code, as a trait, so that tests of generic code can use a frozen service.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 /// }
 /// ```
 pub trait Sharding: Send + Sync {
-    /// The latest snapshot. Ask it with [`Sharding::now`], so that its deadline counts.
+    /// The latest snapshot. Query it with [`Sharding::now`], so that its deadline applies.
     fn ownership(&self) -> Arc<Ownership>;
 
-    /// The latest snapshot now and whenever it changes: slots, state, view or deadline.
+    /// The latest snapshot, now and whenever it changes: slots, state, view or deadline.
     fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>>;
 
     /// The present moment on the clock of the deadlines.
@@ -30,8 +30,8 @@ pub trait Sharding: Send + Sync {
     /// TTL, renewal interval and margin in force.
     fn timing(&self) -> Timing;
 
-    /// What the group works for: the application's keys, or one outbox, whose publisher compares it with its store. `None`, the default, for a
-    /// stand-in in tests and for a service without a group: nothing is compared then.
+    /// What the group serves: the application's keys, or one outbox, whose publisher compares it with its store. `None`, the default, for
+    /// test doubles and for a service without a group: nothing is compared then.
     fn serves(&self) -> Option<Serves> {
         None
     }
@@ -68,8 +68,8 @@ pub trait Sharding: Send + Sync {
         self.ownership().count_at(items, self.now())
     }
 
-    /// Like [`Sharding::filter_owned_items`], on all threads of the rayon pool that it is called in; a short list is filtered by the caller
-    /// alone. It blocks the caller meanwhile.
+    /// Like [`Sharding::filter_owned_items`], on all threads of the current rayon pool; the calling thread alone filters a short list. It
+    /// blocks the caller.
     #[cfg(feature = "parallel")]
     fn par_filter_owned_items<'a, K: ShardKey + Sync>(&self, items: &'a [K]) -> Vec<&'a K>
     where
@@ -78,7 +78,7 @@ pub trait Sharding: Send + Sync {
         self.ownership().par_filter_at(items, self.now())
     }
 
-    /// Like [`Sharding::filter_owned_items`], with an error where this worker owns nothing at all.
+    /// Like [`Sharding::filter_owned_items`], with an error if this worker owns nothing at all.
     fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning>
     where
         Self: Sized,

@@ -1,4 +1,4 @@
-//! Numbered workers, each alive on exactly one member. How many there are stands in a note of the group and can change while they run.
+//! Numbered workers, each alive on exactly one member. A note of the group has their number, which can change while they run.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::service::ShardingService;
 /// The most daemons of one set.
 pub const DAEMONS_MAX: u32 = 1_024;
 
-/// A set of numbered workers. Made by [`crate::ShardingFactory::daemons`] and [`ShardingService::daemons`].
+/// A set of numbered workers. Created by [`crate::ShardingFactory::daemons`] and [`ShardingService::daemons`].
 #[derive(Clone)]
 pub struct Daemons {
     service: ShardingService,
@@ -29,7 +29,7 @@ pub struct Daemons {
     book: NoteBook,
 }
 
-/// How many daemons there are to be, as it was read.
+/// The wanted number of daemons, as read from the note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonCount {
     number: u32,
@@ -48,19 +48,20 @@ impl DaemonCount {
     }
 }
 
-/// The note's text.
+/// The content of the note.
 #[derive(Serialize, Deserialize)]
 struct CountNote {
     n: u32,
 }
 
 impl ShardingService {
-    /// The daemons of that set, of which a group may have any number. Daemon `i` is the name `daemon/<set>/i`, and of the set without a name,
-    /// `""`, `daemon/i`.
+    /// The daemons of that set; a group may have any number of sets. Daemon `i` has the name `daemon/<set>/i`, and in the set without a
+    /// name, `""`, `daemon/i`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the set's name is too long or none, or the backend keeps no notes.
+    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the set's name is too long or invalid, or the backend does not
+    /// support notes.
     pub fn daemons(&self, set: &str) -> Result<Daemons> {
         let prefix = if set.is_empty() { "daemon".to_owned() } else { format!("daemon/{set}") };
         let name = |number| claim_name(self, "daemons", set, format!("{prefix}/{number}"));
@@ -71,23 +72,24 @@ impl ShardingService {
 }
 
 impl Daemons {
-    /// How many there are to be now.
+    /// The wanted number.
     ///
     /// # Errors
     ///
-    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend refuses, or the note was edited by hand.
+    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend
+    /// refuses, or the note was edited by hand.
     pub async fn count(&self) -> Result<DaemonCount> {
         inside_runtime()?;
         decoded(&self.book, self.book.read().await?.as_ref())
     }
 
-    /// Makes it `number`, if it still is what was read. Members that run the daemons see it within a TTL; this one sees it at once. Fewer: the
-    /// highest numbers end, each like a singleton that is stopped.
+    /// Changes the number to `number`, if it still is the one in `seen`. Members that run the daemons notice it within a TTL, this one at
+    /// once. With a smaller number the highest daemons end, each like a stopped singleton.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Conflict`] if another writer has set it since; the message says to what. [`ErrorKind::Settings`] above [`DAEMONS_MAX`]. Those of
-    /// [`Daemons::count`]; after a retryable one it may have been set.
+    /// [`ErrorKind::Conflict`] if another writer has changed it since; the message has the present number. [`ErrorKind::Settings`] above
+    /// [`DAEMONS_MAX`]. Those of [`Daemons::count`]; after a retryable one it may have been changed.
     pub async fn set_count(&self, seen: DaemonCount, number: u32) -> Result<DaemonCount> {
         inside_runtime()?;
         if number > DAEMONS_MAX {
@@ -110,11 +112,11 @@ impl Daemons {
         }
     }
 
-    /// Makes it `number` if it is not set yet, and returns the number in force: for the start of each member.
+    /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member.
     ///
     /// # Errors
     ///
-    /// Those of [`Daemons::set_count`], but for the conflict.
+    /// Those of [`Daemons::set_count`], except the conflict.
     pub async fn count_or_set(&self, number: u32) -> Result<DaemonCount> {
         let seen = self.count().await?;
         if seen.is_set() {
@@ -126,12 +128,12 @@ impl Daemons {
         }
     }
 
-    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name: each number is alive on
-    /// one member at a time, and work that fails or panics is begun again after a pause.
+    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name: each number is
+    /// alive on one member at a time, and work that fails or panics is started again after a pause.
     ///
-    /// Every member of the group runs the same set. While the number cannot be read, or is none, it stays what it was.
+    /// Every member of the group runs the same set. While the number cannot be read, or is invalid, the last one stays in force.
     ///
-    /// The service must have been registered, or be so later.
+    /// The service must be registered, before or after this call.
     ///
     /// # Panics
     ///
@@ -148,7 +150,7 @@ impl Daemons {
             noted: membership.noted.subscribe(),
             names: Arc::clone(&self.names),
             book: self.book.clone(),
-            // With the limit of a read, a change is seen within a TTL.
+            // With the timeout of a read, a change is seen within a TTL.
             read_every: membership.timing.ttl / 2,
             stop,
             work: Arc::new(work),
@@ -187,7 +189,7 @@ struct DaemonsRunner<F> {
     /// By number.
     running: Vec<Run>,
     ending: JoinSet<()>,
-    /// Why the number could not be read, where that was logged.
+    /// Why the number could not be read, once that was logged.
     complaint: Option<String>,
 }
 
@@ -208,7 +210,7 @@ where
         while self.ending.join_next().await.is_some() {}
     }
 
-    /// Until the service is gone. Before it is a member, and while it is none, nothing is read.
+    /// Runs until the service is gone. Reads nothing while the service is not a member.
     async fn follow(&mut self) {
         let mut next = tokio::time::Instant::now();
         loop {
@@ -218,7 +220,7 @@ where
                 next = tokio::time::Instant::now() + self.read_every;
             }
             tokio::select! {
-                // In this order, so that a seed repeats a life.
+                // A fixed order, so that a seed reproduces a run.
                 biased;
                 () = tokio::time::sleep_until(next), if is_member => {}
                 changed = self.work_context.ownership.changed() => if changed.is_err() { return },
@@ -261,7 +263,7 @@ where
         }
     }
 
-    /// Stops the highest numbers. One that comes again before it has ended waits for its turn.
+    /// Stops the highest numbers. One that is started again before it has ended waits for its turn.
     fn shrink(&mut self, number: usize) {
         for run in self.running.drain(number.min(self.running.len())..).rev() {
             self.ending.spawn(run.stop());

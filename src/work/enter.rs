@@ -1,4 +1,4 @@
-//! Working under ownership: a guard for as long as the work takes.
+//! Work under ownership, with a guard for as long as it takes.
 
 use std::fmt;
 use std::future::Future;
@@ -12,10 +12,10 @@ use crate::service::ShardingService;
 
 impl ShardingService {
     /// The fence of `key`: its slot and the epoch under which it is mine right now. Put both into your own writes, so that your database
-    /// can refuse a worker that was paused and does not know yet that another one has taken over.
+    /// can reject a worker that was paused and does not know yet that another one has taken over.
     ///
-    /// Take it once for a piece of work and use it for all its writes: with a fence taken anew before each write, work that has lost the slot
-    /// and regained it would go on under the new epoch.
+    /// Take it once for a piece of work and use it for all its writes: with a new fence before each write, work that has lost the slot
+    /// and regained it would continue under the new epoch.
     ///
     /// # Errors
     ///
@@ -25,9 +25,9 @@ impl ShardingService {
         counted(membership, membership.read(|ownership, now| ownership.fence_at(key, now)))
     }
 
-    /// Begins work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot is given to another member only once
-    /// the guard is dropped, or, where the policy says `on_drain_timeout = "release"`, once `drain_timeout` is over. Under eventual ownership the
-    /// guard only shows whether and when the key is lost, and no member waits for it.
+    /// Starts work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot moves to another member
+    /// only once the guard is dropped or, with `on_drain_timeout = "release"`, once `drain_timeout` has passed. Under eventual ownership
+    /// the guard only shows whether and when the key is lost, and no member waits for it.
     ///
     /// # Errors
     ///
@@ -37,10 +37,10 @@ impl ShardingService {
         counted(context, enter(context, key))
     }
 
-    /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost, or, under exclusive ownership,
-    /// when the slot goes to another member and `drain_timeout` is over.
+    /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost or, under exclusive
+    /// ownership, when the slot goes to another member and `drain_timeout` has passed.
     ///
-    /// What is dropped stops at its next await; whatever it had begun elsewhere goes on. So put the fence into your writes.
+    /// Dropped work stops at its next await; anything that it has started elsewhere continues. So put the fence into your writes.
     ///
     /// # Errors
     ///
@@ -56,12 +56,12 @@ impl ShardingService {
 
     fn not_held<K: ShardKey + ?Sized>(&self, key: &K) -> NotHeld {
         let context = &self.membership().ownership_context;
-        // It may be back by now; the work was cancelled all the same.
+        // The key may be held again by now; the work was cancelled nevertheless.
         context.read(|ownership, now| owned_at(context, ownership, key, now).err().unwrap_or_else(|| elsewhere(context, ownership, key)))
     }
 }
 
-/// Counts refusals; a number is all that this costs.
+/// Counts refusals; only a number is kept.
 fn counted<T>(context: &OwnershipContext, answer: Result<T, NotHeld>) -> Result<T, NotHeld> {
     if answer.is_err() {
         context.refused.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ fn owned_at<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Owners
     }
 }
 
-/// That another member has it, in the words of the placement that the group serves.
+/// The error that another member has it, in terms of the placement that the group serves.
 fn elsewhere<K: ShardKey + ?Sized>(context: &OwnershipContext, ownership: &Ownership, key: &K) -> NotHeld {
     let serving = context.policy.serving(ownership.policy_fingerprint());
     let placement = serving.unwrap_or(context.policy.placement).kind;
@@ -106,8 +106,8 @@ pub(crate) fn enter_claim(context: &Arc<OwnershipContext>, resource: &Resource) 
 
 /// Work on something that is mine, for as long as this lives.
 ///
-/// A guard that is never dropped keeps its slot from going to another member as long as this worker's lease lasts; the log names its age once
-/// `drain_timeout` is over.
+/// A guard that is never dropped keeps its slot from moving to another member as long as this worker's lease lasts; after `drain_timeout`
+/// the log shows its age.
 #[must_use = "the work counts as in flight only while the guard lives"]
 pub struct Guard {
     context: Arc<OwnershipContext>,
@@ -120,8 +120,8 @@ impl Guard {
         &self.context
     }
 
-    /// Whether what was entered has been mine without a gap until now. It reads the clock: a process that was paused beyond its lease is told
-    /// no, whether or not anything has noticed yet.
+    /// Whether what was entered has been mine without a gap until now. It reads the clock, so it is false in a process that was paused
+    /// beyond its lease, even before anything else has noticed.
     pub fn is_held(&self) -> bool {
         !self.signals.lost.is_cancelled() && self.context.read(|ownership, now| self.holds(ownership, now))
     }
@@ -133,7 +133,7 @@ impl Guard {
         }
     }
 
-    /// The slot and the epoch of the claim, for the user's own writes; `None` where ownership is not exclusive, and for names.
+    /// The slot and the epoch of the claim, for your own writes; `None` unless ownership is exclusive, and for names.
     pub const fn fence(&self) -> Option<Fence> {
         match self.under {
             GuardKey::Claim(Resource::Slot(slot), epoch) => Some(Fence { slot, epoch }),
@@ -141,7 +141,7 @@ impl Guard {
         }
     }
 
-    /// The epoch of the claim; `None` where ownership is not exclusive.
+    /// The epoch of the claim; `None` unless ownership is exclusive.
     pub const fn epoch(&self) -> Option<Epoch> {
         match self.under {
             GuardKey::Claim(_, epoch) => Some(epoch),
@@ -149,17 +149,17 @@ impl Guard {
         }
     }
 
-    /// Ends when another member is to have it: finish soon, and begin nothing new. At once if it is lost.
+    /// Resolves when the slot must be handed over: finish soon, and start nothing new. At once if it is lost.
     pub async fn finish(&self) {
         self.signals.finish.cancelled().await;
     }
 
-    /// Ends when it is not mine any more, or when the time for finishing is over: stop now.
+    /// Resolves when it is not mine any more, or when the time for finishing has passed: stop now.
     pub async fn lost(&self) {
         self.signals.lost.cancelled().await;
     }
 
-    /// Whether [`Guard::finish`] has ended.
+    /// Whether [`Guard::finish`] has resolved.
     pub fn is_asked_to_finish(&self) -> bool {
         self.signals.finish.is_cancelled()
     }

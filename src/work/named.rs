@@ -1,4 +1,4 @@
-//! Work under a claim on a name, which one member holds at a time: what singletons, daemons and timers have in common.
+//! Work under a claim on a name, which one member holds at a time: the common part of singletons, daemons and timers.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -16,14 +16,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{NoteBook, OwnershipContext};
 use crate::service::ShardingService;
 
-/// First pause before work that failed is begun again; doubled for each further failure.
+/// First pause before failed work is started again; doubled for each further failure.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 /// Longest such pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-/// Work that has run for this long begins with the first pause again.
+/// After running for this long, work that fails starts again after the first pause.
 const RUNS_WELL: Duration = Duration::from_mins(1);
 
-/// One time of working under a name that this worker holds.
+/// One period in which this worker holds a name.
 #[derive(Clone)]
 pub struct Tenure {
     name: ClaimName,
@@ -33,18 +33,18 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// The name in full, such as `singleton/leader`, `daemon/3` or `timer/report`.
+    /// The full name, such as `singleton/leader`, `daemon/3` or `timer/report`.
     pub const fn name(&self) -> &ClaimName {
         &self.name
     }
 
-    /// The epoch under which it is held: higher than that of every holder of this name before. Put it into your own writes.
+    /// The epoch of the claim: higher than that of every earlier holder of this name. Put it into your own writes.
     pub const fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Cancelled when the work has to end: the name goes to another member or is lost, or the work is stopped. After `drain_timeout`, or at
-    /// once if the name is lost, the work is dropped where it awaits.
+    /// Cancelled when the work has to end: the name goes to another member or is lost, or the work is stopped. The work is dropped where
+    /// it awaits after `drain_timeout`, or at once if the name is lost.
     pub const fn cancel(&self) -> &CancellationToken {
         &self.cancel
     }
@@ -53,7 +53,7 @@ impl Tenure {
         &self.guard
     }
 
-    /// Whether the name has been this worker's without a gap until now; reads the clock.
+    /// Whether this worker has held the name without a gap until now; reads the clock.
     pub fn is_held(&self) -> bool {
         self.guard.is_held()
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// The claim's name for `what` of that name; `kind` is the word for it in messages.
+/// The claim's name for a `what` with that name; `kind` is the word for it in messages.
 pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name: String) -> Result<ClaimName> {
     if service.policy().ownership != OwnershipMode::Exclusive {
         let message = format!(
@@ -77,7 +77,7 @@ pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
 }
 
-/// The group's note of that name; an error if the backend keeps no notes.
+/// The group's note with that name; an error if the backend does not support notes.
 pub(super) fn note_book(service: &ShardingService, name: ClaimName) -> Result<NoteBook> {
     let backend = service.backend().filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
         let message = format!(
@@ -90,7 +90,7 @@ pub(super) fn note_book(service: &ShardingService, name: ClaimName) -> Result<No
     Ok(NoteBook::new(Arc::clone(backend), service.group_name().clone(), name, limit))
 }
 
-/// What runners of named work stand on; as with [`OwnershipContext`], a holder of it keeps no service alive.
+/// The context of runners of named work; like [`OwnershipContext`], it keeps no service alive.
 #[derive(Clone)]
 pub(super) struct NamedWorkContext {
     pub(super) context: Arc<OwnershipContext>,
@@ -115,7 +115,7 @@ pub(super) struct NamedRunner<F> {
     work: Arc<F>,
 }
 
-/// How one run came to its end.
+/// How one run ended.
 enum RunEnd {
     Well,
     Failed,
@@ -134,7 +134,7 @@ where
         Self { context, ownership, offer: names.offer(name.clone()), name, stop, work: Arc::new(work) }
     }
 
-    /// Until it is stopped or the service is gone. The offer ends with it.
+    /// Runs until it is stopped or the service is gone. The offer ends with it.
     pub(super) async fn run(mut self) {
         let (turn, gone, stop) = (self.offer.turn(), self.context.gone.clone(), self.stop.clone());
         let turn = tokio::select! {
@@ -169,7 +169,7 @@ where
         }
     }
 
-    /// Waits until the name is held under another epoch than the one under which it was done; `None` when that cannot be any more.
+    /// Waits until the name is held under another epoch than `done`; `None` once that is impossible.
     async fn held(&mut self, done: Option<Epoch>) -> Option<Guard> {
         loop {
             let seen = self.ownership.borrow_and_update().names().find(|(name, _)| **name == self.name).map(|(_, epoch)| epoch);
@@ -178,7 +178,7 @@ where
                 return Some(guard);
             }
             tokio::select! {
-                // In this order, here and below, so that a seed repeats a life.
+                // A fixed order, here and below, so that a seed reproduces a run.
                 biased;
                 () = self.stop.cancelled() => return None,
                 changed = self.ownership.changed() => changed.ok()?,
@@ -191,7 +191,7 @@ where
         let guard = Arc::new(guard);
         let tenure = Tenure { name: self.name.clone(), epoch, cancel: CancellationToken::new(), guard: Arc::clone(&guard) };
         let (cancel, work) = (tenure.cancel.clone(), Arc::clone(&self.work));
-        // A task of its own, so that a panic ends it and nothing else; dropped with this future.
+        // A separate task, so that a panic ends only that; dropped with this future.
         let mut task =
             tokio_util::task::AbortOnDropHandle::new(tokio::spawn(self.context.in_flight.track_future(async move { work(tenure).await })));
         let mut asked = pin!(async {

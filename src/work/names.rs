@@ -8,20 +8,20 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::membership::OwnershipContext;
 
-/// What is offered, each name as often as it is offered. The driver claims the names.
+/// The offered names, each with the number of its offers. The driver claims them.
 pub(super) struct OfferedNames {
     offers: Mutex<BTreeMap<ClaimName, OfferCount>>,
-    /// The names of the offers; changed under their lock, so that the driver never sees an older set after a newer one.
+    /// The offered names; changed under the lock of `offers`, so that the driver never sees an older set after a newer one.
     wanted: watch::Sender<BTreeSet<ClaimName>>,
 }
 
 struct OfferCount {
     times: usize,
-    /// Of those of one worker that offer the same name, one at a time works under it.
+    /// Of several runs in one worker that offer the same name, one works at a time.
     turn: Arc<Semaphore>,
 }
 
-/// An offer; dropping it takes it back.
+/// An offer; dropping it withdraws it.
 pub(super) struct Offer {
     names: Arc<OfferedNames>,
     name: ClaimName,
@@ -29,7 +29,7 @@ pub(super) struct Offer {
 }
 
 impl OfferedNames {
-    /// What that member offers.
+    /// The offers of that member.
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self { offers: Mutex::default(), wanted: context.wanted_names.clone() })
     }
@@ -54,7 +54,7 @@ impl OfferedNames {
     }
 
     fn offers(&self) -> MutexGuard<'_, BTreeMap<ClaimName, OfferCount>> {
-        // Nothing under the lock can panic half-way: no code of the user's runs there.
+        // Nothing under the lock can panic half-way: no user code runs there.
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

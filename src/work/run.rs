@@ -4,7 +4,7 @@ use std::future::Future;
 
 use tokio_util::sync::CancellationToken;
 
-/// Work that goes on in the background: [`crate::ShardingService::slots`], singletons, daemons, timers. Dropping it cancels the work.
+/// Work in the background: [`crate::ShardingService::slots`], singletons, daemons, timers. Dropping it cancels the work.
 #[must_use = "dropping it cancels the work"]
 pub struct Run {
     stop: CancellationToken,
@@ -12,7 +12,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Spawns what `work` makes of the token that is cancelled when it has to end.
+    /// Spawns `work` with a token that is cancelled when it has to end.
     pub(crate) fn spawn<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(CancellationToken) -> W) -> Self {
         let (stop, finished) = (CancellationToken::new(), CancellationToken::new());
         let work = work(stop.clone());

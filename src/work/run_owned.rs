@@ -16,13 +16,14 @@ use crate::membership::{OwnershipContext, Rebalances};
 use crate::service::ShardingService;
 
 impl ShardingService {
-    /// Runs `work(key, cancel)` for each key that is mine, as a task of its own: started when the key is gained, cancelled by `cancel` when it is
-    /// lost. A key that comes back while its last task is still finishing waits for it, so that one process never works twice on one key.
+    /// Runs `work(key, cancel)` in a separate task for each key that is mine. The task starts when the key is gained; `cancel` is
+    /// cancelled when it is lost. A key that is regained while its last task is still finishing waits for it, so that one process never
+    /// works twice on one key.
     ///
     /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
     /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
     ///
-    /// The keys may change: [`OwnedRun::set_keys`].
+    /// [`OwnedRun::set_keys`] changes the keys.
     ///
     /// # Panics
     ///
@@ -57,7 +58,7 @@ pub struct OwnedRun<K> {
 }
 
 impl<K: Eq + Hash> OwnedRun<K> {
-    /// Replaces the keys: work on keys that are gone is cancelled, work on new ones of mine is started.
+    /// Replaces the keys: cancels work on removed keys, and starts work on new ones that are mine.
     pub fn set_keys(&self, keys: impl IntoIterator<Item = K>) {
         self.keys.send_replace(Arc::new(keys.into_iter().collect()));
     }
@@ -69,7 +70,7 @@ impl<K: Eq + Hash> OwnedRun<K> {
 }
 
 enum WorkUnit {
-    /// Running, or finished by itself without having been lost since.
+    /// Running, or ended by itself while the key was held.
     Held(CancellationToken),
     /// Cancelled, still finishing.
     Ending,
@@ -77,7 +78,7 @@ enum WorkUnit {
 
 struct OwnedRunner<K, F> {
     rebalances: Rebalances,
-    /// No handle to the service itself: it must be able to end while work runs.
+    /// Not the service itself, which must be able to end while work runs.
     ownership: watch::Receiver<Arc<Ownership>>,
     context: Arc<OwnershipContext>,
     wanted: watch::Receiver<Arc<HashSet<K>>>,
@@ -129,7 +130,7 @@ where
         }
     }
 
-    /// Cancels what is not mine any more, or was not for a while, and starts what is mine and idle.
+    /// Cancels work on keys that are lost, or were for a while, and starts work on keys that are mine and idle.
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
         let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.context.clock.now());
@@ -140,7 +141,7 @@ where
                 *run = WorkUnit::Ending;
             }
         }
-        // What had ended by itself has no task any more that could report its end.
+        // Work that had ended by itself has no task any more that could report its end.
         let tasks: HashSet<&K> = self.keys_of.values().collect();
         self.runs.retain(|key, run| matches!(run, WorkUnit::Held(_)) || tasks.contains(key));
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
@@ -150,11 +151,11 @@ where
     }
 
     fn start(&mut self, key: K) {
-        // Lost again by now; the news is on its way.
+        // Lost again by now; the next rebalance reports it.
         let Ok(guard) = enter(&self.context, &key) else { return };
         let cancel = self.stop.child_token();
         let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
-        // The user's closure runs inside the task, so that a panic in it ends that task and nothing else.
+        // The user's closure runs inside the task, so that a panic in it ends only that task.
         let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
             let _guard = guard;
             work(its_key, its_cancel).await;

@@ -11,22 +11,22 @@ use super::run::Run;
 use crate::error::Result;
 use crate::service::ShardingService;
 
-/// Work of this name, which runs on one member of the group. Made by [`crate::ShardingFactory::singleton`] and [`ShardingService::singleton`].
+/// Work that runs on one member of the group. Created by [`crate::ShardingFactory::singleton`] and [`ShardingService::singleton`].
 #[must_use = "nothing runs before `run`"]
 pub struct Singleton {
     service: ShardingService,
     name: ClaimName,
-    /// What a module above has asked for: it is called when the run begins.
+    /// A callback for a module above, called when the run starts.
     on_run: OnceLock<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl ShardingService {
-    /// Work of this name, to run on exactly one member of this service's group. Every member offers the same names; one that a single
-    /// member offers is run by that member, after a TTL at the latest.
+    /// Work with that name, to run on exactly one member of this service's group. Normally every member offers the same names; one that a
+    /// single member offers runs on that member, after a TTL at the latest.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) if the policy's ownership is not exclusive, or the name is none.
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) if the policy's ownership is not exclusive, or the name is invalid.
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
         Ok(Singleton {
             service: self.clone(),
@@ -37,14 +37,14 @@ impl ShardingService {
 }
 
 impl Singleton {
-    /// Runs `work` wherever this worker holds the name: begun when it is claimed, ended when it goes to another member. Work that fails or panics
-    /// is begun again after a pause that doubles from 0.5 s to 30 s, under the same epoch and, in between, still by this worker. Work that
-    /// ends well is done until the name is claimed again.
+    /// Runs `work` while this worker holds the name: it starts when the name is claimed and ends when it goes to another member. Work
+    /// that fails or panics is started again by this worker, under the same epoch, after a pause that doubles from 0.5 s to 30 s. Work
+    /// that ends well is done until the name is claimed again.
     ///
-    /// Stopping the run cancels the work if it runs here, drops it where it awaits after `drain_timeout`, and takes the offer back: another
-    /// member runs it. Of several runs of one name in one worker the first works, and the next one when that has been stopped.
+    /// Stopping the run cancels the work if it runs here, drops it where it awaits after `drain_timeout`, and withdraws the offer:
+    /// another member runs it. Of several runs of one name in one worker only the first is active; once it is stopped, the next one is.
     ///
-    /// The service must have been registered, or be so later.
+    /// The service must be registered, before or after this call.
     ///
     /// # Panics
     ///
@@ -62,9 +62,9 @@ impl Singleton {
         Run::spawn(|stop| NamedRunner::new(work_context, self.name, stop, work).run())
     }
 
-    /// Has `begin` called when this value's run begins; of several calls the first one counts.
+    /// Calls `begin` when this value's run starts; only the first call takes effect.
     pub(crate) fn on_run(&self, begin: impl FnOnce() + Send + Sync + 'static) {
-        // A later one would do the same once more.
+        // A later callback would do the same again.
         let _ = self.on_run.set(Box::new(begin));
     }
 

@@ -15,13 +15,14 @@ use crate::membership::OwnershipContext;
 use crate::service::ShardingService;
 
 impl ShardingService {
-    /// Runs `work(slot, epoch, cancel)` for each slot that this worker holds, as a task of its own: begun when the slot is claimed, and `cancel`
-    /// is cancelled when the slot must be handed over or is lost. The slot goes on once the task has ended; `drain_timeout` is its time for that,
-    /// and after it the task is dropped where it awaits.
+    /// Runs `work(slot, epoch, cancel)` in a separate task for each slot that this worker holds. The task starts when the slot is
+    /// claimed; `cancel` is cancelled when the slot must be handed over or is lost. The slot moves once the task has ended. After
+    /// `drain_timeout` the task is dropped where it awaits.
     ///
-    /// Work that ends by itself is not begun again before the slot is held under another epoch. A panic in it is logged and counts as an end.
+    /// Work that ends by itself is not started again before the slot is held under another epoch. A panic in it is logged and counts as
+    /// an end.
     ///
-    /// Under eventual ownership there is nothing to hold, and nothing is ever run.
+    /// Under eventual ownership no slot is held, and nothing ever runs.
     ///
     /// # Panics
     ///
@@ -55,7 +56,7 @@ struct SlotsRunner<F> {
     slots: HashMap<Id, u32>,
     /// Slots with a task: one process never works twice in one slot.
     busy: HashSet<u32>,
-    /// Under which epoch work was begun in a slot last, while it is held.
+    /// The epoch under which work was last started in each slot that is held.
     begun: HashMap<u32, Epoch>,
 }
 
@@ -91,13 +92,13 @@ where
         let Some(slot) = self.slots.remove(&id) else { return };
         self.busy.remove(&slot);
         if asked {
-            // If the slot was kept after all, it is held under the epoch that it had.
+            // If the slot was kept after all, it is held under the same epoch.
             self.begun.remove(&slot);
         }
         self.settle();
     }
 
-    /// Begins what is held and has not been begun.
+    /// Starts work in slots that are held and idle.
     fn settle(&mut self) {
         let ownership = Arc::clone(&self.ownership.borrow_and_update());
         let held: HashMap<u32, Epoch> = ownership.fences().map(|fence| (fence.slot, fence.epoch)).collect();
@@ -109,7 +110,7 @@ where
     }
 
     fn begin(&mut self, slot: u32) {
-        // Lost again by now; the next snapshot says so.
+        // Lost again by now; the next snapshot reports it.
         let Ok(guard) = enter_claim(&self.context, &Resource::Slot(slot)) else { return };
         let Some(fence) = guard.fence() else { return };
         let (work, cancel, stop) = (Arc::clone(&self.work), CancellationToken::new(), self.stop.clone());
@@ -127,7 +128,7 @@ where
                 () = work => {}
                 () = ends => {}
             }
-            // Through the guard, not because the whole run is stopped.
+            // Asked through the guard, not because the whole run is stopped.
             guard.is_asked_to_finish()
         }));
         self.slots.insert(task.id(), slot);

@@ -1,4 +1,4 @@
-//! Periodic jobs, each fired on one member. Which period was fired last stands in a note of the group, so that none is fired twice, whichever
+//! Periodic jobs, each fired on one member. A note of the group records the last period fired, so that none is fired twice, whichever
 //! member holds the timer.
 
 use std::fmt::Display;
@@ -20,14 +20,14 @@ use crate::service::ShardingService;
 
 /// The shortest period of a timer: each one is a write in the backend.
 pub const PERIOD_LEAST: Duration = Duration::from_secs(1);
-/// The longest.
+/// The longest period of a timer.
 pub const PERIOD_MOST: Duration = Duration::from_hours(24 * 366);
-/// The pause before a read or a write is tried again that was not answered.
+/// The pause before a read or a write without an answer is retried.
 const AGAIN: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// A job that is fired once in each period, by whichever member holds the timer. Made by [`crate::ShardingFactory::timer`] and
+/// A job that is fired once in each period, by the member that holds the timer. Created by [`crate::ShardingFactory::timer`] and
 /// [`ShardingService::timer`].
 #[derive(Clone)]
 #[must_use = "nothing is fired before `run`"]
@@ -41,9 +41,9 @@ pub struct Timer {
 /// One period of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
-    /// When it begins, in milliseconds since the beginning of 1970 (UTC).
+    /// Its start, in milliseconds since the start of 1970 (UTC).
     pub due_ms: u64,
-    /// Its number, from 0 at the beginning of 1970. It counts periods of the present length.
+    /// Its number, from 0 at the start of 1970. It counts periods of the present length.
     pub number: u64,
 }
 
@@ -60,18 +60,18 @@ impl TimerSchedule {
         Period { due_ms: self.phase.saturating_add(number.saturating_mul(self.every)), number }
     }
 
-    /// The period that is running at that time.
+    /// The period that includes that time.
     const fn at(self, now_ms: u64) -> Period {
         self.period(now_ms.saturating_sub(self.phase) / self.every)
     }
 
-    /// The first period that begins after that time.
+    /// The first period that starts after that time.
     const fn after(self, ms: u64) -> Period {
         if ms < self.phase { self.period(0) } else { self.period(self.at(ms).number.saturating_add(1)) }
     }
 }
 
-/// What the note says of the period that was fired last.
+/// The content of the note: the last period fired.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct FiredNote {
     due_ms: u64,
@@ -79,13 +79,13 @@ struct FiredNote {
 }
 
 impl ShardingService {
-    /// A timer of that name, to be fired once in each `period`: at the beginning of 1970 (UTC) and every `period` since, by the wall clock of the
+    /// A timer with that name, fired once in each `period`: at the start of 1970 (UTC) and every `period` since, by the wall clock of the
     /// member that holds it; [`Timer::phase`] shifts that. The length counts in whole milliseconds.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the name is none, the backend keeps no notes, or the period is shorter
-    /// than [`PERIOD_LEAST`] or longer than [`PERIOD_MOST`].
+    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the name is invalid, the backend does not support notes, or
+    /// the period is shorter than [`PERIOD_LEAST`] or longer than [`PERIOD_MOST`].
     pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
         let claim = claim_name(self, "timer", name, format!("timer/{name}"))?;
         if !(PERIOD_LEAST..=PERIOD_MOST).contains(&period) {
@@ -98,7 +98,7 @@ impl ShardingService {
 }
 
 impl Timer {
-    /// Each period begins so much later: a day's timer with a phase of two hours is fired at 02:00 UTC.
+    /// Delays the start of each period: a daily timer with a phase of two hours is fired at 02:00 UTC.
     ///
     /// # Errors
     ///
@@ -114,18 +114,18 @@ impl Timer {
 
     /// Runs `job(period, tenure)` once in each period, on the member that holds the timer. Every member runs the same timer.
     ///
-    /// - No period is fired twice. It is written down as fired before the job begins; a member that dies in between, or during the job, leaves
-    ///   that one undone.
-    /// - A period in which a member holds the timer is fired, late if it had begun before. One that passed while none held it is skipped. The
-    ///   very first period of a timer is the next one to begin.
-    /// - A job that takes longer than its period makes those skipped that begin meanwhile: there are never two at once.
-    /// - A job that fails or panics is logged, and the next period goes on.
-    /// - While the note cannot be read, or is none, nothing is fired.
+    /// - No period is fired twice. It is recorded as fired before the job starts; if the member dies in between, or during the job, that
+    ///   job remains undone.
+    /// - A period in which a member holds the timer is fired, late if it had started before. One that passed while none held it is
+    ///   skipped. The first period of a new timer is the next one to start.
+    /// - If a job takes longer than its period, periods that start meanwhile are skipped: two jobs never run at once.
+    /// - If a job fails or panics, that is logged, and the next period is fired as usual.
+    /// - While the note cannot be read, or is invalid, nothing is fired.
     ///
-    /// When the timer goes to another member, [`Tenure::cancel`] is cancelled, and the job is dropped where it awaits after `drain_timeout`. The job
-    /// has its period and its epoch, so that your database can refuse a ghost: one of a process that was paused.
+    /// When the timer goes to another member, [`Tenure::cancel`] is cancelled, and the job is dropped where it awaits after
+    /// `drain_timeout`. The job has its period and its epoch, so that your database can reject a process that was paused.
     ///
-    /// The service must have been registered, or be so later.
+    /// The service must be registered, before or after this call.
     ///
     /// # Panics
     ///
@@ -158,13 +158,13 @@ struct TimerHolder<F> {
     clock: Clock,
     tenure: Tenure,
     job: Arc<F>,
-    /// When the last job ended: what had begun by then is passed over.
+    /// When the last job ended: periods that had started by then are skipped.
     over: u64,
-    /// The log has said that the note is ahead.
+    /// Whether the warning that the note is ahead was logged.
     warned: bool,
 }
 
-/// What the note says, and over which version to write.
+/// The content of the note, and the version to overwrite.
 struct LastFired {
     fired: FiredNote,
     version: u64,
@@ -176,7 +176,7 @@ where
     W: Future<Output = std::result::Result<(), E>> + Send + 'static,
     E: Display + Send + 'static,
 {
-    /// Until the timer goes to another member. An error is tried again after a pause.
+    /// Runs until the timer goes to another member. Errors are retried after a pause.
     async fn run(mut self) -> Result<()> {
         let cancel = self.tenure.cancel().clone();
         let mut known = None;
@@ -204,7 +204,7 @@ where
         Ok(())
     }
 
-    /// What was fired last; of a timer that is new, whatever is running now.
+    /// The last period fired; for a new timer, the one that is running now.
     async fn known(&self) -> Result<LastFired> {
         let note = self.retried(|| self.book.read()).await?;
         if let Some(note) = note {
@@ -215,17 +215,17 @@ where
         Ok(LastFired { fired, version })
     }
 
-    /// Writes the period down as fired and does its job; nothing if that could not be said for sure.
+    /// Records the period as fired and runs its job; does nothing if the record is uncertain.
     async fn fire(&mut self, period: Period, version: u64) -> Result<Option<LastFired>> {
         let fired = FiredNote { due_ms: period.due_ms, epoch: self.tenure.epoch() };
         let Some(version) = self.written(&fired, version).await? else { return Ok(None) };
-        // The write may have taken its time.
+        // The write may have taken long.
         if !self.tenure.is_held() || self.tenure.cancel().is_cancelled() {
             tracing::warn!(name = %self.book.name(), period = period.number, "the timer was lost when this period was to be fired: it is left out");
             return Ok(None);
         }
         let (job, tenure) = (Arc::clone(&self.job), self.tenure.clone());
-        // A task of its own, so that a panic ends it and nothing else; dropped with this future.
+        // A separate task, so that a panic ends only that; dropped with this future.
         let task = AbortOnDropHandle::new(tokio::spawn(async move { job(period, tenure).await }));
         let (name, number) = (self.book.name(), period.number);
         match task.await {
@@ -237,8 +237,8 @@ where
         Ok(Some(LastFired { fired, version }))
     }
 
-    /// Writes over that version until it is known whether it is written. After a lost answer the same text is this very write: no other writer has
-    /// its epoch, and of two runs in one worker one has its turn.
+    /// Retries the write over that version until its outcome is known. After a lost answer, the same text proves that this write
+    /// succeeded: no other writer has its epoch, and of two runs in one worker only one is active.
     async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
         let text = encoded(fired)?;
         Ok(match self.retried(|| self.book.write(version, &text)).await? {
@@ -247,7 +247,7 @@ where
         })
     }
 
-    /// Calls the backend until it answers. Not after the pauses of work that has failed, which double: a few lost answers would cost whole periods.
+    /// Calls the backend until it answers, at a constant pause: with one that doubles, a few lost answers would cost whole periods.
     async fn retried<T, C: Future<Output = std::result::Result<T, shardwise_discovery::Error>>>(&self, call: impl Fn() -> C) -> Result<T> {
         loop {
             match call().await {
@@ -288,10 +288,10 @@ fn encoded(fired: &FiredNote) -> Result<String> {
     serde_json::to_string(fired).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))
 }
 
-/// Waits for so long, but not longer than the wall clock can be trusted. Whether that was all.
+/// Waits for `left`, but not longer than the wall clock can be trusted. Returns whether the wait is complete.
 async fn wait(cancel: &CancellationToken, left: Duration) -> bool {
     tokio::select! {
-        // In this order, so that a seed repeats a life.
+        // A fixed order, so that a seed reproduces a run.
         biased;
         () = cancel.cancelled() => true,
         () = tokio::time::sleep(left.min(LOOK_EVERY)) => left <= LOOK_EVERY,
