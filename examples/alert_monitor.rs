@@ -1,6 +1,6 @@
 //! A monitor that evaluates alert rules: each rule runs as a task on exactly the worker that owns it, and moves when the fleet changes.
 //!
-//! Three monitors in one process, one of which is killed; `run_owned` starts and cancels the tasks, `on_rebalance` tells about it.
+//! Three monitors in one process, one of which is killed; `run_owned` starts and cancels the tasks, `on_rebalance` reports the changes.
 //!
 //! `cargo run -p shardwise-examples --example alert_monitor`
 
@@ -57,7 +57,7 @@ async fn main() {
             }
         }));
     }
-    // Time is paused: this takes no time, but lets the tasks begin.
+    // Time is paused: this takes no time, but lets the tasks start.
     tokio::time::sleep(Duration::from_millis(100)).await;
     println!("three monitors:");
     show(&board);

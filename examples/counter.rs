@@ -1,7 +1,7 @@
 //! A counter that survives the death of its owner: a singleton that keeps its state in a journal.
 //!
-//! `cargo run -p shardwise-examples --example counter` starts three workers as processes of their own, kills the one that counts with SIGKILL,
-//! twice, and makes sure that each next one goes on where the last one stopped: nothing that was acknowledged is lost or counted twice.
+//! `cargo run -p shardwise-examples --example counter` starts three workers as separate processes, kills the one that counts with
+//! SIGKILL, twice, and checks that each next one continues where the last one stopped: no acknowledged count is lost or repeated.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -33,7 +33,7 @@ async fn main() -> Result {
     }
 }
 
-/// One worker of three: it offers to count, and counts while it is the one that does.
+/// One of three workers: it offers to count, and counts while it holds the name.
 async fn worker(folder: &Path, id: &str) -> Result {
     let settings = format!(
         "[default.resilience.sharding]
@@ -57,7 +57,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     Ok(())
 }
 
-/// Runs on one worker at a time, under its epoch. The journal refuses whoever was the owner before.
+/// Runs on one worker at a time, under its epoch. The journal refuses former owners.
 async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Result<(), JournalError> {
     let epoch = tenure.epoch();
     let loaded = journal.take_over(epoch).await?;
@@ -65,7 +65,7 @@ async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Res
     while !tenure.cancel().is_cancelled() {
         version = journal.append(version, epoch, &[b"one more"]).await?;
         counter += 1;
-        // It is in the journal: whoever reads this may rely on it.
+        // It is in the journal: readers of this line may rely on it.
         println!("{id} {epoch} {counter}");
         if counter % SNAPSHOT_EVERY == 0 {
             journal.snapshot(version, epoch, &counter.to_be_bytes()).await?;
@@ -81,7 +81,7 @@ fn restored(loaded: &LoadedJournal) -> u64 {
     snapshot + loaded.events.len() as u64
 }
 
-/// So many numbers are read of each owner before it is killed.
+/// The numbers read from each owner before it is killed.
 const OF_EACH: u64 = 60;
 const LONGEST: Duration = Duration::from_mins(1);
 
@@ -110,7 +110,7 @@ fn started(folder: &Path, id: &'static str, said: mpsc::Sender<String>) -> Resul
     Ok(child)
 }
 
-/// Reads what is counted, and kills the owner while there is another.
+/// Reads the numbers, and kills the owner while there is another.
 async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Receiver<String>) -> Result {
     let (mut owner, mut epoch, mut counter, mut since) = (String::new(), 0_u64, 0_u64, 0_u64);
     while let Some(line) = heard.recv().await {
@@ -119,7 +119,7 @@ async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Recei
         if under == epoch {
             expect(id == owner && number == counter + 1, &line, counter)?;
         } else {
-            // The last owner may have written one more and died before it could say so.
+            // The last owner may have written one more and died before it could print it.
             expect(under > epoch && (counter + 1..=counter + 2).contains(&number), &line, counter)?;
             println!("{id} counts from {number}, under epoch {under}");
             (owner, epoch, since) = (id.to_owned(), under, number);

@@ -1,11 +1,11 @@
-//! Workers on any number of machines that meet in etcd. Start it on two or three terminals or machines, end one with Ctrl-C or kill -9, and
-//! see the shares move.
+//! Workers on any number of machines that meet in etcd. Start it on two or three terminals or machines, end one with Ctrl-C or kill -9,
+//! and see the shares move.
 //!
 //! `cargo run -p shardwise-examples --example etcd_workers`
 //!
-//! It needs etcd: `etcd` starts one to play with. The settings are in `examples/etcd.toml`; another address can come from
-//! the environment, `SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS=http://10.0.0.7:2379`. The other of
-//! `consul_workers` and `etcd_workers` differs in its settings only.
+//! It needs etcd: `etcd` starts one to play with. The settings are in `examples/etcd.toml`; another address can come from the
+//! environment, `SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS=http://10.0.0.7:2379`. The example `consul_workers` differs
+//! only in its settings.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 

@@ -1,4 +1,4 @@
-//! A test of your own: does my worker do every job exactly once when a colleague dies?
+//! A test of your own: does my worker do every job exactly once when another one dies?
 //!
 //! `cargo test -p shardwise-examples --example in_tests`. Time is paused, so waiting for a TTL takes no time.
 
@@ -6,7 +6,7 @@
 
 use shardwise::Sharding;
 
-/// The code under test: generic, so that tests can hand it any service.
+/// The code under test: generic, so that tests can pass any service.
 fn jobs_for_me(sharding: &impl Sharding, jobs: &[u64]) -> Vec<u64> {
     sharding.filter_owned_items(jobs).into_iter().copied().collect()
 }

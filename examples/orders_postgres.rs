@@ -1,7 +1,7 @@
 //! Orders in PostgreSQL: the order and its events commit together, publishers send the events on, and a consumer books each of them once.
 //!
-//! `DATABASE_URL=postgres://user:password@127.0.0.1/database cargo run -p shardwise-examples --example orders_postgres`. It makes the outbox's tables
-//! and two of its own, places ten orders, and leaves.
+//! `DATABASE_URL=postgres://user:password@127.0.0.1/database cargo run -p shardwise-examples --example orders_postgres`. It creates the
+//! outbox's tables and two others, places ten orders, and leaves.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -40,7 +40,7 @@ async fn main() -> Result {
         .sink(FileSink::new(&events, "/examples/orders"))
         .sharding(sharding.clone())
         .build()?;
-    // Writers in this process can say that there is something new; others are found by looking.
+    // Writers in this process can notify the publisher of new events; it finds others by polling.
     let nudge = publisher.nudge_handle();
     let shutdown = CancellationToken::new();
     let publishing = tokio::spawn(publisher.run(shutdown.clone()));
@@ -54,13 +54,13 @@ async fn main() -> Result {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     shutdown.cancel();
-    // At the same time, so that other publishers have each slot as soon as it is given back.
+    // At the same time, so that other publishers get each slot as soon as it is released.
     let (published, left) = tokio::join!(publishing, sharding.deregister_self());
     published??;
     left?;
 
     let mut booked = 0;
-    // Everything comes twice, as after a crash.
+    // Every event arrives twice, as after a crash.
     for event in read_events(&events)?.chain(read_events(&events)?) {
         booked += u32::from(book(&pool, &event?).await?);
     }
@@ -80,7 +80,7 @@ async fn place_order(pool: &PgPool) -> Result {
     Ok(())
 }
 
-/// The consumer: what it has seen commits together with what it does. Answers whether the event was new.
+/// The consumer: it commits the event's id together with the event's effect. Returns whether the event was new.
 async fn book(pool: &PgPool, event: &ReadEvent) -> Result<bool> {
     let mut tx = pool.begin().await?;
     if inbox::postgres::seen(&mut tx, "bookings", &event.id).await? {

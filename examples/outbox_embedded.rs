@@ -33,7 +33,7 @@ async fn main() -> Result {
     let shutdown = CancellationToken::new();
     let publishing = tokio::spawn(publisher.run(shutdown.clone()));
 
-    // The application. Its own pool would do as well; the outbox needs nothing but the transaction.
+    // The application. It could use its own pool; the outbox only needs the transaction.
     place_orders(&store).await?;
 
     while store.status().await?.pending > 0 {
@@ -62,7 +62,7 @@ async fn place_orders(store: &SqliteStore) -> Result {
         sqlite::enqueue(&mut tx, NewEvent::new("order", &order, "OrderPlaced", format!(r#"{{"total":{total}}}"#))).await?;
         sqlite::enqueue(&mut tx, NewEvent::new("order", &order, "OrderPaid", "{}")).await?;
         if id == 7 {
-            // Nobody will ever hear of order 7.
+            // Events of order 7 are never published.
             tx.rollback().await?;
         } else {
             store.commit(tx).await?;

@@ -1,7 +1,8 @@
-//! A worker that was paused pays from an account in etcd that another one has taken over: the transaction names the worker's claim, which is gone.
+//! A worker that was paused pays from an account in etcd that another one has taken over: the transaction depends on the worker's claim,
+//! which is gone.
 //!
 //! `cargo run -p shardwise-examples --example paused_etcd`. It needs etcd: `etcd` starts one to play with; another address can come from
-//! `ETCD_ENDPOINT`. It takes some seconds: the lease of a stopped worker has to end first. How and why: `docs/reference/fencing.md`.
+//! `ETCD_ENDPOINT`. It takes some seconds, until the lease of a stopped worker has expired. How and why: `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 
@@ -14,10 +15,10 @@ use paused::{ACCOUNT, BALANCE, Paid, Place, Result};
 use shardwise::ShardingService;
 use shardwise::core::Fence;
 
-/// Takes 10 from the account, if this worker's claim on the slot still stands and nobody has changed the balance meanwhile.
+/// Takes 10 from the account, if this worker still has its claim on the slot and the balance has not changed meanwhile.
 async fn pay(bank: &Client, account: &str, sharding: &ShardingService, fence: Fence) -> Result<Paid> {
     let mut bank = bank.kv_client();
-    // The claim's key was created by the revision that is its epoch, above the policy's `epoch_floor`. It goes with its holder's lease.
+    // The revision that created the claim's key is its epoch, above the policy's `epoch_floor`. The key expires with its holder's lease.
     let claim = format!("/shardwise/v1/claims/{}/slots/{}", sharding.group_name(), fence.slot);
     let created = i64::try_from(fence.epoch.get() - sharding.policy().epoch_floor)?;
     loop {
@@ -34,7 +35,7 @@ async fn pay(bank: &Client, account: &str, sharding: &ShardingService, fence: Fe
         }
         let Some(etcd_client::TxnOpResponse::Get(there)) = answer.op_responses().pop() else { return Err("an odd answer".into()) };
         match there.kvs().first().map(etcd_client::KeyValue::create_revision) {
-            // Only the balance was another one: look again.
+            // Only the balance was another one: try again.
             Some(revision) if revision == created => {}
             Some(revision) => {
                 return Ok(Paid::Refused(format!("the claim on slot {} was made at {revision}, not at {created}", fence.slot)));

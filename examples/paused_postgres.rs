@@ -1,7 +1,8 @@
 //! A worker that was paused pays from an account in PostgreSQL that another one has taken over: the table of fences refuses it.
 //!
-//! `DATABASE_URL=postgres://user:password@127.0.0.1/database cargo run -p shardwise-examples --example paused_postgres`. It makes the tables of
-//! fences, and one of its own. It takes some seconds: the lease of a stopped worker has to end first. How and why: `docs/reference/fencing.md`.
+//! `DATABASE_URL=postgres://user:password@127.0.0.1/database cargo run -p shardwise-examples --example paused_postgres`. It creates the
+//! tables of fences, and one of its own. It takes some seconds, until the lease of a stopped worker has expired. How and why:
+//! `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 
@@ -15,7 +16,7 @@ use shardwise::core::{Fence, Resource};
 use shardwise_fencing::{FenceError, postgres};
 use sqlx::PgPool;
 
-/// Takes 10 from the account, unless somebody else has had it since.
+/// Takes 10 from the account, unless another worker has acquired it since.
 async fn pay(bank: &PgPool, sharding: &ShardingService, fence: Fence) -> Result<Paid> {
     let mut tx = bank.begin().await?;
     match postgres::check(&mut tx, sharding.group_name(), &Resource::Slot(fence.slot), fence.epoch).await {

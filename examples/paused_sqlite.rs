@@ -1,7 +1,7 @@
 //! A worker that was paused pays from an account in SQLite that another one has taken over: the table of fences refuses it.
 //!
-//! `cargo run -p shardwise-examples --example paused_sqlite`. It takes some seconds: the lease of a stopped worker has to end first. How and why:
-//! `docs/reference/fencing.md`.
+//! `cargo run -p shardwise-examples --example paused_sqlite`. It takes some seconds, until the lease of a stopped worker has expired. How
+//! and why: `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 
@@ -16,7 +16,7 @@ use shardwise_fencing::{FenceError, sqlite};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 
-/// Takes 10 from the account, unless somebody else has had it since.
+/// Takes 10 from the account, unless another worker has acquired it since.
 async fn pay(bank: &SqlitePool, sharding: &ShardingService, fence: Fence) -> Result<Paid> {
     let mut tx = bank.begin_with("BEGIN IMMEDIATE").await?;
     match sqlite::check(&mut tx, sharding.group_name(), &Resource::Slot(fence.slot), fence.epoch).await {

@@ -1,4 +1,4 @@
-//! The usual worker: read the list of all tenants from a table, keep those that are mine, do the work, look again.
+//! The usual worker: read the list of all tenants from a table, keep those that are mine, do the work, repeat.
 //!
 //! `cargo run -p shardwise-examples --example tenants`; start it two or three times at once and each does its own share. It makes
 //! ten rounds and leaves; yours would loop until its shutdown.
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Stands for what your worker does for one tenant.
+/// Stands for your worker's task for one tenant.
 async fn send_reminders(_tenant: &str) {
     tokio::task::yield_now().await;
 }

@@ -1,8 +1,8 @@
-//! Typed messages to a singleton: every worker asks the one that runs it, wherever that is, and is told what became of each question.
+//! Typed messages to a singleton: every worker asks the one that runs it, wherever that is, and learns the outcome of each question.
 //!
-//! `cargo run -p shardwise-examples --example ticket_desk` starts three workers as processes of their own, one of which hands out ticket numbers, and asks
-//! for tickets all the while. The one that hands them out is killed with SIGKILL, twice. Each question was handled at most once, and
-//! the asker knows of which ones that is uncertain.
+//! `cargo run -p shardwise-examples --example ticket_desk` starts three workers as separate processes, one of which hands out ticket
+//! numbers, and constantly asks for tickets. It kills the one that hands them out with SIGKILL, twice. Each question was handled at most
+//! once, and the asker knows for which ones that is uncertain.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -27,7 +27,7 @@ struct Ticket {
     of: u64,
 }
 
-/// The answer: numbers of one epoch begin at 1, so epoch and number together never repeat.
+/// The answer: the numbers of each epoch start at 1, so epoch and number together never repeat.
 #[derive(Debug, Serialize, Deserialize)]
 struct Number {
     epoch: u64,
@@ -55,7 +55,7 @@ fn factory(folder: &Path, id: &str) -> Result<ShardingFactory> {
     Ok(ShardingFactory::builder().settings(settings).instance_id(InstanceId::new(id)?).build()?)
 }
 
-/// One worker of three: it offers to sit at the desk.
+/// One of three workers: it offers to run the desk.
 async fn worker(folder: &Path, id: &str) -> Result {
     let factory = factory(folder, id)?;
     let sharding = factory.create("desks")?;
@@ -68,7 +68,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     Ok(())
 }
 
-/// Runs on one worker at a time. A desk whose tickets must survive it would write them down first: see `counter`.
+/// Runs on one worker at a time. A desk whose tickets must survive it would persist them first: see `counter`.
 async fn desk(id: String, tenure: Tenure) -> shardwise::Result<()> {
     let mut inbox = tenure.messages::<Ticket, Number>().await?;
     let mut number = 0;
@@ -82,10 +82,10 @@ async fn desk(id: String, tenure: Tenure) -> shardwise::Result<()> {
 }
 
 const LONGEST: Duration = Duration::from_mins(1);
-/// So many ask at once, and each so often.
+/// The number of concurrent askers, and the questions of each.
 const ASKERS: u64 = 8;
 const EACH: u64 = 100;
-/// After so many are handled by one worker it is killed, while there is another.
+/// A worker that has handled this many is killed, while there is another.
 const OF_EACH: usize = 200;
 
 async fn demonstration() -> Result {
@@ -96,7 +96,7 @@ async fn demonstration() -> Result {
         workers.push((id, started(folder.path(), id, said.clone())?));
     }
     drop(said);
-    // This process is a member too. It does not offer to sit at the desk, it only asks.
+    // This process is a member too. It does not offer to run the desk, it only asks.
     let factory = factory(folder.path(), "asker")?;
     let sharding = factory.create("desks")?;
     sharding.register_self().await?;
@@ -118,7 +118,7 @@ async fn demonstration() -> Result {
     judge(told.into_iter().flatten(), &watching.await??)
 }
 
-/// Which desks handled each question, and each of them once at most.
+/// The desks that handled each question, which must be at most one.
 type Handled = HashMap<u64, Vec<String>>;
 
 fn judge(told: impl Iterator<Item = (u64, std::result::Result<Number, MessageError>)>, handled: &Handled) -> Result {
@@ -157,10 +157,11 @@ fn started(folder: &Path, id: &'static str, said: mpsc::Sender<String>) -> Resul
     Ok(child)
 }
 
-/// Notes who handled what, and kills who handles while there is another, until all questions are handled or their askers are gone.
+/// Records who handled what, and kills the handling worker while there is another, until all questions are handled or their askers are
+/// gone.
 async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Receiver<String>) -> std::result::Result<Handled, String> {
     let (mut handled, mut by) = (Handled::new(), HashMap::<String, usize>::new());
-    // No more are asked once nobody has handled one for as long as a takeover takes.
+    // Ends once no question is handled for as long as a takeover takes.
     while let Ok(Some(line)) = tokio::time::timeout(Duration::from_secs(5), heard.recv()).await {
         let (id, of) = line.split_once(' ').ok_or_else(|| format!("{line:?} is no note"))?;
         handled.entry(of.parse().map_err(|_| format!("{line:?} is no note"))?).or_default().push(id.to_owned());

@@ -1,7 +1,7 @@
-//! What `paused_sqlite`, `paused_postgres` and `paused_etcd` tell: nothing in it knows where the account is kept.
+//! The common part of `paused_sqlite`, `paused_postgres` and `paused_etcd`, independent of the store of the account.
 //!
-//! The program starts itself once more as the first worker, stops that process (SIGSTOP) right before a payment, takes the account over as
-//! the second worker, and lets the first one go on (SIGCONT): its payment is refused.
+//! The program starts itself once more as the first worker, stops that process (SIGSTOP) right before a payment, takes the account over
+//! as the second worker, and resumes the first one (SIGCONT): its payment is refused.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ use tokio::process::Command;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// The account that both workers pay from, and what is on it.
+/// The account that both workers pay from, and its balance.
 pub(crate) const ACCOUNT: &str = "account-42";
 pub(crate) const BALANCE: i64 = 100;
-/// The last words of the first worker before it is stopped.
+/// The last line of the first worker before it is stopped.
 const LAST_WORDS: &str = "is about to pay again";
 
-/// What came of a payment.
+/// The outcome of a payment.
 pub(crate) enum Paid {
-    /// It was made, and so much is left.
+    /// It was made; the new balance.
     Left(i64),
-    /// Somebody else has the account by now.
+    /// Another worker has the account by now.
     Refused(String),
 }
 
-/// A folder that both workers know; the second one makes it, and starts the first one with it.
+/// The folder shared by both workers; the second worker creates it, and starts the first one with it.
 pub(crate) enum Place {
     First(PathBuf),
     Second(TempDir),
@@ -52,24 +52,24 @@ impl Place {
         }
     }
 
-    /// Whether this process has to set up what both work with.
+    /// Whether this process has to set up the shared state.
     pub(crate) fn is_new(&self) -> bool {
         matches!(self, Self::Second(_))
     }
 
-    /// A group of this run's own: whoever runs the example again begins with new epochs.
+    /// A group for this run only, so that a repeated run starts with new epochs.
     pub(crate) fn group(&self) -> String {
         self.folder().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// The policy of the workers, without the backend in which they meet.
+    /// The workers' policy, without the backend.
     pub(crate) fn policy(&self) -> String {
         let table = "[default.resilience.sharding";
         format!("{table}.policies.payers]\ngroup_name = {:?}\nownership = \"exclusive\"\n{table}.discovery]\nttl = \"2s\"\n", self.group())
     }
 }
 
-/// Plays this process's part. `pay` takes 10 from the account under the fence; what goes wrong is told in one line.
+/// Plays this process's part. `pay` takes 10 from the account under the fence; errors are printed in one line.
 pub(crate) async fn tell(place: Place, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
     let told = match &place {
         Place::First(_) => first_worker(settings, pay).await,
@@ -92,7 +92,7 @@ async fn join(settings: &str, name: &str) -> Result<ShardingService> {
     Ok(sharding)
 }
 
-/// Waits until the account is this worker's.
+/// Waits until this worker holds the account.
 async fn held(sharding: &ShardingService) -> Result<Fence> {
     let mut changes = sharding.ownership_changes();
     loop {
@@ -111,7 +111,8 @@ async fn first_worker(settings: &str, pay: impl AsyncFn(&ShardingService, Fence)
         println!("first worker:  paid 10, {left} are left");
     }
     println!("first worker:  owns {ACCOUNT}: {}; {LAST_WORDS}", sharding.owns(ACCOUNT));
-    // A long collection of garbage, a debugger, a frozen container: whatever stops a process may do so here, between its last look and its write.
+    // A long garbage collection, a debugger, a frozen container: anything that stops a process may do so here, between its last check and
+    // its write.
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     match pay(&sharding, fence).await? {
         Paid::Left(left) => return Err(format!("the first worker paid, and {left} are left: nothing has refused it").into()),
@@ -135,7 +136,7 @@ async fn second_worker(folder: &Path, settings: &str, pay: impl AsyncFn(&Shardin
     }
     kill(Pid::from_raw(id), Signal::SIGSTOP)?;
     println!("               the first worker is stopped (SIGSTOP)");
-    // It finds this when it goes on, and pays without another look.
+    // It reads this when it resumes, and pays without another check.
     input.write_all(b"\n").await?;
 
     let sharding = join(settings, "second").await?;

@@ -1,4 +1,4 @@
-//! What the workers of `consul_workers` and `etcd_workers` do: nothing in it knows where they meet.
+//! The work of `consul_workers` and `etcd_workers`, independent of the backend.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use shardwise::ShardingFactory;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often a worker looks through its tenants.
+/// How often a worker goes through its tenants.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Works until SIGTERM or Ctrl-C; what goes wrong is told in one line.
+/// Works until SIGTERM or Ctrl-C; errors are printed in one line.
 pub(crate) async fn run(settings: &str) -> ExitCode {
     match work(settings).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,7 +53,7 @@ async fn work(settings: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Stands for what your worker does for one tenant.
+/// Stands for your worker's task for one tenant.
 async fn send_reminders(_tenant: &str) {
     tokio::task::yield_now().await;
 }

@@ -1,4 +1,4 @@
-//! Putting a factory together.
+//! Builds a factory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{InstanceSettings, PolicySettings, Settings};
 
-/// Puts a [`ShardingFactory`] together; what is given later replaces what was given earlier under the same name.
+/// Builds a [`ShardingFactory`]; later values replace earlier ones of the same name.
 #[derive(Default)]
 #[must_use]
 pub struct ShardingFactoryBuilder {
@@ -24,7 +24,7 @@ pub struct ShardingFactoryBuilder {
 }
 
 impl ShardingFactoryBuilder {
-    /// Everything that the settings say.
+    /// Adds everything in the settings.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.disabled = !settings.enabled;
         self.instance = settings.instance;
@@ -33,41 +33,41 @@ impl ShardingFactoryBuilder {
         self
     }
 
-    /// A policy in code.
+    /// Adds a policy.
     pub fn policy(mut self, settings: PolicySettings) -> Self {
         self.policies.insert(settings.policy.name.clone(), settings);
         self
     }
 
-    /// What this worker says of itself.
+    /// Sets how this worker describes itself.
     pub fn instance(mut self, instance: InstanceSettings) -> Self {
         self.instance = instance;
         self
     }
 
-    /// This worker's name in every group.
+    /// Sets this worker's name in every group.
     pub fn instance_id(mut self, id: InstanceId) -> Self {
         self.instance.id = Some(id);
         self
     }
 
-    /// A backend of your own under a name that policies can name in `discovery.backend`; it goes before ours of the same name.
+    /// Adds your own backend under a name for `discovery.backend`; it takes precedence over a built-in one.
     pub fn backend(mut self, name: impl Into<String>, backend: Arc<dyn Discovery>) -> Self {
         self.own_backends.insert(name.into(), backend);
         self
     }
 
-    /// Another clock for deadlines, for tests on paused time. Backends of your own must run on the same one.
+    /// Sets another clock for deadlines, for tests on paused time. Your own backends must use the same one.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The factory.
+    /// Builds the factory.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if no policy is given, or a value is out of its range.
+    /// [`ErrorKind::Settings`] if there is no policy, or a value is out of range.
     pub fn build(self) -> Result<ShardingFactory> {
         if self.policies.is_empty() {
             let message = "there is no policy: write [default.resilience.sharding.policies.<name>] with its group_name into the settings";

@@ -1,4 +1,4 @@
-//! What a service is checked for before it is made, because settings made in code have been checked by nothing.
+//! Checks before a service is created, because settings made in code have not been validated.
 
 use shardwise_core::{Member, Policy};
 use shardwise_discovery::Discovery;
@@ -8,13 +8,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messages::unreachable_by;
 use crate::settings::{InstanceSettings, PolicySettings};
 
-/// That a member owns something from one renewal to the next by what the backend grants it.
+/// Checks that, with the TTL that the backend grants, a member owns something from one renewal to the next.
 pub(super) fn lease(PolicySettings { policy, timing, discovery, .. }: &PolicySettings) -> Result<()> {
     let refused = |error| Error::new(ErrorKind::Settings, format!("policy {}: discovery.{error}", policy.name));
     backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(refused)
 }
 
-/// That a place can be kept for this worker, where `rejoin_grace` asks for that.
+/// Checks that a place can be kept for this worker, if `rejoin_grace` asks for that.
 pub(super) fn rejoin_grace(policy: &Policy, instance: &InstanceSettings, backend: &dyn Discovery) -> Result<()> {
     let needed = if policy.rejoin_grace.is_zero() {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn rejoin_grace(policy: &Policy, instance: &InstanceSettings, backend
     Err(Error::new(ErrorKind::Settings, message))
 }
 
-/// That this worker can listen for messages and requests as it was configured, and that the others can know where.
+/// Checks that this worker can listen for messages and requests as configured, and that the others can know the address.
 pub(super) fn listeners(settings: &PolicySettings, member: &Member) -> Result<()> {
     let listen = settings.messages.listen;
     if let Some(mistake) = settings.messages.mistake(&settings.peers.networks) {

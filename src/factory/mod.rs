@@ -19,10 +19,10 @@ use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySe
 use crate::work::{Daemons, Singleton, Timer};
 pub use builder::ShardingFactoryBuilder;
 
-/// Builds one [`ShardingService`] per named policy. Clones share their services.
+/// Creates one [`ShardingService`] per named policy. Clones share their services.
 ///
-/// A factory is one worker. Many workers of one process have a factory each; inside one runtime they share connections and watches where
-/// their settings name the same place, and the placing of views in any case.
+/// A factory is one worker. If a process runs many workers, each has a factory; within one runtime they share connections and watches if
+/// their settings name the same backend, and they always share the placing of views.
 ///
 /// ```
 /// # fn main() -> shardwise::Result<()> {
@@ -56,7 +56,7 @@ struct FactoryInner {
     made: Mutex<FactoryState>,
 }
 
-/// What has been made so far. Making is quick and contacts nothing, so it is done under the lock: nothing is made twice.
+/// The services and backends created so far. Creating one is quick and contacts nothing, so it happens under the lock, and only once.
 #[derive(Default)]
 struct FactoryState {
     services: HashMap<PolicyName, ShardingService>,
@@ -82,7 +82,7 @@ impl ShardingFactory {
         Self::from_settings(Settings::load(&LoadOptions::from_process())?)
     }
 
-    /// A factory for one settings file, with the environment laid over it.
+    /// A factory for one settings file, overridden by the environment.
     ///
     /// # Errors
     ///
@@ -93,29 +93,30 @@ impl ShardingFactory {
         Self::from_settings(Settings::load(&options)?)
     }
 
-    /// A factory with policies in code, or with a backend of your own.
+    /// Builds a factory with policies in code, or with your own backend.
     pub fn builder() -> ShardingFactoryBuilder {
         ShardingFactoryBuilder::default()
     }
 
-    /// The service of that policy: made at the first call, shared by all later ones, from however many tasks. It contacts nothing before
+    /// The service of that policy: created by the first call, and shared by all later ones from any task. It contacts nothing before
     /// [`ShardingService::register_self`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings;
-    /// [`ErrorKind::Settings`] if the policy is that of an outbox, whose publishers alone may join its group
+    /// [`ErrorKind::Settings`] if the policy belongs to an outbox, since only its publishers may join its group
     /// ([`ShardingFactory::create_serving`]).
     pub fn create(&self, policy_name: &str) -> Result<ShardingService> {
         self.create_serving(policy_name, Serves::Keys)
     }
 
-    /// [`ShardingFactory::create`] for a worker that says what it works for: an outbox's publisher, with what `shardwise_outbox::serves` answers.
-    /// Members of one group work for the same thing: each owns a share of the slots, and would never do the work of other ones in it.
+    /// Like [`ShardingFactory::create`], for a worker that states what it serves: an outbox's publisher passes the result of
+    /// `shardwise_outbox::serves`. All members of a group must serve the same: each owns a share of the slots, and would never do other
+    /// work in it.
     ///
     /// # Errors
     ///
-    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has made the policy's service for something else.
+    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has created the policy's service for something else.
     pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy.name;
@@ -141,13 +142,13 @@ impl ShardingFactory {
         Ok(service)
     }
 
-    /// Work of this name, to run on exactly one member of the group whose policy has exclusive ownership. Its service is registered as ever:
-    /// [`ShardingFactory::create`], then [`ShardingService::register_self`].
+    /// Work with that name, to run on exactly one member of the group whose policy has exclusive ownership. Its service must be
+    /// registered as usual: [`ShardingFactory::create`], then [`ShardingService::register_self`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if not exactly one policy has exclusive ownership; call [`ShardingService::singleton`] of the
-    /// intended one then. Those of [`ShardingFactory::create`].
+    /// [`ErrorKind::Settings`] unless exactly one policy has exclusive ownership; otherwise call [`ShardingService::singleton`] of the
+    /// intended one. Those of [`ShardingFactory::create`].
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
         self.exclusive("singleton", name)?.singleton(name)
     }
@@ -186,7 +187,7 @@ impl ShardingFactory {
         self.create(only)
     }
 
-    /// Forgets the services made so far: the next [`ShardingFactory::create`] makes new ones, and a service without another handle
+    /// Forgets the services created so far: the next [`ShardingFactory::create`] creates new ones, and a service without another handle
     /// leaves its group.
     pub fn clear(&self) {
         let services = std::mem::take(&mut self.made().services);
@@ -194,7 +195,7 @@ impl ShardingFactory {
         drop(services);
     }
 
-    /// The outbox whose publishers meet in the group of this policy, by whatever name of a policy.
+    /// The outbox whose publishers share this policy's group, whichever of its policies they use.
     fn outbox_of(&self, settings: &PolicySettings) -> Option<&PolicyName> {
         let meets = |other: &PolicyName| self.inner.policies.get(other).is_some_and(|other| other.meets(settings));
         self.inner.outboxes.iter().find(|(policy, _)| meets(policy)).map(|(_, outbox)| outbox)
@@ -211,7 +212,7 @@ impl ShardingFactory {
     }
 
     fn made(&self) -> MutexGuard<'_, FactoryState> {
-        // A constructor of the user's own backend table cannot run under this lock, and ours leave the maps whole.
+        // No user code runs under this lock, and ours leaves the maps consistent.
         self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,7 +247,7 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        // Settings made in code have been checked by nothing so far. What a backend of the user's own grants is seen when it grants it.
+        // Settings made in code have not been checked yet. The TTL of a user's own backend is known only when it is granted.
         if !self.inner.own_backends.contains_key(&settings.discovery.backend) {
             checks::lease(settings)?;
         }
@@ -255,7 +256,7 @@ impl ShardingFactory {
         Ok(ShardingService::new(settings, member, backend, clock))
     }
 
-    /// One backend for all policies that name the same place.
+    /// One backend for all policies that name the same one.
     fn backend(&self, settings: &DiscoverySettings, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
         if let Some(own) = self.inner.own_backends.get(&settings.backend) {
             return Ok(Arc::clone(own));
@@ -265,7 +266,7 @@ impl ShardingFactory {
         }
         let DiscoverySettings { backend: name, options } = settings;
         let open = || backend::open(name, options, &self.inner.clock);
-        // The store of `memory` is the factory's own, and so is a backend on a clock of the caller's.
+        // The store of `memory` belongs to the factory, and so does a backend on the caller's clock.
         let is_own = backend::is_memory(name) || self.inner.has_own_clock;
         let backend = if is_own { open()? } else { backend::cached(name, options, open)? };
         made.backends.push((settings.clone(), Arc::clone(&backend)));

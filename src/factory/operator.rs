@@ -1,4 +1,4 @@
-//! What operators ask of a policy's group: the group is found by the policy's name, and the call goes to the module that does it.
+//! Operators' calls on a policy's group: finds the group by the policy's name and delegates to `operate`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::operate::{self, Observer};
 use crate::settings::PolicySettings;
 
 impl ShardingFactory {
-    /// Sees the members and owners of a policy's group without joining it. Waits for the first view.
+    /// Observes the members and owners of a policy's group without joining it. Waits for the first view.
     ///
     /// # Errors
     ///
@@ -23,8 +23,8 @@ impl ShardingFactory {
         Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
     }
 
-    /// Confirms for a policy's group that members which have vanished are gone for good: members that wait because more have vanished
-    /// than `max_loss` allows take over what those had. Returns how many had waited, once they go on; 0 if none did.
+    /// Confirms for a policy's group that vanished members are gone for good, so that the others, which wait because more have vanished
+    /// than `max_loss` allows, take over their shares. Returns how many had waited, once they continue; 0 if none did.
     ///
     /// # Errors
     ///
@@ -35,28 +35,28 @@ impl ShardingFactory {
         operate::confirm_loss(&settings.policy, settings.timing, backend).await
     }
 
-    /// Drains a member: it stays registered and owns no slots, even after restarts, until [`ShardingFactory::undrain`]. A member sees it within a TTL,
-    /// a worker of this factory at once. `false`: it was drained already.
+    /// Drains a member: it stays registered and owns no slots, even after restarts, until [`ShardingFactory::undrain`]. The member
+    /// notices it within a TTL, a worker of this factory at once. Returns `false` if it was drained already.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement,
-    /// which counts drained members, for a backend that keeps no notes, and if too many are drained; [`ErrorKind::Backend`]; retryable,
-    /// [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no
+    /// such member; [`ErrorKind::Settings`] for a key placement, which counts drained members, for a backend without notes, and if too
+    /// many are drained; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`].
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         self.wish(policy_name, instance_id, DrainIntent::Drain).await
     }
 
-    /// Ends what [`ShardingFactory::drain`] began; also for a member that is not there. `false`: it was not drained.
+    /// Ends the effect of [`ShardingFactory::drain`], also for an absent member. Returns `false` if it was not drained.
     ///
     /// # Errors
     ///
-    /// As [`ShardingFactory::drain`], but for the unknown member.
+    /// As [`ShardingFactory::drain`], except for the unknown member.
     pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         self.wish(policy_name, instance_id, DrainIntent::Undrain).await
     }
 
-    /// The members that operators have drained, whether they are there or not; the latest last.
+    /// The members that operators have drained, present or not; the latest last.
     ///
     /// # Errors
     ///
@@ -65,8 +65,8 @@ impl ShardingFactory {
         self.drains(policy_name)?.0.drained().await
     }
 
-    /// Waits until a member that [`ShardingFactory::drain`] was asked for shows in its record that it is drained, and under exclusive ownership holds no
-    /// slot any more. `false` if that has not come within two TTLs and the policy's `drain_timeout`.
+    /// Waits until a member passed to [`ShardingFactory::drain`] shows in its record that it is drained, and under exclusive ownership
+    /// holds no slot any more. Returns `false` if that takes longer than two TTLs and the policy's `drain_timeout`.
     ///
     /// # Errors
     ///
@@ -120,13 +120,14 @@ impl ShardingFactory {
         Ok((drains, settings, backend))
     }
 
-    /// Takes a worker that has left for a while (`rejoin_grace`) out of a policy's group for good: the others take over its share at once. Returns
-    /// whether such a member existed.
+    /// Removes a worker that has left for a while (`rejoin_grace`) from a policy's group for good: the others take over its share at
+    /// once. Returns whether such a member existed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if
-    /// the backend does not answer, or goes on showing it: on Consul that takes the agent at which the worker was.
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not
+    /// away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if the backend does not answer, or still shows the worker: on
+    /// Consul that takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         let (settings, backend) = self.group(policy_name)?;
         operate::end_absence(&settings.policy, settings.timing, backend, instance_id).await

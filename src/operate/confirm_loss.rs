@@ -1,4 +1,4 @@
-//! Confirming a loss: the operator says that members which have vanished are gone for good.
+//! Confirms a loss: an operator says that vanished members are gone for good.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use shardwise_discovery::{Discovery, Registration, WatchEvent, random_incarnatio
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{follow, limited};
 
-/// Shows the others a draining record that says so, until no member waits for the confirmation. Returns how many waited.
+/// Publishes a draining record with the confirmation, until no member waits for it. Returns how many waited.
 pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<dyn Discovery>) -> Result<usize> {
     let view = limited(timing.ttl, &*backend, "members", backend.members(&policy.group)).await?.view;
     let waiting = standing_still(&view);
@@ -22,7 +22,7 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
         incarnation,
         state: MemberState::Draining,
         loss: Some(Loss::Confirmed),
-        // It must not have a say in what the group serves.
+        // It must not affect what the group serves.
         fingerprints: vec![view.group_fingerprint().unwrap_or_else(|| policy.fingerprint())],
         serves: view.serves().cloned(),
         ..Member::named(id)

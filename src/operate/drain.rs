@@ -1,4 +1,4 @@
-//! Draining a member, as the operator sees it: who is there, and when a member that was asked to drain has done so.
+//! Draining a member from outside: its group, and when it has drained.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::membership::limited;
 
 /// How often the group is read until a member shows that it is drained.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How many members a message lists.
+/// The most members listed in a message.
 const LISTED_MAX: usize = 32;
 
 /// The group as it is now.
@@ -20,8 +20,8 @@ pub(crate) async fn view_of(policy: &Policy, timing: Timing, backend: &dyn Disco
     Ok(limited(timing.ttl, backend, "members", backend.members(&policy.group)).await?.view)
 }
 
-/// Waits until a member that was asked to drain shows that, and holds no claim any more; `false` if that takes longer than `within`. A member that is gone
-/// holds nothing.
+/// Waits until a member asked to drain shows that it is drained and holds no claim any more; `false` if that takes longer than `within`.
+/// A member that is gone holds nothing.
 pub(crate) async fn drained_within(
     policy: &Policy,
     timing: Timing,
@@ -61,7 +61,7 @@ async fn holds_claims(policy: &Policy, timing: Timing, backend: &dyn Discovery, 
     tokio::time::timeout(timing.ttl, read).await.map_err(late)?
 }
 
-/// That there is no such member, and who is there.
+/// The error that there is no such member, with a list of the members.
 pub(crate) fn unknown_member(id: &InstanceId, view: &View) -> Error {
     let there: Vec<_> = view.members().iter().take(LISTED_MAX).map(|member| member.instance_id.to_string()).collect();
     let more = view.members().len().saturating_sub(LISTED_MAX);

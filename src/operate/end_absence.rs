@@ -1,4 +1,4 @@
-//! Ending a member's absence: the place that is kept for it (`rejoin_grace`) is given up.
+//! Ends a member's absence: releases the place that is kept for it (`rejoin_grace`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use shardwise_discovery::{Discovery, Registration, random_incarnation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::limited;
 
-/// How long a record that was taken out may still be seen: a backend's lists may lag behind its writes.
+/// How long a deleted record may still be seen: a backend's lists may lag behind its writes.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Takes the record of a member that is away out of the group. Whether it was there.
+/// Removes the record of a member that is away, and returns whether it existed.
 ///
-/// It comes back in that member's name, as one that is leaving, and leaves: a registration of an id takes the place of its away record in one step and of no
-/// living one, so that the member itself may come back in the same moment and loses nothing.
+/// It registers in that member's name, as draining, and leaves. A registration replaces the away record of its id atomically, and never
+/// the record of a living member, so the member itself may return at the same moment without losing anything.
 pub(crate) async fn end_absence(policy: &Policy, timing: Timing, backend: Arc<dyn Discovery>, id: &InstanceId) -> Result<bool> {
     let look = || limited(timing.ttl, &*backend, "members", backend.members(&policy.group));
     let view = look().await?.view;

@@ -1,4 +1,4 @@
-//! Seeing a group without joining it.
+//! Observes a group without joining it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::task::AbortHandle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer};
 
-/// Members and owners of a group, as they are in the newest view. Made by [`crate::ShardingFactory::observe`]; it follows the group until
-/// it is dropped.
+/// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; it follows the group until it is
+/// dropped.
 pub struct Observer {
     policy: Policy,
     clock: Clock,
@@ -46,7 +46,7 @@ impl Observer {
         };
         let following = tokio::spawn(async move {
             let mut placing = ObserverPlacer { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
-            // Logged once until it passes.
+            // Logged once until the watch succeeds again.
             let mut blind = false;
             while let Some(event) = watch.next().await {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
@@ -87,7 +87,7 @@ impl Observer {
         self.views.borrow().clone()
     }
 
-    /// The policy whose group it sees.
+    /// The policy whose group it observes.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -97,12 +97,12 @@ impl Observer {
         self.observed().map(|observed| Arc::clone(&observed.view)).unwrap_or_default()
     }
 
-    /// The members that have left for a while (`rejoin_grace`), and how long their places are kept for them at most.
+    /// The members that have left for a while (`rejoin_grace`), and the longest time for which their places are kept.
     pub fn absences(&self) -> Vec<Absence> {
         self.absences.of_view(&self.members(), self.policy.rejoin_grace, self.clock.now())
     }
 
-    /// Who is gone since this observer began to look, the latest last, at most 1,024: who has left, and who has vanished
+    /// Members that have gone since this observer started, the latest last, at most 1,024: those that left, and those that vanished
     /// ([`Departure::vanished`]).
     pub fn departures(&self) -> Vec<Departure> {
         self.departures.all()
@@ -117,8 +117,8 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OtherPolicy`] if the group has agreed on other constants than this policy's; [`ErrorKind::Settings`] if its weights make
-    /// more points than its key placement can keep.
+    /// [`ErrorKind::OtherPolicy`] if the group agrees on other constants than this policy's; [`ErrorKind::Settings`] if its weights need
+    /// more points than its key placement allows.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
         Ok(self.placed()?.and_then(|placed| placed.owner(key).cloned()))
     }
@@ -127,7 +127,7 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group goes by a key placement, which has no slots.
+    /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
     pub fn owners(&self) -> Result<Arc<SlotOwners>> {
         match self.placed()? {
             Some(ViewPlacement::Slots(owners)) => Ok(owners),
@@ -139,7 +139,7 @@ impl Observer {
         }
     }
 
-    /// The placement of the newest view, by slots or by keys; `None` if no member owns it.
+    /// The placement of the newest view, by slots or by keys; `None` if no member owns anything.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Observer {
         self.observed().map_or(Ok(None), |observed| observed.placed.clone())
     }
 
-    /// The group's members now and whenever they change, for several readers.
+    /// The group's members, now and whenever they change, for several readers.
     pub fn views(&self) -> impl Stream<Item = Arc<View>> + Send + use<> {
         let views = self.views.clone();
         stream::unfold((views, true), |(mut views, first)| async move {
@@ -160,7 +160,7 @@ impl Observer {
         })
     }
 
-    /// Waits for the next view. `false` once nothing comes any more.
+    /// Waits for the next view. `false` once there will be none.
     pub async fn changed(&mut self) -> bool {
         self.views.changed().await.is_ok()
     }
@@ -172,7 +172,7 @@ impl Drop for Observer {
     }
 }
 
-/// What an observer places views by: one placement at a time, that which the group serves.
+/// Places views for an observer: one placement at a time, the one that the group serves.
 struct ObserverPlacer {
     policy: Policy,
     by: PlacementParams,

@@ -1,4 +1,4 @@
-//! What a handler is asked, and what it answers.
+//! A handler's request and its answer.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,70 +11,70 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 
 const JSON: &str = "application/json";
 
-/// How it is asked.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// It changes nothing, so it may be asked twice.
+    /// It changes nothing, so it may be sent twice.
     Get,
-    /// It may change something, and is brought once at most.
+    /// It may change something, and is sent at most once.
     Post,
 }
 
-/// What a handler is asked. Nothing in it says who asks: that was settled before.
+/// A request to a handler. It does not name the caller, which was authenticated before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
-    /// How it is asked.
+    /// The method.
     pub method: Method,
-    /// What stood behind the question mark, as it was sent.
+    /// The query after the question mark, as sent.
     pub query: Option<String>,
-    /// Of what type the body says it is.
+    /// The type of the body, as the caller states it.
     pub content_type: Option<String>,
     /// The body, at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// One with that method and nothing else.
+    /// A request with that method and nothing else.
     pub const fn new(method: Method) -> Self {
         Self { method, query: None, content_type: None, body: Vec::new() }
     }
 
-    /// The body, read as JSON, whatever type it says it is of.
+    /// Parses the body as JSON, whatever its stated type.
     ///
     /// # Errors
     ///
-    /// The answer 400 that says what is wrong with it.
+    /// The answer 400 with the cause.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Answer::problem(400, "bad-request", "The request cannot be understood", &format!("the body: {error}")))
     }
 }
 
-/// What a handler answers: 200 unless another status is set.
+/// A handler's answer: 200 unless another status is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
     /// From 200 to 299 or from 400 to 599.
     pub status: u16,
-    /// Of what type the body is.
+    /// The type of the body.
     pub content_type: String,
     /// The body, at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// Bytes of that type.
+    /// An answer with bytes of that type.
     pub fn bytes(content_type: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
         Self { status: 200, content_type: content_type.into(), body: body.into() }
     }
 
-    /// Text.
+    /// An answer with text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::bytes("text/plain; charset=utf-8", text.into())
     }
 
-    /// A value as JSON; one that cannot be written as that is the answer 500.
+    /// An answer with a value as JSON; 500 if it cannot be serialized.
     pub fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::bytes(JSON, body),
@@ -82,13 +82,13 @@ impl Answer {
         }
     }
 
-    /// A refusal as RFC 9457 has it: a `kind` that does not change, the same for people, and what happened this time.
+    /// A refusal as in RFC 9457: a stable `kind`, its title, and the detail of this case.
     pub fn problem(status: u16, kind: &str, title: &str, detail: &str) -> Self {
         let problem = json!({"type": format!("urn:shardwise:problem:{kind}"), "title": title, "status": status, "detail": detail});
         Self::bytes(PROBLEM_JSON, problem.to_string()).with_status(status)
     }
 
-    /// The same with another status.
+    /// Sets the status.
     #[must_use]
     pub fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
@@ -98,7 +98,7 @@ impl Answer {
         Self::problem(500, "handler-failed", "The worker's handler failed", detail)
     }
 
-    /// What may be sent of it.
+    /// The answer, or an error if it may not be sent.
     pub(super) fn checked(self) -> Self {
         let is_type = !self.content_type.is_empty() && self.content_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if !matches!(self.status, 200..=299 | 400..=599) {

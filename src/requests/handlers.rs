@@ -1,4 +1,4 @@
-//! One member's handlers, and where requests to them arrive.
+//! One member's handlers, and the address of requests to them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ use crate::membership::{AdvertisedAddresses, Life, Membership, OwnershipContext}
 
 /// The most handlers of a worker.
 const HANDLERS_MAX: usize = 256;
-/// The most requests that a worker answers at a time.
+/// The most requests that a worker answers at once.
 const AT_ONCE_MAX: usize = 64;
-/// How many paths a refusal names.
+/// The most paths in a refusal.
 const NAMED: usize = 20;
 
 pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// The handlers of one member. A holder of it keeps no service alive.
+/// The handlers of one member. It keeps no service alive.
 pub(super) struct RequestHandlers {
     group: GroupName,
     life: Life,
@@ -36,7 +36,7 @@ pub(super) struct RequestHandlers {
     at_once: Semaphore,
     #[cfg(feature = "requests")]
     pub(super) listening: tokio::sync::Mutex<Option<SocketAddr>>,
-    /// Ends the listener: with the worker, or with the last holder of this.
+    /// Ends the listener: with the worker, or when the last reference to this is dropped.
     #[cfg(feature = "requests")]
     pub(super) closed: CancellationToken,
     #[cfg(feature = "requests")]
@@ -67,17 +67,17 @@ impl RequestHandlers {
         }
     }
 
-    /// What the path of every request to this member begins with.
+    /// The start of the path of every request to this member.
     pub(super) fn path(&self) -> String {
         path_to(&self.group, self.life.instance_id(), self.life.incarnation())
     }
 
     fn handlers(&self) -> MutexGuard<'_, BTreeMap<String, Handler>> {
-        // The table stays whole: each change is one insertion.
+        // The table stays consistent: each change is one insertion.
         self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a handler there, in the place of an earlier one.
+    /// Registers a handler, replacing an earlier one.
     pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
@@ -108,10 +108,10 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// Shows the others where requests arrive; answers the address as they see it.
+    /// Publishes the address of requests and returns it as the others see it.
     pub(super) fn arrive_at(&self, bound: SocketAddr, tls: bool) -> Result<String> {
         let everywhere = bound.ip().is_unspecified();
-        // A certificate is for a name, and a listener on all addresses has none that others could call.
+        // A certificate is for a name, and a wildcard address is not one that others could call.
         let named = if tls || everywhere { self.advertised.at_host(bound.port()) } else { None };
         if named.is_none() && everywhere {
             let message = format!(
@@ -124,7 +124,7 @@ impl RequestHandlers {
         Ok(address)
     }
 
-    /// What the handler there answers: in time, whatever it does, and not more of them at a time than allowed.
+    /// The answer of the handler there, within the time limit and the limit on concurrent requests.
     pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
         let request_handlers = Self::of(membership);
         let handler = request_handlers.handlers().get(path).cloned();
@@ -137,7 +137,7 @@ impl RequestHandlers {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
             return Answer::problem(429, "too-many", "Too much at once", &detail);
         };
-        // A task of its own, so that a panic ends nothing else; it ends with the caller that waits for it.
+        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
         let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
         match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),

@@ -1,5 +1,5 @@
-//! Where requests arrive at a worker that has no sidecar: HTTP/1.1 on this machine, few connections, a greeting and one request on each. A caller may
-//! be anyone: everything here has a limit in number, bytes and time.
+//! Receives requests at a worker without a sidecar: HTTP/1.1 on this machine, few connections, a greeting and one request on each. A
+//! caller may be anyone: everything here is limited in number, bytes and time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -33,20 +33,20 @@ use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
 
 /// The most connections; a further one is closed at once.
 const CONNECTIONS_MAX: usize = 128;
-/// How long a request's head may take, and a connection be idle.
+/// How long a request's head may take, and a connection may be idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a connection may take in all: it has a greeting and one request.
+/// How long a connection may last: it carries a greeting and one request.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(40);
 /// The most bytes of a head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// How requests of members are called in traces, whichever member and handler it is.
+/// The route of members' requests in traces, whichever member and handler it is.
 const ROUTE: &str = "/v1/peers/{*path}";
-/// The pause after the system had no connection to give.
+/// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Listens, if it does not yet.
+/// Starts to listen, if necessary.
 pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
     let request_handlers = RequestHandlers::of(membership);
     let mut listening = request_handlers.listening.lock().await;
@@ -71,7 +71,7 @@ pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Takes connections for ever; dropping it ends them all.
+/// Accepts connections for ever; dropping it ends them all.
 async fn serve(listener: TcpListener, asked: Weak<Membership>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = tokio::task::JoinSet::new();
@@ -84,7 +84,7 @@ async fn serve(listener: TcpListener, asked: Weak<Membership>) {
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
         let asked = asked.clone();
         connections.spawn(async move {
-            // An answer that is not taken, or a request that is none, affects no other connection.
+            // A connection that fails affects no other.
             let _ = timeout(CONNECTION_WITHIN, connection(stream, asked)).await;
             drop(permit);
         });
@@ -102,11 +102,11 @@ async fn connection(stream: TcpStream, asked: Weak<Membership>) -> hyper::Result
     server.serve_connection(TokioIo::new(stream), service).await
 }
 
-/// What arrives, once it is known to be for this very member.
+/// A request that is addressed to this member.
 enum AdmittedRequest<'a> {
-    /// The caller asks for this side's proof, and goes on if that is right.
+    /// The caller asks for this side's proof, and continues if that is right.
     Greeting(Greeting),
-    /// A request to the handler of this path, proven where there is a token.
+    /// A request to the handler of this path, proven if there is a token.
     Request(&'a str, Option<ProvenHead>),
 }
 
@@ -143,7 +143,7 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, an
     response
 }
 
-/// A request of a member, once it was let in.
+/// Handles an admitted request of a member.
 async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incoming, proven: Option<&ProvenHead>) -> (Answer, &'static str) {
     let refused = |status, kind: &str, title: &str, detail: &str| (Answer::problem(status, kind, title, detail), REFUSED);
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
@@ -163,7 +163,7 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     (RequestHandlers::answer(membership, path, request).await, SPOKEN)
 }
 
-/// What it is, if the request is for this very member, from one of the group.
+/// Admits a request if it is for this member, from one of the group.
 fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd) -> std::result::Result<AdmittedRequest<'a>, Answer> {
     let forbidden = |detail: &str| Answer::problem(403, "forbidden", "This may not be done here", detail);
     if !head.headers.contains_key(PEER_HEADER) {
@@ -175,7 +175,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
         return Err(Answer::problem(405, "method-not-allowed", "The path does not take this method", "this path takes GET, POST"));
     }
-    // No token is taken: an older version that sends one is refused, and the token should be changed.
+    // Tokens are not accepted: an older version that sends one is refused, and the token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
         return Err(unproven(ProofRefusal::OtherVersion));
     }
@@ -227,7 +227,7 @@ async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
     Ok(bytes)
 }
 
-/// The answer to a greeting: nothing but the proof, and the connection stays for the request.
+/// The answer to a greeting: only the proof; the connection stays open for the request.
 fn greeted(greeting: &Greeting) -> Response<FullBody> {
     let mut response = Response::new(FullBody(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -241,7 +241,7 @@ fn greeted(greeting: &Greeting) -> Response<FullBody> {
     response
 }
 
-/// The last answer of its connection.
+/// The last answer on its connection.
 fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<FullBody> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = HeaderValue::from_str(&answer.content_type).ok();
@@ -263,7 +263,7 @@ fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
     response
 }
 
-/// A body that is there as a whole.
+/// A complete body.
 struct FullBody(Option<Bytes>);
 
 impl Body for FullBody {

@@ -1,10 +1,10 @@
 //! Requests to one member by its name, answered by handlers that the worker registers.
 //!
-//! A worker registers handlers by [`crate::ShardingService::on_request`], and any sidecar of the group brings requests to it, by its name or because any
-//! healthy one will do.
+//! A worker registers handlers by [`crate::ShardingService::on_request`]. Any sidecar of the group forwards requests to it, by its name
+//! or as any healthy member.
 //!
-//! What a handler answers is for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one may do
-//! to a singleton and its messages.
+//! Requests are for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one
+//! member may do belongs to a singleton and its messages.
 //!
 //! ```no_run
 //! use shardwise::requests::{Answer, Request};
@@ -17,8 +17,9 @@
 //! # }
 //! ```
 //!
-//! Here is what a request and an answer are, and how a member's address looks; [`crate::ShardingService::listen_for_requests`] (feature `requests`), or a
-//! sidecar in the same process, is where they arrive. How members prove that they are members is [`proven`].
+//! This module defines requests, answers and the format of a member's address. Requests arrive at
+//! [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process. [`proven`] is how members
+//! prove that they are members.
 
 mod answer;
 mod handlers;
@@ -34,13 +35,13 @@ use std::time::Duration;
 pub use answer::{Answer, Method, PROBLEM_JSON, Request};
 pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
 
-/// The metadata under which a member's record says where requests to it arrive: `http://` or `https://`, a host and a port.
+/// The metadata key in a member's record for the address of requests: `http://` or `https://`, a host and a port.
 pub const ADDRESS_KEY: &str = crate::settings::REQUESTS_ADDRESS;
-/// The header of requests and answers between members. What lacks it is not from a member.
+/// The header of requests and answers between members. A message without it is not from a member.
 pub const PEER_HEADER: &str = "shardwise-peer";
-/// The header's value in an answer that the member itself gives and not its handler: the request was not let in.
+/// The header's value in an answer of the member itself instead of its handler: the request was not admitted.
 pub const REFUSED: &str = "refused";
-/// The header's value where the request did not get as far as the member: the host that it names may not be called.
+/// The header's value if the request did not reach the member: its host may not be called.
 pub const AT_THE_GATE: &str = "gate";
 /// The header's value otherwise.
 pub const SPOKEN: &str = "1";

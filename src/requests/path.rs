@@ -1,4 +1,4 @@
-//! How requests are addressed: a path that names its member, so that another one that listens there by now can refuse it.
+//! The address of a request: a path that names its member, so that another member that listens there by now can refuse it.
 
 use std::fmt::Write as _;
 
@@ -7,20 +7,20 @@ use shardwise_core::{GroupName, Incarnation, InstanceId};
 /// The most bytes of the path under which a handler is registered.
 pub const PATH_BYTES_MAX: usize = 256;
 
-/// Whether a handler can stand at this path: parts of ASCII letters, digits and `-._~`, separated by single slashes, none of them made of dots alone, and
-/// nothing that would have to be decoded.
+/// Whether `path` is valid for a handler: parts of ASCII letters, digits and `-._~`, separated by single slashes, none of them consisting
+/// only of dots, and nothing that needs decoding.
 pub fn is_path(path: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_plain) && !part.bytes().all(|byte| byte == b'.');
     path.len() <= PATH_BYTES_MAX && path.split('/').all(is_part)
 }
 
-/// Where a member takes requests: `/v1/peers/`, its group, its id, its incarnation and a last slash. A handler's path follows.
+/// The path of requests to a member: `/v1/peers/`, its group, its id, its incarnation and a last slash. A handler's path follows.
 pub fn path_to(group: &GroupName, instance_id: &InstanceId, incarnation: Incarnation) -> String {
     format!("/v1/peers/{}/{}/{incarnation}/", encoded(group.as_str()), encoded(instance_id.as_str()))
 }
 
-/// A name as one part of a path or as a header: everything but ASCII letters, digits and `-_~` percent-encoded.
+/// A name as one part of a path or as a header: everything except ASCII letters, digits and `-_~` percent-encoded.
 pub fn encoded(name: &str) -> String {
     name.bytes().fold(String::with_capacity(name.len()), |mut text, byte| {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {

@@ -1,7 +1,8 @@
-//! How a request between members is proven: the headers, what each proof covers, and both ends of a connection (ADR 38).
+//! Proofs of requests between members: the headers, the contents of each proof, and both ends of a connection (ADR 38).
 //!
-//! The first request of a connection is a greeting: `GET` of the recipient's own path ([`super::path_to`]) with the caller's nonce. The answer has the
-//! recipient's nonce and proof; nothing of the request is sent before. Each request after it and each answer has a proof, which counts once.
+//! The first request of a connection is a greeting: `GET` of the recipient's own path ([`super::path_to`]) with the caller's nonce. The
+//! answer has the recipient's nonce and proof; nothing of the request is sent before. Each later request and each answer has a proof,
+//! which is valid once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,19 +12,19 @@ use crate::membership::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient,
 pub const NONCE_HEADER: &str = "shardwise-nonce";
 /// The header with a proof.
 pub const PROOF_HEADER: &str = "shardwise-proof";
-/// The value of [`PROOF_HEADER`] in the answer to a greeting where no token is set.
+/// The value of [`PROOF_HEADER`] in the answer to a greeting if no token is set.
 pub const NO_TOKEN: &str = "none";
-/// The header of a request with the digest of its body: the head is proven before the body is read.
+/// The header of a request with the digest of its body, so that the head is verified before the body is read.
 pub const DIGEST_HEADER: &str = "shardwise-digest";
-/// The status of the refusal of a caller of another version.
+/// The status when a caller of another version is refused.
 pub const OTHER_VERSION_STATUS: u16 = 426;
 
-/// What is proven of a request.
+/// The parts of a request that its proof covers.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestParts<'a> {
     /// `GET` or `POST`.
     pub method: &'a str,
-    /// Path and query as they stand in the request's first line.
+    /// Path and query as in the request's first line.
     pub target: &'a str,
     /// The type of the body.
     pub content_type: Option<&'a [u8]>,
@@ -33,10 +34,10 @@ pub struct RequestParts<'a> {
     pub digest: &'a str,
 }
 
-/// What is proven of an answer.
+/// The parts of an answer that its proof covers.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerParts<'a> {
-    /// What the header [`super::PEER_HEADER`] says.
+    /// The value of the header [`super::PEER_HEADER`].
     pub by: &'a str,
     /// The status.
     pub status: u16,
@@ -46,7 +47,7 @@ pub struct AnswerParts<'a> {
     pub body: &'a [u8],
 }
 
-/// A header that may not be there is another one than an empty one.
+/// Distinguishes a missing header from an empty one.
 fn optional(value: Option<&[u8]>) -> [&[u8]; 2] {
     value.map_or([b"0", b""], |value| [b"1", value])
 }
@@ -66,7 +67,7 @@ impl AnswerParts<'_> {
     }
 }
 
-/// The caller's end of a connection to a recipient that has proven itself.
+/// The caller's end of a connection to a recipient that has proven its identity.
 #[derive(Debug)]
 pub struct CallerEnd {
     session: ProofSession,
@@ -75,7 +76,7 @@ pub struct CallerEnd {
 }
 
 impl CallerEnd {
-    /// From what the recipient answers to the greeting with the nonce `callers`; `None` if it does not know the secret, or is another member.
+    /// From the recipient's answer to the greeting with the nonce `callers`; `None` if it does not know the secret, or is another member.
     pub fn begun(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
         let (nonce, proof): (Nonce, Proof) = (nonce.parse().ok()?, proof.parse().ok()?);
         let session = ProofSession::new(secret, recipient, callers, &nonce);
@@ -96,7 +97,7 @@ impl CallerEnd {
     }
 }
 
-/// The recipient's end of a connection: one for each, from its first byte to its last.
+/// The recipient's end of one connection, from its first byte to its last.
 #[derive(Debug, Default)]
 pub struct RecipientEnd(Mutex<Option<CountedSession>>);
 
@@ -106,7 +107,7 @@ struct CountedSession {
     count: u64,
 }
 
-/// What the answer to a greeting shows.
+/// The headers of the answer to a greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Greeting {
     /// The value of [`NONCE_HEADER`].
@@ -121,7 +122,7 @@ impl RecipientEnd {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a greeting with this nonce, in the place of an earlier one; `None` if it is no nonce.
+    /// Answers a greeting with this nonce, replacing an earlier one; `None` if it is not a nonce.
     pub fn greeted(&self, secret: &[u8], recipient: &Recipient<'_>, nonce: &str) -> Option<Greeting> {
         let (callers, own) = (nonce.parse().ok()?, Nonce::random());
         let session = ProofSession::new(secret, recipient, &callers, &own);
@@ -130,7 +131,7 @@ impl RecipientEnd {
         Some(greeting)
     }
 
-    /// What a request has proven, which then is used up; `None` if `shown` is not its proof: after that nothing counts until there is another greeting.
+    /// Verifies and uses up a request's proof; `None` if `shown` is wrong: then nothing is accepted until the next greeting.
     pub fn proven(&self, asked: &RequestParts<'_>, shown: &str) -> Option<ProvenHead> {
         let CountedSession { session, count } = self.counted().take()?;
         let shown = shown.parse().ok().filter(|shown| asked.with(|fields| session.proves(shown, ProofKind::Question, count, fields)))?;
@@ -139,7 +140,7 @@ impl RecipientEnd {
     }
 }
 
-/// A request whose head was proven.
+/// A request with a verified head.
 #[derive(Debug, Clone)]
 pub struct ProvenHead {
     session: ProofSession,
@@ -160,12 +161,12 @@ impl ProvenHead {
     }
 }
 
-/// Why a request is not let in where members have a token.
+/// Why a request is refused if members have a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProofRefusal {
-    /// It shows a token, as members did before they proved themselves.
+    /// It has a token instead of a proof, as in an older version.
     OtherVersion,
-    /// It has no proof, or one that is not right here, or not any more.
+    /// It has no proof, a wrong one, or one that was used already.
     NotRight,
 }
 
@@ -178,7 +179,7 @@ impl ProofRefusal {
         }
     }
 
-    /// The kind of the refusal and the same for people, as RFC 9457 has them.
+    /// The kind and the title of the refusal, as in RFC 9457.
     pub const fn title(self) -> (&'static str, &'static str) {
         match self {
             Self::OtherVersion => ("other-version", "The caller is another version of shardwise"),
@@ -186,7 +187,7 @@ impl ProofRefusal {
         }
     }
 
-    /// What to do.
+    /// What to do about it.
     pub const fn detail(self) -> &'static str {
         match self {
             Self::OtherVersion => {

@@ -1,4 +1,4 @@
-//! A service's side of requests: its handlers, and where requests to it arrive.
+//! A service's side of requests: its handlers, and the address of requests to them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use crate::service::ShardingService;
 use crate::settings::PeersSettings;
 
 impl ShardingService {
-    /// Answers requests that are brought to this worker at `path`, such as `cache/size`, from now on; `status` is answered without a handler. An earlier
-    /// handler of the same path goes. Paths that begin with `shardwise` are its own: `shardwise/status` is answered even where `status` has a handler.
+    /// Answers requests to this worker at `path`, such as `cache/size`, from now on, replacing an earlier handler; `status` is answered
+    /// without one. Paths that start with `shardwise` are reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
     /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens
-    /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have 1 MiB at most
-    /// in both directions, 64 are answered at a time, and a panic is the answer 500.
+    /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at
+    /// most 1 MiB in both directions, 64 requests are answered at once, and a panic is the answer 500.
     ///
     /// The handler lives as long as the service: one that holds the service itself keeps it alive for ever.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if that is no path ([`crate::requests::is_path`]), it begins with `shardwise`, or 256 handlers are there.
+    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or starts with `shardwise`, or if there are 256
+    /// handlers.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
@@ -31,27 +32,29 @@ impl ShardingService {
         let handler = Arc::new(handler);
         let boxed = move |request| -> futures::future::BoxFuture<'static, Answer> {
             let handler = Arc::clone(&handler);
-            // What the handler does before its first await belongs to the task too.
+            // The task includes what the handler does before its first await.
             Box::pin(async move { handler(request).await.into() })
         };
         self.request_handlers().register(path, Arc::new(boxed))
     }
 
-    /// Listens for requests where the setting `peer_listen` says, and shows the others where that is. Listening twice is listening once.
+    /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
-    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. Where `peer_token_file`
-    /// is set, only callers are answered that prove that they know it; where it is not, `GET` is answered to this machine's programs.
+    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. If
+    /// `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` is, to programs on
+    /// this machine.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there, or others than this machine's programs could connect: that takes TLS, which a sidecar has.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there, or if other
+    /// machines could connect: that takes TLS, which a sidecar has.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;
         super::listener::listen(self.membership()).await
     }
 
-    /// What this worker answers at that path, as if it had been asked by another one.
+    /// This worker's answer at that path, as for a request from another member.
     pub async fn answer(&self, path: &str, request: Request) -> Answer {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
@@ -64,28 +67,28 @@ impl ShardingService {
         self.request_handlers().handles(path)
     }
 
-    /// What the path of each request to this worker begins with ([`crate::requests::path_to`]). Another one after the worker has left and joined
+    /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker has left and joins
     /// again.
     pub fn requests_path(&self) -> String {
         self.request_handlers().path()
     }
 
-    /// For a server that listens in this worker's name: shows the others that requests to it arrive there. Returns the address as the others see it: the host of
-    /// `instance.address` where it listens on all addresses or with a certificate.
+    /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host
+    /// of `instance.address` if it listens on all addresses or has a certificate.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if nothing says where that is, or the metadata gets too long.
+    /// [`crate::ErrorKind::Settings`] if no address is known, or the metadata becomes too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
         self.request_handlers().arrive_at(listening, tls)
     }
 
-    /// This worker as the one that is asked, for the proofs of requests to it.
+    /// This worker as the recipient, for the proofs of requests to it.
     pub fn recipient(&self) -> Recipient<'_> {
         self.membership().recipient(Channel::Requests)
     }
 
-    /// Which members may be asked, and the secret that they prove to know.
+    /// The members that may be called, and their shared secret.
     pub fn peers(&self) -> &PeersSettings {
         &self.membership().peers
     }

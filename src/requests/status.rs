@@ -1,4 +1,4 @@
-//! What every member answers without a handler of its own: where it stands and which view it goes by.
+//! The status that every member answers without a handler: its state and its view.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use shardwise_core::{MemberState, ServiceState};
 
 use crate::membership::Membership;
 
-/// The path of it; a handler of the worker's own goes first there.
+/// The path of the status; the worker's own handler takes precedence.
 pub(super) const STATUS: &str = "status";
-/// Where it is answered whatever handlers there are.
+/// The path at which handlers cannot replace it.
 pub(super) const OWN_STATUS: &str = "shardwise/status";
-/// What no handler's path begins with.
+/// No handler's path may start with this.
 const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {

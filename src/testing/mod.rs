@@ -31,7 +31,7 @@ pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
 const SETTLE_LIMIT: Duration = Duration::from_mins(2);
-/// How often it is looked at.
+/// How often it is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 fn policy() -> Policy {
@@ -40,8 +40,7 @@ fn policy() -> Policy {
 }
 
 impl ShardingService {
-    /// A service that is active for ever and holds what `me` owns among `members` under the default placement; nothing is registered
-    /// anywhere.
+    /// A service that is active for ever and holds the share of `me` among `members` under the default placement; nothing is registered.
     ///
     /// # Panics
     ///
@@ -57,10 +56,10 @@ impl ShardingService {
     }
 }
 
-/// Workers in one process that share a group, to be killed, paused and cut off. Meant for `#[tokio::test(start_paused = true)]`: leases run
-/// on tokio's clock, so waiting for a takeover takes no time.
+/// Workers in one process that share a group and can be killed, paused and cut off. Intended for `#[tokio::test(start_paused = true)]`:
+/// leases use tokio's clock, so waiting for a takeover takes no time.
 ///
-/// Members are numbered in the order of their joining, from 0, and keep their number.
+/// Members are numbered in the order of joining, from 0, and keep their number.
 pub struct TestFleet {
     policy: Policy,
     timing: Timing,
@@ -95,7 +94,7 @@ impl TestFleet {
         Self::start_with(n, policy()).await
     }
 
-    /// Starts `n` members under a policy of your own.
+    /// Starts `n` members under your own policy.
     ///
     /// # Panics
     ///
@@ -112,7 +111,7 @@ impl TestFleet {
         fleet
     }
 
-    /// Starts one more member and answers its number.
+    /// Starts one more member and returns its number.
     ///
     /// # Panics
     ///
@@ -145,21 +144,21 @@ impl TestFleet {
         self.workers.is_empty()
     }
 
-    /// Member `i` dies as by SIGKILL: its driver and what it ran by `run_owned` end, nothing is deregistered. Tasks that your test started
-    /// itself go on; its service answers that nothing is its own.
+    /// Member `i` dies as by SIGKILL: its driver and its work in `run_owned` end, and nothing is deregistered. Tasks that your test
+    /// started itself continue; its service owns nothing.
     pub fn kill(&mut self, i: usize) {
         self.workers[i].it.kill();
         self.workers[i].state = WorkerFate::Gone;
     }
 
-    /// Member `i` stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions
-    /// is what it would answer at its first instruction after [`TestFleet::resume`].
+    /// Member `i` stops as by SIGSTOP: its driver does nothing and does not notice that time passes. Its answers to your test are those
+    /// that it would give at its first instruction after [`TestFleet::resume`].
     pub fn pause(&mut self, i: usize) {
         self.workers[i].it.pause();
         self.workers[i].state = WorkerFate::Paused;
     }
 
-    /// Member `i` goes on.
+    /// Member `i` continues.
     pub fn resume(&mut self, i: usize) {
         self.workers[i].it.resume();
         self.workers[i].state = WorkerFate::Alive;
@@ -177,7 +176,7 @@ impl TestFleet {
         self.workers[i].state = WorkerFate::Alive;
     }
 
-    /// An operator confirms that the members who vanished are gone for good; answers how many members had stood still.
+    /// An operator confirms that the vanished members are gone for good; returns how many members had waited for the confirmation.
     ///
     /// # Panics
     ///
@@ -197,12 +196,12 @@ impl TestFleet {
         self.workers[i].state = WorkerFate::Gone;
     }
 
-    /// The numbers of the members that say right now that `key` is theirs.
+    /// The numbers of the members that own `key` right now.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
         (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
     }
 
-    /// Waits until the members that are alive see each other and no other member, and own every slot exactly once.
+    /// Waits until the living members see each other and no other member, and own every slot exactly once.
     ///
     /// # Panics
     ///
@@ -236,12 +235,12 @@ impl TestFleet {
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
     }
 
-    /// The slot of a key under the placement that the fleet serves.
+    /// The slot of a key under the fleet's placement.
     pub fn slot<K: ShardKey + ?Sized>(&self, key: &K) -> u32 {
         slot_of(key.key_hash(), self.slots())
     }
 
-    /// How many slots the circle has on which the first living member is.
+    /// The number of slots of the circle of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
         alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())

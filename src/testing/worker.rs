@@ -1,4 +1,4 @@
-//! One worker of a test's making, which can be paused and killed.
+//! One worker of a test, which can be paused and killed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use tokio::task::AbortHandle;
 use crate::service::{ShardingService, Spawn};
 use crate::settings::PolicySettings;
 
-/// A worker over a backend and on a clock of the test's own, to be paused and killed.
+/// A worker over a test's backend and clock, which can be paused and killed.
 pub struct TestWorker {
     service: ShardingService,
     gate: Gate,
 }
 
 impl TestWorker {
-    /// A worker that says this of itself and has not joined yet.
+    /// A worker with this record that has not joined yet.
     pub fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let gate = Gate::default();
         let settings = PolicySettings { timing, ..PolicySettings::new(policy) };
@@ -31,8 +31,8 @@ impl TestWorker {
         &self.service
     }
 
-    /// It dies as by SIGKILL: its driver and what it ran by `run_owned`, `slots` and singletons end, nothing is deregistered. Tasks that your
-    /// test started itself go on; its service answers that nothing is its own.
+    /// Dies as by SIGKILL: its driver and its work in `run_owned`, `slots` and singletons end, and nothing is deregistered. Tasks that
+    /// your test started itself continue; its service owns nothing.
     pub fn kill(&self) {
         self.gate.kill();
         let membership = self.service.membership();
@@ -41,19 +41,19 @@ impl TestWorker {
         membership.gone.cancel();
     }
 
-    /// It stops as by SIGSTOP: its driver does nothing, not even notice that time passes. What it answers to your test's questions is what it
-    /// would answer at its first instruction after [`TestWorker::resume`].
+    /// Stops as by SIGSTOP: its driver does nothing and does not notice that time passes. Its answers to your test are those that it
+    /// would give at its first instruction after [`TestWorker::resume`].
     pub fn pause(&self) {
         self.gate.set_paused(true);
     }
 
-    /// It goes on.
+    /// Continues.
     pub fn resume(&self) {
         self.gate.set_paused(false);
     }
 }
 
-/// Holds a driver back while its worker is paused, and ends it when it is killed.
+/// Blocks a driver while its worker is paused, and ends it when the worker is killed.
 #[derive(Clone, Default)]
 struct Gate(Arc<Mutex<GateState>>);
 
