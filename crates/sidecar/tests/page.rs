@@ -212,9 +212,9 @@ fn a_worker_whose_settings_differ_shows_the_group_and_says_so() {
     let browser = Browser::start().unwrap();
     let tab = browser.open(&shown.url, PageView::PHONE).unwrap();
     says(&tab, "verdict", "This worker is refused");
-    says(&tab, "verdict", "Who owns what cannot be told here");
+    says(&tab, "verdict", "The owners cannot be computed here");
     tab.until("the others are listed", "document.querySelectorAll('#members tbody tr').length >= 2").unwrap();
-    says(&tab, "ring-said", "cannot be told here");
+    says(&tab, "ring-said", "cannot be computed here");
     assert_eq!(tab.complaints(), Vec::<String>::new());
     shown.ends();
 }
