@@ -1,6 +1,6 @@
-//! What a key costs: filtering a list by ownership, beside the `hashring` crate asked key by key in the same run.
+//! The cost of a key: filtering a list by ownership, compared with the `hashring` crate queried key by key in the same run.
 //!
-//! Ratios are to be quoted, not times: `cargo xtask bench keys` writes both into `docs/internals/measured.md`.
+//! Quote ratios, not times: `cargo xtask bench keys` writes both into `docs/internals/measured.md`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 
@@ -15,7 +15,7 @@ use shardwise_core::{InstanceId, Moment, Ownership, PlacementParams, ServiceStat
 
 const KEYS: u32 = 100_000;
 const FLEETS: [u32; 4] = [3, 16, 256, 1_000];
-/// What `hashring`'s users commonly take.
+/// A common choice of `hashring`'s users.
 const PEERS_POINTS: u32 = 160;
 
 fn id(member: u32) -> InstanceId {
@@ -67,15 +67,15 @@ fn filter(c: &mut Criterion) {
     group.finish();
 }
 
-/// The keys held, in a list that has room for them already: what a thread costs without the operating system's work for fresh memory.
+/// Collects the keys held into a list with enough room: the cost without allocating fresh memory.
 #[cfg(feature = "parallel")]
 fn into_kept<'a>(ownership: &Ownership, keys: &'a [u64], kept: &mut Vec<&'a u64>) {
     kept.clear();
     keys.chunks(16_384).for_each(|part| kept.extend_from_slice(&ownership.filter_at(part, Moment::ZERO)));
 }
 
-/// From how many keys on a second thread pays; and how much two can do at best, each with half of the keys and a list of its own that is kept.
-/// `cargo xtask bench keys` says how many times as fast as one thread that is.
+/// The list length from which a second thread is worth it, and the best case for two, each with half of the keys and a preallocated list.
+/// `cargo xtask bench keys` reports the speed-up over one thread.
 #[cfg(feature = "parallel")]
 fn parallel(c: &mut Criterion) {
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
@@ -103,7 +103,7 @@ fn parallel(c: &mut Criterion) {
 #[cfg(not(feature = "parallel"))]
 fn parallel(_: &mut Criterion) {}
 
-/// The group changed: place all slots anew.
+/// The group changed: place all slots again.
 fn place(c: &mut Criterion) {
     let mut group = c.benchmark_group("place");
     briefly(&mut group);

@@ -1,7 +1,8 @@
-//! A worker filters a list of keys, beside crates that place keys and two floors, in the same run: `docs/internals/performance.md`.
+//! A worker filters a list of keys, compared with crates that place keys and two lower bounds, in the same run:
+//! `docs/internals/performance.md`.
 //!
-//! The peers are asked key by key, which is all that they offer. None of them bounds the load. `cargo xtask bench peers` brings a list of
-//! words along (`SHARDWISE_BENCH_WORDS`, a file with one a line) and measures Python's `uhashring` beside.
+//! The other crates are queried key by key, the only way they offer. None of them bounds the load. `cargo xtask bench peers` provides a
+//! list of words (`SHARDWISE_BENCH_WORDS`, a file with one per line) and also measures Python's `uhashring`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 
@@ -23,10 +24,10 @@ use shardwise_core::{
 
 const KEYS: u32 = 200_000;
 const FLEETS: [u32; 4] = [3, 16, 256, 1_000];
-/// What `hashring`'s users commonly take.
+/// A common choice of `hashring`'s users.
 const PEERS_POINTS: u32 = 160;
 
-/// XXH3 of what is written, for `hashring`.
+/// XXH3 of the written bytes, for `hashring`.
 #[derive(Default)]
 struct Xxh3(u64);
 
@@ -82,7 +83,7 @@ fn one_byte(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String
     });
 }
 
-/// Measured anew right before what is compared with it: the machine may be slower a minute later.
+/// Measured again right before each comparison: the machine may be slower a minute later.
 fn hash_alone(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String]) {
     group.bench_function(BenchmarkId::new("floor: XXH3 of each key", name), |b| {
         b.iter(|| black_box(keys).iter().fold(0, |sum, key| sum ^ hash_bytes(key.as_bytes())));
@@ -97,7 +98,7 @@ fn ours(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], m
     group.bench_function(id("filter_indices_at"), |b| b.iter(|| ownership.filter_indices_at(black_box(keys), Moment::ZERO)));
 }
 
-/// What else we have: keys that are kept three times, and other fleets' rules, with as many points as the peers have.
+/// Our other ways: keys with three replicas, and other fleets' rules, with as many points as the other crates.
 fn ours_by_key(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], members: u32) {
     let view = View::new(1, (0..members).map(|member| Member::named(id(member))).collect());
     let (replicas, me) = (Replicas::of_view(&view, PlacementParams::default(), 3), id(0));
@@ -138,7 +139,7 @@ fn peers(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, keys: &[String], 
     group.bench_function(id("FNV-1a modulo"), |b| b.iter(|| black_box(keys).iter().filter(mine).collect::<Vec<_>>()));
 }
 
-/// Many short samples, of one round or a few: on a busy machine some of them are left alone, and the fastest is what is told.
+/// Many short samples, of one round or a few: on a busy machine some of them are undisturbed, and the fastest is reported.
 fn briefly(group: &mut BenchmarkGroup<'_, WallTime>) {
     group.sampling_mode(SamplingMode::Flat).sample_size(50).nresamples(1_000);
     group.warm_up_time(Duration::from_millis(50)).measurement_time(Duration::from_millis(150));
@@ -167,7 +168,7 @@ fn all(c: &mut Criterion) {
     group.finish();
 }
 
-/// How near to the hash alone, with lists that no cache holds.
+/// How close it is to the hash alone, with lists that exceed every cache.
 fn million(c: &mut Criterion) {
     let mut group = c.benchmark_group("a million");
     briefly(&mut group);

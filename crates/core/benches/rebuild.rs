@@ -1,6 +1,6 @@
-//! What a change of the group costs: one member leaves or joins, all slots have a new owner.
+//! The cost of a change of the group: one member leaves or joins, and all slots are placed.
 //!
-//! Each figure is of one change; leaving and joining take turns, and the newcomer is a new one every time.
+//! Each figure is for one change; leaving and joining alternate, and every newcomer has a new id.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark; what cannot be set up should stop it")]
 
@@ -50,7 +50,7 @@ fn rebuild(c: &mut Criterion) {
     group.finish();
 }
 
-/// A thousand members of every weight from 1 to 4, whose shares `ring` gives roughly and `quota` exactly.
+/// A thousand members with weights from 1 to 4, whose shares `ring` matches roughly and `quota` exactly.
 fn weights(group: &mut BenchmarkGroup<'_, WallTime>) {
     let weighted = |number: u32| (member(number).0, Weight::new(u64::from(number % 4 + 1)).unwrap());
     for kind in [PlacementKind::Ring, PlacementKind::Quota] {
@@ -73,7 +73,7 @@ fn weights(group: &mut BenchmarkGroup<'_, WallTime>) {
     }
 }
 
-/// What follows from claims while versions differ: of a hundred members one has left, or nobody holds anything. With the circle from nothing.
+/// The succession while versions differ: one of a hundred members has left, or nothing is held. Includes computing the circle.
 fn succession(c: &mut Criterion) {
     let mut group = c.benchmark_group("versions differ");
     group.sample_size(20);
@@ -92,7 +92,7 @@ fn succession(c: &mut Criterion) {
     group.finish();
 }
 
-/// What the same change costs a member that offers names, beside the slots.
+/// The cost of the same change for a member that offers names, besides the slots.
 fn names(c: &mut Criterion) {
     let mut group = c.benchmark_group("names");
     group.sample_size(20);

@@ -1,4 +1,4 @@
-//! What is allocated, counted by the allocator.
+//! Memory use, counted by the allocator.
 
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
@@ -16,7 +16,7 @@ fn fleet(ids: std::ops::Range<u32>) -> Vec<(InstanceId, Weight)> {
     ids.map(|i| (InstanceId::new(format!("worker-{i}")).unwrap(), Weight::ONE)).collect()
 }
 
-/// 1,000 members of 1,024 points: what is kept, what a reader holds, and what a change takes on top while it is worked out.
+/// 1,000 members of 1,024 points: memory that is kept, that a reader holds, and that a change needs temporarily.
 #[test]
 fn a_view_of_a_thousand_members_stays_below_32_mib() {
     let members = fleet(0..1_000);
@@ -33,7 +33,7 @@ fn a_view_of_a_thousand_members_stays_below_32_mib() {
     let copy = measure(|| drop(placed.clone()));
     assert!(copy.bytes_max < 2 * MIB / 10, "a placement is {} bytes", copy.bytes_max);
 
-    // A thousand newcomers later the buckets have grown to what their fullest moment needed.
+    // After a thousand newcomers the buckets have grown to their maximum.
     let kept = measure(|| {
         for newcomer in 0..1_000 {
             changed.rotate_left(1);
@@ -46,7 +46,7 @@ fn a_view_of_a_thousand_members_stays_below_32_mib() {
     assert!(kept < i64::try_from(16 * MIB).unwrap(), "{kept} bytes are kept");
 }
 
-/// 160 points of 20 bytes for each member, once for what is kept and once while a change is worked out; no more in between.
+/// 160 points of 20 bytes for each member, once kept and once during a change; no more in between.
 #[test]
 fn key_placements_take_the_bytes_of_their_points() {
     let placer = Placer::new(PlacementParams { kind: PlacementKind::Key(KeyPlacement::Uhashring), ..PlacementParams::default() });

@@ -1,5 +1,5 @@
-//! Input that nobody should give: an error or a defined answer, never a panic. (Colliding points are in `circle/tests.rs` and beside
-//! `Replicas` and `explain`, any bytes at all in the package `fuzz`.)
+//! Invalid input: an error or a defined result, never a panic. (Colliding points are in `circle/tests.rs` and beside `Replicas` and
+//! `explain`, arbitrary bytes in the package `fuzz`.)
 
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
 
@@ -26,7 +26,7 @@ fn view(names: &[&str]) -> View {
     View::new(1, names.iter().map(|name| Member::named(id(name))).collect())
 }
 
-/// How many slots each member has, in the order given; checked to be all slots, and the same for a circle that is kept.
+/// The number of slots of each member, in the given order; checks that they add up, and that a kept circle gives the same.
 fn shares(members: &[(InstanceId, Weight)], params: PlacementParams) -> Vec<u32> {
     let placed = SlotOwners::place(members.iter().cloned(), params);
     assert_eq!(Circle::new(params).place(members.iter().cloned()), placed);
@@ -79,7 +79,7 @@ fn the_smallest_circle_has_one_owner() {
     assert_eq!(shares(&members, params).iter().sum::<u32>(), 1);
 }
 
-/// Every weight from 1 to 100 in one fleet: nobody above what it may take, and nobody with nothing.
+/// Every weight from 1 to 100 in one fleet: no member is above its capacity, and each has something.
 #[test]
 fn all_weights_together_stay_within_their_capacities() {
     let members: Vec<_> = (1..=100).map(|w| (id(&format!("w{w}")), weight(w))).collect();
@@ -91,7 +91,7 @@ fn all_weights_together_stay_within_their_capacities() {
     }
 }
 
-/// With more points asked for than a circle has, everybody gets fewer, and the shares stay in proportion.
+/// With more points than a circle has, every member gets fewer, and the shares stay in proportion.
 #[test]
 fn more_points_than_a_circle_has_are_cut_for_all_alike() {
     let members = [(id("heavy"), weight(100)), (id("light"), weight(50))];
@@ -109,7 +109,7 @@ fn an_id_that_comes_twice_counts_once_with_its_first_weight() {
     assert_eq!(SlotOwners::place(twice.clone(), params), SlotOwners::place(twice[..2].iter().cloned(), params));
 }
 
-/// Point 0 of `a` is hashed from the bytes of `a\0\0\0\0`: ids that go on where another ends must not be taken for its points.
+/// Point 0 of `a` is hashed from the bytes of `a\0\0\0\0`: ids that continue another one must not collide with its points.
 #[test]
 fn ids_that_begin_with_each_other_share_fairly() {
     let mut members: Vec<_> = ["a", "a\u{1}", "aa", "aaa", "aaaa", "aaaaa"].map(|name| (id(name), Weight::ONE)).into();
@@ -122,8 +122,8 @@ fn ids_that_begin_with_each_other_share_fairly() {
     }
 }
 
-/// What [`PlacementParams::validated`] refuses, handed over all the same: on a circle without slots or without points nobody owns anything,
-/// everywhere alike, and every number can be written.
+/// Parameters that [`PlacementParams::validated`] refuses: on a circle without slots or without points nothing is owned, in every
+/// function, and every number can be displayed.
 #[test]
 fn without_slots_or_without_points_nobody_owns() {
     assert_eq!((slot_start(0, 0), slot_of(u64::MAX, 0)), (0, 0));
@@ -157,7 +157,7 @@ fn without_slots_or_without_points_nobody_owns() {
     }
 }
 
-/// More slots than a policy may have are slots like any others.
+/// More slots than a policy may have work like any others.
 #[test]
 fn above_the_most_slots_everything_is_as_below() {
     let params = PlacementParams { slots: 70_000, virtual_nodes: 64, ..PlacementParams::default() };

@@ -13,7 +13,7 @@ use shardwise_core::{
     SlotOwners, Succession, Version, View, ViewPlacement, Weight, hash_bytes, slot_of, slot_start,
 };
 
-/// A key as the vectors write it; every kind goes through the type that a user would pass.
+/// A key in the notation of the vectors; every kind goes through the type that a user would pass.
 enum Key {
     Text(String),
     Bytes(Vec<u8>),
@@ -57,7 +57,7 @@ impl ShardKey for Key {
     }
 }
 
-/// What stands between the first and the last quotation mark, as it is.
+/// The text between the first and the last quotation mark.
 fn quoted(text: &str) -> &str {
     &text[text.find('"').unwrap() + 1..text.rfind('"').unwrap()]
 }
@@ -75,14 +75,14 @@ fn of_slots(text: &str) -> (&str, u32) {
     (what, slots.parse().unwrap())
 }
 
-/// What the lines without an arrow have set up, and the placement once the first question has asked for it.
+/// The setup from the lines without an arrow, and the placement once the first question needs it.
 #[derive(Default)]
 struct Stage {
     params: PlacementParams,
     members: Vec<Member>,
-    /// Where the members that follow are, in turn; nowhere if there is none.
+    /// The zones of the members that follow, in turn; empty for none.
     zones: Vec<String>,
-    /// Which version those that follow name.
+    /// The version of the members that follow.
     version: Option<String>,
     holders: BTreeMap<Resource, Holder>,
     placed: Option<SlotOwners>,
@@ -228,7 +228,7 @@ fn digest(placed: &SlotOwners) -> String {
     format!("{:016x}", hash_bytes(&bytes))
 }
 
-/// Replays one file and holds that it has at least `least` questions, so that an emptied file is noticed.
+/// Replays one file and checks that it has at least `least` questions, so that an emptied file is noticed.
 fn replay(file: &str, least: usize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

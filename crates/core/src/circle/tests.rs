@@ -20,7 +20,7 @@ fn simple(members: &[(InstanceId, Weight)], params: PlacementParams, hash: Point
     SlotOwners::from_parts(params, members, owners)
 }
 
-/// Every entry is where its hash says, in the protocol's order, and there are exactly the points that there should be.
+/// Every entry has its place by its hash, in the protocol's order, and the number of points is right.
 fn assert_sound(circle: &Circle) {
     let points: u32 = circle.members.iter().map(|member| member.points).sum();
     assert_eq!(circle.buckets.iter().map(Vec::len).sum::<usize>(), points as usize);
@@ -71,7 +71,7 @@ fn crowded(bytes: &[u8]) -> u64 {
     (hash >> 60 << 60) | (hash & 3)
 }
 
-/// Everybody on one point.
+/// All points at one place.
 fn stacked(_: &[u8]) -> u64 {
     7
 }
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// The default constants, as in life: one leaves, one comes, one grows, for a while.
+/// The default constants with realistic changes: one leaves, one joins, one grows, repeatedly.
 #[test]
 fn a_fleet_of_sixty_changes_one_by_one() {
     let params = PlacementParams::default();
@@ -129,7 +129,7 @@ fn a_fleet_of_sixty_changes_one_by_one() {
     assert_sound(&circle);
 }
 
-/// More weight than there is room for points: everybody has to give some, and gets them back.
+/// More weight than there is room for points: every member gives up some, and gets them back.
 #[test]
 fn everybody_gives_points_when_the_circle_is_full() {
     let params = params(1_000, 65_536, LoadMargin::DEFAULT);

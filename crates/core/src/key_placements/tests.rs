@@ -1,5 +1,5 @@
-//! Each placement against who defined it, or a plain reading of its text. The real Python package stands beside it in `tests/other_fleets.rs`
-//! of the library.
+//! Each placement against its reference implementation or the literal text of its rule. `tests/other_fleets.rs` of the library compares
+//! with the real Python package.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -25,7 +25,7 @@ fn placed(members: &[(InstanceId, Weight)], placement: KeyPlacement, virtual_nod
     KeyOwners::place(members.iter().cloned(), placement, virtual_nodes).unwrap()
 }
 
-/// Members with ids in any script, one of them the beginning of another, and weights.
+/// Members with ids in any script, some of them prefixes of others, and weights.
 fn members() -> impl Strategy<Value = Vec<(InstanceId, Weight)>> {
     let id = "[a-c]{1,2}|[ -~éß🦀\u{301}]{1,8}";
     let fleet = proptest::collection::btree_map(id, 1u64..6, 1..9);
@@ -110,13 +110,13 @@ fn everybody_in_the_view_counts_and_whoever_stands_beside_it() {
     }
 }
 
-/// With four million of them allowed, padding would be tens of megabytes.
+/// With four million points allowed, padding would take tens of megabytes.
 #[test]
 fn a_point_takes_its_hash_and_four_bytes() {
     assert_eq!((size_of::<(uhashring::UhashringPosition, u32)>(), size_of::<(hashring::HashringPosition, u32)>()), (20, 12));
 }
 
-/// Points at one place: uhashring keeps the node added last, the crate `hashring` whichever its search meets.
+/// Points at one place: uhashring keeps the node added last, the crate `hashring` whichever its search finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Few(u8);
 
@@ -166,7 +166,7 @@ proptest! {
             let followed = KeyOwners::follow(Some(&last), after.iter().cloned(), placement, 8).unwrap();
             let anew = placed(&after, placement, 8);
             prop_assert_eq!(format!("{:?}", followed), format!("{:?}", anew), "every point is the same");
-            // Made by another rule, it is of no use and does no harm.
+            // A placement by another rule cannot be reused, and does no harm.
             let other = KeyOwners::follow(Some(&last), after.iter().cloned(), placement, 9).unwrap();
             prop_assert_eq!(format!("{:?}", other), format!("{:?}", placed(&after, placement, 9)));
             for key in &keys {
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// The crate's hasher, told by the crate itself.
+/// The hash as computed by the crate itself.
 #[test]
 fn the_hash_of_a_key_is_the_crates() {
     for key in ["", "tenant-a", "é", "🦀"] {

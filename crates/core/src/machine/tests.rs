@@ -1,4 +1,4 @@
-//! Scenarios as lists: what happens, then what must come out.
+//! Scenarios as lists: an input, then the expected actions.
 
 mod away;
 mod claims;
@@ -57,7 +57,7 @@ impl Run {
         Self::with(policy())
     }
 
-    /// Another than `me`, registered since 10 ms.
+    /// A member other than `me`, registered since 10 ms.
     fn of(id: &str, policy: Policy) -> Self {
         let mut run = Self::with(policy.clone());
         let me = Identity { instance_id: InstanceId::new(id).unwrap(), incarnation: Incarnation::new(1) };

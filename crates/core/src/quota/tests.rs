@@ -13,7 +13,7 @@ fn params(slots: u32, virtual_nodes: u32, load_margin: LoadMargin) -> PlacementP
     PlacementParams { kind: PlacementKind::Quota, slots, virtual_nodes, load_margin }
 }
 
-/// The placement as the protocol's text says it, rule by rule and without any cleverness.
+/// The placement taken literally from the protocol's text, rule by rule.
 fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Vec<u32> {
     let members = ring::in_order(members.iter().cloned());
     let members = &members[..];
@@ -120,7 +120,7 @@ proptest! {
         prop_assert_eq!(placed.indices(), ring.indices());
     }
 
-    /// Less than one slot from the share, or within 1 % of it; and nobody above the limit of the ring.
+    /// Each weight is within one slot of its share or within 1 % of it, and no member is above the limit of the ring.
     #[test]
     fn each_weight_has_its_share_and_nobody_is_above_its_capacity(weights in weights(), slots in 1u32..2_000, nodes in 1u32..40, margin in margins()) {
         let (members, params) = (fleet("w", &weights), params(slots, nodes, margin));
@@ -139,12 +139,12 @@ proptest! {
     }
 }
 
-/// What the mean share of each weight over 20 fleets is off by, at most; of weights that are entitled to so many slots.
+/// The largest error of a weight's mean share over 20 fleets, among weights entitled to at least `entitled` slots.
 fn off(name: &str, weights: &[u64], members: usize, slots: u32, entitled: f64) -> f64 {
     let mut ratios = BTreeMap::<u64, Vec<f64>>::new();
     for number in 0..20 {
         let all: Vec<u64> = weights.iter().copied().cycle().take(members).collect();
-        // Of four million points the test would take a minute.
+        // With four million points the test would take a minute.
         let nodes = if members < 100 { 1_024 } else { 64 };
         let placed = SlotOwners::place(fleet(&format!("{name}-{number}"), &all), params(slots, nodes, LoadMargin::DEFAULT));
         let sum = ring::weight_sum(placed.members());
@@ -159,8 +159,8 @@ fn off(name: &str, weights: &[u64], members: usize, slots: u32, entitled: f64) -
     ratios.into_values().map(off).fold(0.0, f64::max)
 }
 
-/// What the ring misses: see `docs/internals/placement-study.md`. One member alone of its weight that is entitled to 3 slots and a quarter has 3 or 4, so that the
-/// mean of 20 fleets is off by chance; with 65,536 slots it is 13 slots.
+/// The ring misses this: see `docs/internals/placement-study.md`. A single member of its weight that is entitled to 3.25 slots has 3 or
+/// 4, so the mean of 20 fleets is off by chance; with 65,536 slots it is entitled to 13.
 #[test]
 fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {
     let to = |last: u64| (1..=last).collect::<Vec<_>>();
@@ -180,7 +180,7 @@ fn the_mean_share_of_a_weight_is_within_two_percent_of_it() {
     }
 }
 
-/// Where weights differ it moves hardly more than the ring does: the mean of so many fleets, for one member less.
+/// Where weights differ it moves hardly more than the ring does: the mean over `fleets` fleets, for one member less.
 #[test]
 fn one_more_or_less_moves_little_more_than_on_the_ring() {
     for (weights, members, fleets) in [(&[1u64, 10, 100][..], 21, 5), (&[1, 2, 3, 4], 51, 10)] {

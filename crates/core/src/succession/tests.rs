@@ -34,7 +34,7 @@ fn everything(slots: u32, names: &BTreeSet<ClaimName>) -> Vec<Resource> {
 
 #[test]
 fn what_is_held_stays_and_what_is_free_goes_to_the_newest_that_has_room() {
-    // Each has room for 35 of 100: old-1 has more, and the new ones have room for 30 together.
+    // Each has room for 35 of 100: old-1 holds more, and the new ones have room for 30 together.
     let view = View::new(1, vec![member("new-1", "1.10"), member("new-2", "1.10"), member("old-1", "1.9")]);
     let holders = [held_by("old-1", 0..50), held_by("new-1", 50..70), held_by("new-2", 70..90)].concat();
     let placed = succession(&view, params(100), &names(0), &holders);
@@ -78,7 +78,7 @@ fn while_members_are_missing_what_is_free_stays_free() {
     assert_eq!((placed.slots_of(&id("other")).len(), placed.names_of(&id("here")).count()), (0, 0));
 }
 
-/// In a rolling restart with `rejoin_grace` the worker comes back, of the new version, to what it had.
+/// In a rolling restart with `rejoin_grace` the worker returns with the new version to its former share.
 #[test]
 fn what_belongs_to_somebody_who_is_away_stays_free_until_it_is_back() {
     let members = ["a", "b", "c"].map(|name| member(name, "1"));
@@ -89,7 +89,7 @@ fn what_belongs_to_somebody_who_is_away_stays_free_until_it_is_back() {
         let mut members = members.clone();
         members[0].version = Some("2".to_owned());
         members[1].state = state;
-        // What it has not given back yet is no more its own than what it has.
+        // Claims that it has not released yet are reserved like the rest of its share.
         for holders in [holders.clone(), [holders.clone(), had("b")].concat()] {
             let away = succession(&View::new(2, members.to_vec()), params(30), &names(4), &holders);
             assert!(["a", "c"].iter().all(|name| away.slots_of(&id(name)) == plain.slots_of(&id(name))), "nobody takes them");
@@ -130,7 +130,7 @@ fn what_was_not_to_come_is_noticed() {
     assert!(placed.follows(&Resource::Slot(10), holder("b").as_ref()), "no such slot");
 }
 
-/// Members with weights, versions, and whom of them holds each of the slots and names.
+/// Members with weights and versions, and the holder of each slot and name.
 #[derive(Debug, Clone)]
 struct Fleet {
     members: Vec<Member>,
@@ -150,7 +150,7 @@ fn fleet() -> impl Strategy<Value = Fleet> {
         };
         let members: Vec<_> = members.iter().enumerate().map(one).collect();
         let names = names(count);
-        // Some are nobody's, some a stranger's.
+        // Some have no holder, some an unknown one.
         let holder = |i: &usize| (*i < 9).then(|| held_by(&format!("m{i}"), [0]).remove(0).1);
         let holders = everything(slots, &names).into_iter().zip(&holders).filter_map(|(resource, i)| Some((resource, holder(i)?)));
         let holders = holders.collect();
@@ -168,7 +168,7 @@ impl Fleet {
         succession(&self.view(), self.params, &self.names, &self.holders)
     }
 
-    /// Rule 8 as it is written, for slots or for names: `items` are resources with their places, in order.
+    /// Rule 8 taken literally, for slots or for names: `items` are resources with their places, in order.
     fn as_written(&self, items: &[(Resource, u64)]) -> Vec<InstanceId> {
         let sorted = self.view().members().to_vec();
         let sum: u64 = sorted.iter().map(|m| u64::from(m.weight.get())).sum();
@@ -227,7 +227,7 @@ proptest! {
         prop_assert_eq!(turned.placed(), fleet.placed());
     }
 
-    /// So members that have heard of different parts of it agree on the rest, and nobody computes anything again while all goes as it should.
+    /// So members that know different parts of it agree on the rest, and nothing is recomputed while all goes as assigned.
     #[test]
     fn whatever_part_of_it_is_done_the_rest_stays_as_it_was(fleet in fleet(), done in proptest::collection::vec(any::<bool>(), 60)) {
         let mut placed = fleet.placed();
@@ -243,7 +243,7 @@ proptest! {
         prop_assert_eq!(after.placed(), placed);
     }
 
-    /// Of one version and with everything free it is the placement itself.
+    /// With one version and everything free it equals the placement.
     #[test]
     fn equal_versions_without_claims_are_the_plain_placement(fleet in fleet()) {
         let mut same = fleet;

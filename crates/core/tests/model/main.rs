@@ -1,8 +1,9 @@
-//! Lease, claim, drain, pause and takeover as a small model, explored completely. What it leaves out, and why that is enough, is in
-//! `docs/reference/guarantees.md`.
+//! Lease, claim, drain, pause and takeover as a small model, explored completely. `docs/reference/guarantees.md` says what it omits, and
+//! why that is enough.
 //!
-//! In every reachable state: no two members hold one slot, each by its own clock, whose rate is off by up to a tick in each lease; no holder is refused
-//! by a table that takes no epoch below the highest it has seen; and from there on, without faults, every slot is soon held by who should have it.
+//! In every reachable state: no two members hold one slot, each by its own clock, whose rate is off by up to a tick in each lease; no
+//! holder is refused by a table that rejects epochs below the highest it has seen; and from there on, without faults, every slot is soon
+//! held by its owner.
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "tests report by panicking, and tell how many states there are")]
 
@@ -36,7 +37,7 @@ impl<const M: usize, const S: usize> Model for Claims<M, S> {
 
     fn next_state(&self, state: &Self::State, step: Step) -> Option<Self::State> {
         let next = self.0.after(state, step);
-        // An epoch of the member's own tells members apart.
+        // With an epoch per member, members are not interchangeable.
         Some(if self.0.mistake == Some(Mistake::EpochPerMember) { next } else { next.first_of_equals() })
     }
 
@@ -62,7 +63,7 @@ const NOT_REFUSED: &str = "no holder is refused by the table";
 const SETTLES: &str = "without faults every slot is soon held";
 const TAKEN_OVER: &str = "a slot is another's before a ghost writes in it";
 
-/// A TTL of so many ticks, of which the core's own deadline leaves all but one: so much a clock may be off.
+/// A TTL in ticks; the core's own deadline leaves all but one, by which a clock may be off.
 fn rules(ttl: u8, late: bool, mistake: Option<Mistake>) -> Rules {
     let whole = TICK * u32::from(ttl);
     let timing = Timing::new(whole, Some(TICK / 2), TICK.saturating_sub(whole / 100)).expect("valid");

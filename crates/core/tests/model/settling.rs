@@ -1,16 +1,16 @@
-//! From a state on without faults: everybody takes its turn, no answer is lost, and no clock misses a tick.
+//! Continues from a state without faults: members take turns, no answer is lost, and no clock misses a tick.
 
 use crate::state::State;
 use crate::steps::{Rules, Step};
 
-/// Whether every slot is held by who should have it, within two TTLs, whoever that is: states that differ by numbers alone count as one, and who should
-/// have a slot goes by numbers. So each slot is tried with each member.
+/// Whether every slot is held by its owner within two TTLs, for every assignment of owners: states that differ only in numbering count as
+/// one, and owners go by numbers.
 pub(crate) fn settles<const M: usize, const S: usize>(state: &State<M, S>, rules: Rules) -> bool {
     let assignments = M.pow(u32::try_from(S).unwrap_or_default());
     (0..assignments).all(|number| settles_on(state.clone(), std::array::from_fn(|s| owner(number, s, M)), rules))
 }
 
-/// The owner of a slot by the assignment of that number, whose digits are the owners.
+/// The owner of a slot in an assignment, given as a number whose digits are the owners.
 fn owner(number: usize, s: usize, members: usize) -> u8 {
     let digit = (0..s).fold(number, |rest, _| rest / members) % members;
     u8::try_from(digit).unwrap_or_default()
@@ -27,7 +27,7 @@ fn settles_on<const M: usize, const S: usize>(mut state: State<M, S>, owners: [u
     false
 }
 
-/// Everybody does what is due.
+/// Each member does what is due.
 fn turn<const M: usize, const S: usize>(state: &mut State<M, S>, owners: [u8; S], rules: Rules) {
     let numbers = |n: usize| 0..u8::try_from(n).unwrap_or_default();
     let mut take = |step| {
@@ -38,7 +38,7 @@ fn turn<const M: usize, const S: usize>(state: &mut State<M, S>, owners: [u8; S]
     take(Step::GhostWrites);
     take(Step::LateRelease);
     for m in numbers(M) {
-        // What is left of an earlier call first.
+        // First the rest of an earlier call.
         [Step::Answered(m), Step::Renew(m), Step::Answered(m), Step::Write(m)].into_iter().for_each(&mut take);
         for s in numbers(S).filter(|s| owners[usize::from(*s)] != m) {
             [Step::Drain(m, s), Step::Release(m, s)].into_iter().for_each(&mut take);
@@ -46,7 +46,7 @@ fn turn<const M: usize, const S: usize>(state: &mut State<M, S>, owners: [u8; S]
     }
     for s in numbers(S) {
         let owner = owners[usize::from(s)];
-        // Held in the store and not here: from before a deadline, or in an answer that was lost. It goes back first.
+        // Held in the store and not here: from before a deadline, or in a lost answer. It is released first.
         if state.members[usize::from(owner)].holds[usize::from(s)].is_none_or(|hold| hold.draining) {
             let release = Step::Release(owner, s);
             if rules.allows(state, release) {

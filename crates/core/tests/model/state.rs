@@ -1,35 +1,35 @@
-//! The state of the model. Times are what is left from now on and epochs are ranks, so that there are finitely many states however long it runs.
+//! The state of the model. Times are remaining times and epochs are ranks, so the number of states is finite however long it runs.
 
-/// A call that made or prolonged the record, and whose answer is on its way.
+/// A call that created or renewed the record, and whose answer is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Renewal {
     /// Ticks since it was sent, by the member's clock.
     pub(crate) age: u8,
-    /// The clock has missed a tick since.
+    /// Whether the clock has missed a tick since.
     pub(crate) missed: bool,
 }
 
-/// What a member knows of its claim on one slot.
+/// A member's knowledge of its claim on one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Hold {
     pub(crate) epoch: u8,
-    /// No new work.
+    /// Takes no new work.
     pub(crate) draining: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Member<const S: usize> {
-    /// Ticks of true time that its record lives in the store.
+    /// Ticks of true time for which its record lives in the store.
     pub(crate) lease: u8,
     /// Ticks of its own clock until its deadline; 0 is past it.
     pub(crate) left: u8,
-    /// Its clock may miss one tick before that deadline.
+    /// Whether its clock may miss one tick before that deadline.
     pub(crate) may_miss: bool,
     pub(crate) renewal: Option<Renewal>,
     pub(crate) holds: [Option<Hold>; S],
-    /// Work in flight, on a slot and under an epoch: it was let in while the slot was held, and writes at any time later.
+    /// Work in flight, on a slot and under an epoch: it started while the slot was held, and may write at any later time.
     pub(crate) work: Option<(u8, u8)>,
-    /// The record in the store is a former life's, which has to end first.
+    /// The record in the store belongs to a former incarnation, and has to expire first.
     pub(crate) reborn: bool,
 }
 
@@ -37,13 +37,13 @@ pub(crate) struct Member<const S: usize> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct State<const M: usize, const S: usize> {
     pub(crate) members: [Member<S>; M],
-    /// Who holds each slot in the store, and under which epoch.
+    /// The holder of each slot in the store, with its epoch.
     pub(crate) claims: [Option<(u8, u8)>; S],
     /// The highest epoch that wrote in each slot.
     pub(crate) table: [u8; S],
-    /// A write of work that was lost, which may arrive at any time.
+    /// A write of lost work, which may arrive at any time.
     pub(crate) ghost: Option<(u8, u8)>,
-    /// A release that its caller has given up and that may be carried out at any time: whose, of which slot, under which epoch.
+    /// A release abandoned by its caller that may still be carried out: its member, slot and epoch.
     pub(crate) late: Option<(u8, u8, u8)>,
 }
 
@@ -56,14 +56,14 @@ impl<const M: usize, const S: usize> State<M, S> {
         late: None,
     };
 
-    /// The epoch under which that member holds that slot, by its own clock: it serves or drains there, or work under a guard goes on.
+    /// The epoch under which that member holds that slot, by its own clock: it serves or drains there, or work under a guard continues.
     pub(crate) fn held(&self, m: usize, s: usize) -> Option<u8> {
         let member = &self.members[m];
         let work = member.work.filter(|(slot, _)| usize::from(*slot) == s).map(|(_, epoch)| epoch);
         member.holds[s].map(|hold| hold.epoch).or(work).filter(|_| member.left > 0)
     }
 
-    /// Every epoch that is remembered of a slot.
+    /// Every epoch known for a slot.
     fn epochs(&mut self, s: usize) -> impl Iterator<Item = &mut u8> {
         let held = self.members.iter_mut().flat_map(move |member| {
             let work = member.work.as_mut().filter(|work| usize::from(work.0) == s).map(|work| &mut work.1);
@@ -75,12 +75,12 @@ impl<const M: usize, const S: usize> State<M, S> {
         held.chain(claim).chain(ghost).chain(late).chain(std::iter::once(&mut self.table[s]))
     }
 
-    /// An epoch above all that are remembered of a slot.
+    /// An epoch above all that are known for a slot.
     pub(crate) fn next_epoch(&mut self, s: usize) -> u8 {
         self.epochs(s).map(|epoch| *epoch).max().unwrap_or(0) + 1
     }
 
-    /// Epochs as ranks: what matters of them is their order.
+    /// Replaces epochs by ranks: only their order matters.
     pub(crate) fn rank(&mut self) {
         for s in 0..S {
             let known = self.epochs(s).fold(0_u32, |known, epoch| known | 1 << *epoch);
@@ -90,12 +90,12 @@ impl<const M: usize, const S: usize> State<M, S> {
         }
     }
 
-    /// This state with members and slots numbered so that it comes first: which of them is which makes no difference.
+    /// The smallest of all states that differ only in the numbering of members and slots, which has no meaning.
     pub(crate) fn first_of_equals(self) -> Self {
         let mut first = self.clone();
         for members in orders::<M>() {
             for slots in orders::<S>() {
-                // Most lose by their first member.
+                // Most candidates are larger in their first member already.
                 if self.members[members[0]].renumbered(&slots) <= first.members[0] {
                     first = first.min(self.renumbered(&members, &slots));
                 }
@@ -104,7 +104,7 @@ impl<const M: usize, const S: usize> State<M, S> {
         first
     }
 
-    /// With member `members[m]` in the place of `m`, and the slots alike.
+    /// This state with member `members[m]` in place of `m`, and the slots alike.
     fn renumbered(&self, members: &[usize; M], slots: &[usize; S]) -> Self {
         Self {
             members: members.map(|m| self.members[m].renumbered(slots)),
@@ -123,13 +123,13 @@ impl<const S: usize> Member<S> {
     }
 }
 
-/// Which place has what was at `number`.
+/// The new place of `number`.
 fn now_at(order: &[usize], number: u8) -> u8 {
     let place = order.iter().position(|was| *was == usize::from(number));
     u8::try_from(place.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The orders of up to three.
+/// All orders of up to three.
 fn orders<const N: usize>() -> impl Iterator<Item = [usize; N]> {
     const OF_THREE: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0], [1, 2, 0], [2, 0, 1]];
     OF_THREE.into_iter().filter(|order| (N..3).all(|fixed| order[fixed] == fixed)).map(|order| std::array::from_fn(|n| order[n]))

@@ -1,62 +1,62 @@
-//! What can happen, and what comes of it: the store's rules and the member's.
+//! The possible steps and their effects: the rules of the store and of members.
 
 use crate::state::{Hold, Member, Renewal, State};
 
-/// A mistake put back on purpose; the model has to find each.
+/// A mistake inserted on purpose; the model must find each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// The deadline counts from the answer instead of from the request.
     DeadlineFromAnswer,
-    /// A claim is given back while work is in flight.
+    /// A claim is released while work is in flight.
     ReleaseBeforeDrain,
-    /// The epoch is the member's and not the acquisition's.
+    /// The epoch belongs to the member instead of the acquisition.
     EpochPerMember,
-    /// A release names who holds, and not under which epoch.
+    /// A release names the holder, but not the epoch.
     ReleaseByHolder,
-    /// A deregistration deletes the record of that name, also that of a later life.
+    /// A deregistration deletes the record by name, even that of a later incarnation.
     DeleteByName,
 }
 
-/// How long things last, in ticks, and what is done wrong.
+/// Durations, in ticks, and the inserted mistake.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// A record in the store, without renewal.
+    /// The life of a record in the store, without renewal.
     pub(crate) ttl: u8,
-    /// Ownership from the beginning of a renewal on, by the member's clock.
+    /// Ownership from the start of a renewal, by the member's clock.
     pub(crate) owned_for: u8,
-    /// Releases may be carried out after their caller gave up and asked again.
+    /// Releases may be carried out after their caller abandoned and repeated them.
     pub(crate) late: bool,
     pub(crate) mistake: Option<Mistake>,
 }
 
-/// One step of somebody's. A member that takes none while time passes is paused.
+/// One step of one member. A member that takes none while time passes is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Time passes; the clocks of these members (a bitmap) miss the tick.
     Tick(u8),
-    /// A registration or renewal is sent and carried out. To be carried out later would only prolong the record.
+    /// A registration or renewal is sent and carried out. A delay would only prolong the record.
     Renew(u8),
     Answered(u8),
     AnswerLost(u8),
-    /// The process dies, and another one is started in its place.
+    /// The process dies, and another one starts in its place.
     Dies(u8),
-    /// A free slot is acquired; which ones the placement gives does not matter here.
+    /// A free slot is acquired, whatever the placement.
     Acquire(u8, u8),
-    /// The same, and the answer is lost.
+    /// A free slot is acquired, and the answer is lost.
     AcquireUnheard(u8, u8),
     Drain(u8, u8),
     Release(u8, u8),
-    /// The same, but nothing is heard, and it is carried out later.
+    /// A release is sent, not answered, and carried out later.
     ReleaseUnheard(u8, u8),
-    /// That one is carried out.
+    /// The late release is carried out.
     LateRelease,
-    /// What a former life asked for before it ended, to delete its record, is carried out.
+    /// A former incarnation's request to delete its record is carried out.
     Deregister(u8),
-    /// Work is let in.
+    /// Work starts.
     Enter(u8, u8),
-    /// It writes, and is done.
+    /// Work writes and ends.
     Write(u8),
-    /// A write of work that was lost arrives.
+    /// A write of lost work arrives.
     GhostWrites,
 }
 
@@ -76,7 +76,7 @@ impl Rules {
         steps.extend(all.filter(|step| self.allows(state, *step)));
     }
 
-    /// Whether this can happen here.
+    /// Whether this step is possible here.
     pub(crate) fn allows<const M: usize, const S: usize>(self, state: &State<M, S>, step: Step) -> bool {
         let of = |m: u8| &state.members[usize::from(m)];
         let hold = |m: u8, s: u8| of(m).holds[usize::from(s)].filter(|_| of(m).left > 0);
@@ -102,7 +102,7 @@ impl Rules {
         }
     }
 
-    /// The state after a step that it allows.
+    /// The state after a possible step.
     pub(crate) fn after<const M: usize, const S: usize>(self, state: &State<M, S>, step: Step) -> State<M, S> {
         let mut next = state.clone();
         match step {
@@ -173,7 +173,7 @@ impl Rules {
         if let Some(renewal) = &mut member.renewal {
             renewal.age += 1;
         }
-        // So late an answer is of no use, unless somebody counts from the answer; and then it is lost at last.
+        // An answer this late is useless, except with the mistake of counting from the answer; after that it is lost.
         let useful = if self.mistake == Some(Mistake::DeadlineFromAnswer) { self.ttl } else { self.owned_for };
         member.renewal = member.renewal.filter(|renewal| renewal.age < useful);
         if member.left == 1 {
@@ -191,7 +191,7 @@ impl Rules {
         }
     }
 
-    /// The store grants it, under an epoch above every one before.
+    /// The store grants it, under an epoch above all earlier ones.
     fn acquire<const M: usize, const S: usize>(self, state: &mut State<M, S>, m: u8, s: u8) -> u8 {
         let epoch = if self.mistake == Some(Mistake::EpochPerMember) { m + 1 } else { state.next_epoch(usize::from(s)) };
         state.claims[usize::from(s)] = Some((m, epoch));
@@ -207,7 +207,7 @@ impl<const S: usize> Member<S> {
 }
 
 impl<const M: usize, const S: usize> State<M, S> {
-    /// Nothing is held any more, and what work was in flight is a ghost's. One ghost at a time.
+    /// Nothing is held any more, and work in flight becomes a lost write. One lost write at a time.
     fn end(&mut self, m: usize) {
         let member = &mut self.members[m];
         member.holds = [None; S];
@@ -228,7 +228,7 @@ impl<const M: usize, const S: usize> State<M, S> {
         self.claims.iter_mut().for_each(|claim| *claim = claim.filter(|(holder, _)| *holder != m));
     }
 
-    /// The user's table takes a write unless it has seen a higher epoch.
+    /// The user's table accepts a write unless it has seen a higher epoch.
     fn write(&mut self, write: Option<(u8, u8)>) {
         if let Some((slot, epoch)) = write {
             let highest = &mut self.table[usize::from(slot)];

@@ -1,8 +1,7 @@
-//! Three members and one store, with calls that take their time, answers that are lost, news that lags, fences and deaths, from a seed.
+//! Three members and one store, with slow calls, lost answers, lagging news, fences and deaths, from a seed.
 //!
-//! After every step: no resource is held by two members, what is held, and what work is in flight on, is held in the store under the same epoch, and
-//! no epoch serves twice.
-//! In the end, without faults: everybody holds what it wants, and the store has nothing else.
+//! After every step no resource is held by two members; everything held, or with work in flight, is held in the store under the same
+//! epoch; and no epoch serves twice. In the end, without faults, each member holds what it wants, and the store has nothing else.
 
 use std::collections::VecDeque;
 
@@ -36,7 +35,7 @@ struct Store {
 
 type News = Vec<(Resource, Option<Claim>)>;
 
-/// What became of a call, by its attempt.
+/// The outcome of a call, with its attempt.
 enum Reply {
     Acquired(u64, Vec<(Resource, AcquireOutcome)>),
     Released(u64),
@@ -47,11 +46,11 @@ struct Worker {
     holdings: Holdings,
     /// Calls that have not reached the store.
     calls: VecDeque<ClaimAction>,
-    /// Answers that have not come back.
+    /// Answers that have not returned.
     answers: VecDeque<Reply>,
-    /// What the watch has not told yet.
+    /// Events that the watch has not reported yet.
     news: VecDeque<News>,
-    /// Resources with work in flight, and under which epoch it was begun.
+    /// Resources with work in flight, with the epoch under which it started.
     busy: BTreeMap<Resource, Epoch>,
     rule: OnDrainTimeout,
     fenced: bool,
@@ -62,7 +61,7 @@ struct Fleet {
     store: Store,
     workers: Vec<Worker>,
     now: u64,
-    /// Under which epochs each resource has served, and whose they were.
+    /// The epochs under which each resource has served, and their holders.
     served: BTreeMap<(Resource, Epoch), usize>,
 }
 
@@ -102,7 +101,7 @@ impl Fleet {
                         assert_eq!(before, None, "an epoch serves once");
                     }
                 }
-                // Told to stop, work goes on until it has, unless its slot is given away all the same.
+                // Cancelled work continues until it ends, unless its slot is released anyway.
                 ClaimAction::Cancel(_) if worker.rule == OnDrainTimeout::Hold => {}
                 ClaimAction::Cancel(over) | ClaimAction::Lost(over) => over.iter().for_each(|resource| {
                     worker.busy.remove(resource);
@@ -128,7 +127,7 @@ impl Fleet {
         self.workers.iter_mut().for_each(|worker| worker.news.push_back(news.clone()));
     }
 
-    /// A call reaches the store; its answer goes on its way, or is lost.
+    /// A call reaches the store; its answer is queued or lost.
     fn carry_out(&mut self, number: usize, loses: bool) {
         let Some(call) = self.workers[number].calls.pop_front() else { return };
         let lost = loses && self.dice.roll(4) == 0;
@@ -178,7 +177,7 @@ impl Fleet {
         }
     }
 
-    /// On everything that serves.
+    /// Starts work on everything that serves.
     fn begin_work(&mut self, number: usize) {
         let worker = &mut self.workers[number];
         worker.busy.extend(worker.holdings.serving().map(|(resource, epoch)| (resource.clone(), epoch)));
@@ -190,12 +189,12 @@ impl Fleet {
         self.act(number, |h, now, out| h.idle(now, &all, out));
     }
 
-    /// The member's lease runs out by its own clock, and perhaps in the store, where it frees the claims.
+    /// The member's lease expires by its own clock, and perhaps in the store, which then frees the claims.
     fn fence(&mut self, number: usize) {
         let worker = &mut self.workers[number];
         worker.holdings.fence();
         (worker.fenced, worker.busy) = (true, BTreeMap::new());
-        // Calls of the former life arrive all the same, but the store carries out none after the record is gone.
+        // Calls of the former incarnation still arrive, but the store executes none once the record is gone.
         if self.dice.roll(2) == 0 {
             let freed: Vec<_> = self.store.claims.iter().filter(|(_, (holder, _))| *holder == number).map(|(r, _)| r.clone()).collect();
             self.store.claims.retain(|_, (holder, _)| *holder != number);
@@ -241,7 +240,7 @@ impl Fleet {
         }
     }
 
-    /// No more faults: every call is carried out and answered, all news is read, work ends.
+    /// No more faults: every call is executed and answered, all news is processed, all work ends.
     fn settle(&mut self, owners: &[usize]) {
         for number in 0..MEMBERS {
             if self.workers[number].fenced {
@@ -262,11 +261,11 @@ impl Fleet {
     }
 }
 
-/// A life from that seed.
+/// Runs the fleet with that seed.
 ///
 /// # Panics
 ///
-/// If something goes wrong in it.
+/// If an invariant is violated.
 fn lives(seed: u64) {
     let mut fleet = Fleet::new(seed);
     for _ in 0..STEPS {
@@ -286,7 +285,7 @@ fn lives(seed: u64) {
     }
 }
 
-/// What is wrong in a life in which that mistake is made.
+/// The invariant violated by a run with that mistake, if one is.
 fn found(mistake: Mistake, seed: u64) -> Option<String> {
     make(Some(mistake));
     let life = std::panic::catch_unwind(|| lives(seed));

@@ -1,4 +1,4 @@
-//! The machine of claims as lists of actions.
+//! The claims state machine as lists of actions.
 
 mod fleet;
 
@@ -33,7 +33,7 @@ fn rules(on_drain_timeout: OnDrainTimeout) -> HoldingRules {
     HoldingRules { drain_timeout: DRAIN, on_drain_timeout }
 }
 
-/// A member and the moment it is at; every call gives back the actions.
+/// A member and its present moment; every call returns the actions.
 struct Bench {
     holdings: Holdings,
     now: Moment,
@@ -44,7 +44,7 @@ impl Bench {
         Self { holdings: Holdings::new(rules(rule), holder("me")), now: ms(0) }
     }
 
-    /// Open, told that nobody holds anything, and wanting slots 0 and 1, which are asked for under attempt 1.
+    /// Open, without any claims, and wanting slots 0 and 1, which it asks for in attempt 1.
     fn asking() -> Self {
         let mut bench = Self::with(OnDrainTimeout::Hold);
         assert_eq!(bench.run(Holdings::open), []);
@@ -278,7 +278,7 @@ fn an_epoch_serves_once_though_the_store_of_claims_was_lost_alone() {
     bench.answer(attempt, [(slot(0), AcquireOutcome::Granted(epoch(5)))]);
     let mine = Claim { holder: holder("me"), epoch: epoch(5) };
     bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(mine.clone()))], out));
-    // The store's record alone was deleted by hand: noticed with the next acquisition; the claims are still there.
+    // Only the store's record was deleted by hand: the next acquisition notices, and the claims still exist.
     let a = bench.run(|h, now, out| h.want(now, slots([0, 1]), out));
     let Some(ClaimAction::Acquire { attempt, .. }) = a.last().cloned() else { panic!("{a:?}") };
     let a = bench.run(|h, now, out| h.failed(now, attempt, CallFailure::OtherStore, out));

@@ -1,4 +1,4 @@
-//! Leaving for a while (`rejoin_grace`): the record is never shown as draining, and what comes after it keeps the place.
+//! Leaving for a while (`rejoin_grace`): the record is never shown as draining, and its replacement keeps the place.
 
 use super::*;
 use crate::holdings::ClaimAction;
@@ -16,7 +16,7 @@ fn shown(id: &str, incarnation: u64, state: MemberState) -> Member {
     Member { state, ..member(id, incarnation) }
 }
 
-/// The members of a view as ones that go by `policy`.
+/// The members, with the fingerprints of `policy`.
 fn going_by(policy: &Policy, members: Vec<Member>) -> Vec<Member> {
     members.into_iter().map(|member| Member { fingerprints: policy.fingerprints(), ..member }).collect()
 }
@@ -108,7 +108,7 @@ fn who_is_away_counts_for_no_gate() {
     assert_eq!((run.state(), run.owned()), (ServiceState::Active, 0));
 }
 
-/// The read began after the registration did and saw the store before it.
+/// The read began after the registration and saw the state before it.
 #[test]
 fn a_former_self_that_is_away_is_no_other_member() {
     let policy = patient(OwnershipMode::Eventual);
@@ -125,7 +125,7 @@ fn claimed(actions: &[Action]) -> impl Iterator<Item = &ClaimAction> {
     actions.iter().filter_map(|action| if let Action::Claim(claim) = action { Some(claim) } else { None })
 }
 
-/// Beside `other` with the claims on all its own slots.
+/// Beside `other`, with the claims on all its own slots.
 fn holding() -> Run {
     let policy = patient(OwnershipMode::Exclusive);
     let mut run = Run::with(policy.clone());

@@ -1,4 +1,4 @@
-//! Exclusive ownership: what is owned is what was claimed, and what is given back was published as lost before.
+//! Exclusive ownership: only claimed slots are owned, and released slots were published as lost before.
 
 use super::*;
 use crate::holdings::{ClaimAction, StoreRefusal};
@@ -34,7 +34,7 @@ fn asked(actions: &[Action]) -> (u64, Vec<Resource>) {
     asked.unwrap_or_else(|| panic!("nothing is asked for: {actions:?}"))
 }
 
-/// The store is answered and the watch tells that nobody holds anything.
+/// Answers with the store; the watch reports that there are no claims.
 fn opened(run: &mut Run, ms: u64, attempt: u64, store: ClaimStore) -> Vec<Action> {
     run.step(ms, Input::Claims(ClaimInput::All(Vec::new())));
     run.step(ms, Input::Claims(ClaimInput::Opened { attempt, store }))
@@ -119,7 +119,7 @@ fn leaving_gives_everything_back_before_the_record_goes() {
     assert!(actions.contains(&Action::Deregister), "the others have had the time to see it leave");
 }
 
-/// "hold": the claim is kept until the work ends or the lease does, and a leaver does not stay for ever.
+/// "hold": the claim is kept until the work or the lease ends, and a leaver does not stay for ever.
 #[test]
 fn a_leaver_whose_work_does_not_end_stops_renewing_and_ends_with_its_lease() {
     let mut run = holding();
@@ -154,7 +154,7 @@ fn another_store_is_refused_until_its_floor_was_raised_above_what_is_known() {
     asked(&run.step(5_220, Input::Claims(ClaimInput::Released { attempt: *attempt })));
 }
 
-/// A member that is in the view and has no right to claim, say.
+/// For example, a member in the view without the right to claim.
 #[test]
 fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes() {
     let mut run = holding();

@@ -1,4 +1,4 @@
-//! `on_backend_loss = "keep"`: the last view is kept for a while, and only while the member itself was awake.
+//! `on_backend_loss = "keep"`: the last view is kept for a while, and only if the member itself did not pause.
 
 use super::*;
 use crate::BackendLoss;
@@ -16,7 +16,7 @@ fn keeping() -> Run {
     run
 }
 
-/// Past its deadline without the backend, with what it had.
+/// Past its deadline, cut off from the backend, with its former share.
 fn stale() -> (Run, u32) {
     let mut run = keeping();
     let before = run.owned();
@@ -97,7 +97,7 @@ fn a_silent_watch_is_a_lost_backend_too() {
         run.step(ms, Input::Woken);
         run.renewed(ms + 10, ms);
     }
-    // Last proven at 20; two TTLs of 9 s later the view counts for nothing.
+    // Last proven at 20; two TTLs of 9 s later the view has expired.
     run.step(18_020, Input::Woken);
     assert_eq!(run.state(), ServiceState::Stale);
     run.step(18_030, Input::Proven { at: at(18_025) });
@@ -118,12 +118,12 @@ fn a_busy_moment_when_the_view_ends_does_not_undo_keep_while_the_record_lives() 
         run.step(ms, Input::Woken);
         run.renewed(ms + 10, ms);
     }
-    // The view has ended at 18,020; the record lives until 26,900, so nobody can have taken over.
+    // The view has ended at 18,020; the record lives until 26,900, so no other member can have taken over.
     run.step(18_020 + 250, Input::Woken);
     assert_eq!(run.state(), ServiceState::Stale);
 }
 
-/// It was fenced if the deadline was looked at once the record might be gone: 190 ms later with a TTL of 9 s.
+/// Regression: it was fenced if the deadline was checked once the record might be gone, 190 ms later with a TTL of 9 s.
 #[test]
 fn a_busy_moment_at_the_leases_end_does_not_undo_keep_in_an_outage() {
     for late in [150, 1_000, 4_000] {
@@ -135,7 +135,7 @@ fn a_busy_moment_at_the_leases_end_does_not_undo_keep_in_an_outage() {
         run.step(DEADLINE + 190 + late, Input::Woken);
         assert_eq!(run.state(), ServiceState::Stale, "{late} ms after its record may be gone");
     }
-    // An unanswered call is none that has succeeded.
+    // An unanswered call is not a success.
     let mut silent = keeping();
     silent.step(3_000, Input::Woken);
     silent.step(5_000, Input::Proven { at: at(5_000) });

@@ -1,4 +1,4 @@
-//! Members under a key placement, beside instances that are not ours.
+//! Members under a key placement, beside instances of another fleet.
 
 use super::*;
 use crate::{KeyOwners, KeyPlacement, KeyShare, PlacementKind, SlotOwners, TooManyPoints, Weight};
@@ -11,7 +11,7 @@ fn by(placement: KeyPlacement) -> Policy {
     Policy { placement: params(placement), ..policy() }
 }
 
-/// One that says nothing of its policy.
+/// A member without fingerprints.
 fn member(id: &str, incarnation: u64) -> Member {
     Member { fingerprints: Vec::new(), ..super::member(id, incarnation) }
 }
@@ -127,7 +127,7 @@ fn min_members_counts_members_and_no_foreign_instance() {
     assert!((0..100).any(|key| run.owns(key, 40)));
 }
 
-/// It went on telling that it owned none of so many slots, when there were none any more.
+/// Regression: it still reported a number of slots under the key placement, which has none.
 #[test]
 fn below_min_members_the_switch_to_a_key_placement_leaves_no_slots() {
     let ring = Policy { min_members: 2, next: Some(params(KeyPlacement::Modulo)), ..policy() };

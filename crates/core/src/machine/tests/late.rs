@@ -1,4 +1,4 @@
-//! Answers and news that come late, twice or in another order.
+//! Answers and news that are late, repeated or reordered.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn a_registration_answered_after_its_own_deadline_is_repeated() {
     assert!(run.attempt > 1, "it tries again");
 }
 
-/// They were repeated twenty times a second for ever.
+/// Regression: they were repeated twenty times a second for ever.
 #[test]
 fn registrations_that_are_over_when_they_are_answered_are_repeated_ever_more_rarely() {
     let mut run = Run::new();
@@ -56,8 +56,8 @@ fn registrations_that_are_over_when_they_are_answered_are_repeated_ever_more_rar
     assert!(tries < 150, "{tries} tries in a minute");
 }
 
-/// Found by the demo: after registering, the group is read once beside the watch. That read began later than the watch's and saw less;
-/// the watch's newer view came behind it, was taken for old news, and nobody ever told it again.
+/// Regression, found by the demo: after registering, the group is read once in addition to the watch. That read began later than the
+/// watch's and saw less; the watch's newer view arrived after it, was ignored as old, and was never repeated.
 #[test]
 fn of_two_reads_that_overtake_each_other_the_higher_revision_counts() {
     let (one, two) = (vec![member("me", 7)], vec![member("me", 7), member("other", 8)]);

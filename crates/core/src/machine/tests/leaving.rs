@@ -1,4 +1,4 @@
-//! Leaving: the work, the record, and what happens to either meanwhile.
+//! Leaving: the work, the record, and events in between.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_registration_under_way_when_the_wish_to_leave_comes_is_shown_as_draining() 
     assert_eq!(calls(&run.step(3_010, Input::Woken)), [Op::Renew], "it renews while it drains");
 }
 
-/// This member's record went with its mark: to a reader that had not looked in between it had died.
+/// Regression: the record was deleted right after its mark, so a reader that had not looked in between saw a death.
 #[test]
 fn a_leaver_is_shown_for_a_while_after_it_has_seen_itself_drain() {
     let mut run = Run::active();
@@ -71,7 +71,7 @@ fn a_leaver_is_shown_for_a_while_after_it_has_seen_itself_drain() {
     assert_eq!(run.machine.wake_at(), Some(at(1_510)));
     assert!(!run.step(1_509, Input::Woken).contains(&Action::Deregister));
     assert!(run.step(1_510, Input::Woken).contains(&Action::Deregister));
-    // A backend that shows nothing keeps it for no longer than this.
+    // A backend that shows nothing delays it no longer than this.
     let mut unseen = Run::active();
     unseen.step(1_000, Input::Leave);
     unseen.step(1_001, Input::InFlightDone);
@@ -79,7 +79,8 @@ fn a_leaver_is_shown_for_a_while_after_it_has_seen_itself_drain() {
     assert!(unseen.step(10_000, Input::Woken).contains(&Action::Deregister));
 }
 
-/// Beside four busy processes 37 of 200 leavers of a group on Consul were taken for dead: their marks were gone before the slower readers looked.
+/// Regression: beside four busy processes 37 of 200 leavers of a group on Consul counted as dead, because their marks were gone before
+/// slow readers looked.
 #[test]
 fn a_leaver_that_sees_itself_drain_late_is_shown_for_twice_as_long_as_that_took() {
     let mut run = Run::active();
@@ -94,7 +95,7 @@ fn a_leaver_that_sees_itself_drain_late_is_shown_for_twice_as_long_as_that_took(
     assert!(run.step(5_800, Input::Woken).contains(&Action::Deregister));
 }
 
-/// A worker that may register and not read waited for a TTL to see itself drain before its user heard of the error.
+/// Regression: a worker that may register but not read waited a TTL to see itself drain before it reported the error.
 #[test]
 fn who_has_not_seen_itself_does_not_wait_to_see_itself_drain() {
     for former in [None, Some(member("me", 6))] {
@@ -109,7 +110,7 @@ fn who_has_not_seen_itself_does_not_wait_to_see_itself_drain() {
     }
 }
 
-/// A deregistration that was given up may be carried out at any later time: it must not name what is registered after it.
+/// An abandoned deregistration may be carried out at any later time: it must not name a later registration.
 #[test]
 fn joining_again_after_leaving_is_another_life() {
     let mut run = Run::active();

@@ -1,4 +1,4 @@
-//! `max_loss`: too many vanish at once, and nobody takes over what they had.
+//! `max_loss`: if too many members vanish at once, their slots are not taken over.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn half_may_vanish_and_more_may_not() {
     let quarter = run.owned();
     run.viewed(1_000, group(&["a"]));
     assert!(!rebalancing_frozen(&run) && run.owned() > quarter, "what two of four had is taken over");
-    // Three of the four of one TTL ago: all of them keep their share from now on.
+    // Three of four vanished within one TTL: all of them keep their share from now on.
     let actions = run.viewed(1_100, group(&[]));
     assert_eq!((run.state(), rebalancing_frozen(&run), run.owned()), (ServiceState::Active, true, quarter));
     assert_eq!(told(&actions), Some(missing(&OTHERS)));
@@ -166,7 +166,7 @@ fn shown_draining() -> Vec<Member> {
     OTHERS.iter().map(|id| member(id, 1)).chain([Member { state: MemberState::Draining, ..member(MINE, 7) }]).collect()
 }
 
-/// Readers see the newest view alone: shown for 250 ms, a leaver was a death to whoever looked away for longer.
+/// Readers only see the newest view: when a leaver was shown for 250 ms, a reader that looked away for longer saw a death.
 #[test]
 fn a_leaver_stays_until_the_others_have_seen_it_drain_even_if_they_rest_for_a_third_of_the_ttl() {
     let mut run = among_four(guarded(50));
@@ -178,14 +178,14 @@ fn a_leaver_stays_until_the_others_have_seen_it_drain_even_if_they_rest_for_a_th
     run.viewed(3_500, shown_draining());
     assert_eq!(run.machine.wake_at(), Some(at(4_010)), "the first view counts");
     assert!(run.step(4_010, Input::Woken).contains(&Action::Deregister));
-    // Without the backend it does not wait for ever.
+    // Cut off from the backend it does not wait for ever.
     let mut cut_off = among_four(guarded(50));
     cut_off.step(1_000, Input::Leave);
     cut_off.step(1_001, Input::InFlightDone);
     assert!(cut_off.step(10_000, Input::Woken).contains(&Action::Deregister));
 }
 
-/// It may appear as active, and was deleted at once.
+/// Regression: the record may appear as active, and was deleted at once.
 #[test]
 fn a_leaver_waits_for_its_registration_and_until_the_others_have_seen_it_drain() {
     let leaving = || {
@@ -206,7 +206,7 @@ fn a_leaver_waits_for_its_registration_and_until_the_others_have_seen_it_drain()
     assert!(!run.step(3_590, Input::Woken).contains(&Action::Deregister));
     assert!(run.step(3_600, Input::Woken).contains(&Action::Deregister));
 
-    // A mark that nobody shows keeps it no longer than a TTL.
+    // A mark that is never shown delays it no longer than a TTL.
     let mut unseen = leaving();
     unseen.registered(500, 5);
     assert!(!unseen.step(9_004, Input::Woken).contains(&Action::Deregister));
@@ -240,7 +240,7 @@ fn a_leaver_whose_record_is_lost_has_nothing_to_show() {
     assert!(run.step(3_010, Input::RecordLost { attempt }).contains(&Action::Deregister));
 }
 
-/// Whatever the past of each, once the records tell of the missing everybody goes by the same placement.
+/// Whatever each member has seen, once the records list the missing members all have the same placement.
 #[test]
 fn members_whose_pasts_differ_agree() {
     let ids: Vec<String> = (0..8).map(|i| format!("w{i}")).collect();
@@ -250,7 +250,7 @@ fn members_whose_pasts_differ_agree() {
     for (i, run) in runs.iter_mut().enumerate() {
         run.viewed(20, fleet(8));
         if i % 2 == 1 {
-            // Sees the first death in a view of its own.
+            // One member sees the first death in a separate view.
             run.viewed(1_000, fleet(7));
         }
         marks[i] = told(&run.viewed(1_100, fleet(5)));
@@ -268,17 +268,17 @@ fn members_whose_pasts_differ_agree() {
     assert!((0.55..0.70).contains(&share), "five of eight own {share}");
 }
 
-/// Members of whom each has another past, and marks of its own on their way, at one view.
+/// Members with different pasts, with marks being written, at one view.
 #[derive(Debug)]
 struct Pending {
-    /// What each has seen before the common view, as bits of who was there.
+    /// The views of each before the common one, as bits of the members present.
     pasts: Vec<Vec<u16>>,
-    /// How many of its marks have been written: none, some, or all there were.
+    /// How many of its marks have been written: none, some, or all.
     written: Vec<usize>,
 }
 
 const FLEET: usize = 10;
-/// They have machines and are there in every view.
+/// These members have machines and are present in every view.
 const AWAKE: usize = 4;
 
 fn small(max_loss: u32) -> Policy {
@@ -302,7 +302,7 @@ impl Pending {
         (0..FLEET).filter(|i| *i < AWAKE || there >> i & 1 == 1).map(with_mark).collect()
     }
 
-    /// Each with its past, and the marks as they stand in the records by then.
+    /// Each with its past, and the marks in the records by then.
     fn begun(&self) -> (Vec<Run>, Vec<Option<Loss>>) {
         let begin = |(i, (past, written)): (usize, (&Vec<u16>, &usize))| {
             let mut run = Run::of(&format!("w{i}"), small(30));
@@ -319,7 +319,7 @@ impl Pending {
 }
 
 proptest! {
-    /// Whatever of their marks is written, and be it nobody's: at one view no slot has two owners.
+    /// Whichever of their marks are written, even none: at one view no slot has two owners.
     #[test]
     fn marks_on_their_way_give_no_slot_two_owners(pending in pending(), there in any::<u16>()) {
         let (mut runs, marks) = pending.begun();
@@ -343,7 +343,7 @@ fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() 
     let marked = Member { loss: Some(Loss::Missing(missing(&OTHERS))), ..member(MINE, 7) };
     run.viewed(1_100, vec![marked.clone()]);
     assert_eq!((rebalancing_frozen(&run), run.machine.ownership().slots()), (true, &before));
-    // Two are back: the mark is to go, and until it does the others go by it.
+    // Two are back: the mark should go, and until it does the others act on it.
     let computed = run.machine.placements_computed();
     run.viewed(3_000, vec![member("b", 1), member("c", 1), marked]);
     assert!(rebalancing_frozen(&run) && run.machine.ownership().slots().minus(&before).is_empty());
@@ -353,7 +353,7 @@ fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() 
     assert_eq!(run.machine.placements_computed(), computed + 2, "each once");
 }
 
-/// Of a fleet whose other members have these ids, all of them vanish: who is listed?
+/// The ids that a record lists when all other members of a fleet, with these ids, vanish.
 fn listed_of(ids: &[String]) -> Vec<String> {
     let mut run = Run::with(guarded(50));
     run.step(0, Input::Join);
@@ -364,7 +364,7 @@ fn listed_of(ids: &[String]) -> Vec<String> {
     listed.iter().map(|missing| missing.instance_id.as_str().to_owned()).collect()
 }
 
-/// Whatever the ids are, and JSON makes six bytes of some characters: the list has room in every backend's record.
+/// Whatever the ids are, and JSON needs six bytes for some characters: the list fits into every backend's record.
 #[test]
 fn a_record_lists_the_smallest_ids_as_far_as_there_is_room() {
     let ids = |pad: &str, width: usize| (0..140).map(|i| format!("{i:03}{}", pad.repeat(width))).collect::<Vec<_>>();
@@ -412,7 +412,7 @@ fn whoever_never_had_a_share_gets_none_by_dying() {
     let before = run.owned();
     assert_eq!(told(&run.viewed(1_000, group(&["a", "b"]))), None);
     assert_eq!((rebalancing_frozen(&run), run.owned()), (false, before));
-    // Neither do they make a loss smaller: one of three is more than 30 %.
+    // Nor do they make a loss smaller: one of three is more than 30 %.
     let mut beside = Run::with(guarded(30));
     beside.step(0, Input::Join);
     beside.registered(10, 0);

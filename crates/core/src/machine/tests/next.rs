@@ -1,4 +1,4 @@
-//! A policy with a `next`: the switch, the way back, and who cannot follow.
+//! A policy with a `next`: the switch, the way back, and members that cannot follow.
 
 use super::*;
 use crate::{SlotOwners, SlotSet};
@@ -19,7 +19,7 @@ fn done() -> Policy {
     Policy { placement: NEXT, ..policy() }
 }
 
-/// A member as its record says under that policy.
+/// A member's record under that policy.
 fn under(policy: &Policy, id: &str, incarnation: u64) -> Member {
     Member { fingerprints: policy.fingerprints(), ..member(id, incarnation) }
 }
@@ -77,7 +77,7 @@ fn the_view_in_which_the_last_member_lists_next_is_the_switch() {
     assert_eq!(run.machine.placements_computed(), computed + 1, "neither a heartbeat nor the same view again adds one");
 }
 
-/// The second rolling restart: `next` becomes the placement, and the old one is listed by nobody in the end.
+/// The second rolling restart: `next` becomes the placement, and in the end no member lists the old one.
 #[test]
 fn removing_the_old_placement_changes_nothing() {
     let mut run = beside(changing(), &changing());
@@ -93,7 +93,7 @@ fn removing_the_old_placement_changes_nothing() {
     assert_eq!(cause(&last.viewed(30, vec![under(&done(), "a", 1), under(&changing(), "b", 9), under(&done(), "me", 7)])), None);
 }
 
-/// Half-way, and even after the switch: whoever lists the old one alone takes the group back.
+/// Half-way, and even after the switch: a member that lists only the old one reverts the group.
 #[test]
 fn the_way_back_is_the_same_way() {
     let mut run = beside(changing(), &changing());
@@ -106,7 +106,7 @@ fn the_way_back_is_the_same_way() {
     assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, None));
 }
 
-/// A crash half-way: the switch may come because the last one that knew the old alone is gone, and go back when it returns.
+/// A crash half-way: the switch may happen because the last member that lists only the old placement is gone, and revert when it returns.
 #[test]
 fn a_member_that_dies_has_no_say_and_has_one_again_when_it_is_back() {
     let mut run = beside(changing(), &old());
@@ -131,7 +131,7 @@ fn who_cannot_serve_what_the_group_serves_is_refused_and_both_are_named() {
     for named in [old().fingerprint(), done().fingerprint(), third.fingerprint()] {
         assert!(told.contains(&named.to_string()), "{told}");
     }
-    // The draining record of one that lists the old alone still counts.
+    // The draining record of a member that lists only the old placement still counts.
     let mut run = beside(changing(), &changing());
     let draining = Member { state: MemberState::Draining, ..under(&old(), "b", 2) };
     run.viewed(30, vec![under(&changing(), "a", 1), draining, under(&changing(), "me", 7)]);
@@ -152,7 +152,7 @@ fn a_gate_that_opens_after_the_switch_opens_to_the_new_placement() {
     assert_eq!((&rebalanced(&actions).gained, rebalanced(&actions).lost.len()), (run.machine.ownership().slots(), 0));
 }
 
-/// A switch that moves nothing of this member's tells no listener, so it must be told in another way: by the snapshot.
+/// A switch that moves nothing of this member triggers no listener, so the snapshot must show it.
 #[test]
 fn a_switch_that_moves_nothing_is_seen_all_the_same() {
     let [wide, wider] = ["0.5", "0.6"].map(|margin| PlacementParams { load_margin: crate::LoadMargin::parse(margin).unwrap(), ..OLD });

@@ -1,4 +1,4 @@
-//! Who is turned away: an id in use, wrong credentials, other constants, a lease that is too short; how often it asks again, and its way back.
+//! Refusals: an id in use, wrong credentials, other constants, a short lease; how often the member retries, and how it recovers.
 
 use super::*;
 use crate::Serves;
@@ -40,7 +40,7 @@ fn wrong_credentials_are_refused_at_once_and_a_new_wish_to_join_is_carried_out_a
     assert_eq!((run.state(), run.machine.wake_at()), (ServiceState::Left, None), "who leaves is not tried again");
 }
 
-/// Ten minutes in which the fleet's token is no longer valid.
+/// The fleet's token is invalid for ten minutes.
 #[test]
 fn a_member_that_is_denied_its_way_back_asks_slowly_says_so_once_and_comes_back_by_itself() {
     let mut run = Run::active();
@@ -100,7 +100,7 @@ fn a_backend_that_denies_and_then_is_out_of_reach_is_asked_at_the_usual_pace_aga
     assert!(run.machine.wake_at().unwrap() <= at(18_050));
 }
 
-/// A worker that was stopped beyond its TTL and meets its successor under its own id waits until that one is gone.
+/// A worker that was stopped beyond its TTL finds its successor under its own id and waits until that one is gone.
 #[test]
 fn a_member_whose_id_was_taken_over_asks_slowly_until_the_other_is_gone() {
     let mut run = Run::active();
@@ -148,7 +148,7 @@ fn of_two_incarnations_the_younger_owns_nothing() {
     assert_eq!(run.state(), ServiceState::Active);
 }
 
-/// It was asked again and again without a word, or the member was fenced before each renewal.
+/// Regression: the member retried without a message, or was fenced before each renewal.
 #[test]
 fn a_lease_that_ends_before_its_first_renewal_is_refused_with_both_numbers_and_its_record_goes() {
     for granted in [1, 100, 149] {
@@ -179,7 +179,7 @@ fn a_lease_that_ends_before_its_first_renewal_is_refused_with_both_numbers_and_i
     assert_eq!(run.state(), ServiceState::Joining, "of 160 ms it owns for 58.4, and renews after 53.3");
 }
 
-/// The end of the record whose lease was refused is not the end of a leaver's work.
+/// The deletion of the record with the refused lease does not end a leaver's work.
 #[test]
 fn a_leaver_whose_lease_was_refused_waits_for_its_work() {
     let mut run = Run::new();

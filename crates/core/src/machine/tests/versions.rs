@@ -1,4 +1,5 @@
-//! `version_rule = "newest"` in a fleet of machines over one toy backend: news comes to everybody in order, and to each at another time.
+//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all news in order, but at different
+//! times.
 
 use super::*;
 use crate::holdings::ClaimAction;
@@ -14,12 +15,12 @@ fn rolling_policy() -> Policy {
     Policy { ownership: OwnershipMode::Exclusive, version_rule: VersionRule::Newest, placement, ..policy() }
 }
 
-/// One life of one member.
+/// One incarnation of one member.
 struct Worker {
     id: InstanceId,
     machine: Machine,
     record: Member,
-    /// What it has not been told yet.
+    /// Inputs that it has not processed yet.
     inbox: VecDeque<Input>,
     lives: bool,
 }
@@ -36,7 +37,7 @@ struct Fleet {
     records: BTreeMap<InstanceId, Member>,
     claims: BTreeMap<Resource, Claim>,
     last_epoch: u64,
-    /// Who has had each slot and each name, one after the other.
+    /// The holders of each slot and each name, one after the other.
     past: BTreeMap<Resource, Vec<Holder>>,
 }
 
@@ -73,7 +74,7 @@ impl Fleet {
         self.workers.push(Worker { id, machine, record, inbox, lives: true });
     }
 
-    /// Its youngest life.
+    /// Its latest incarnation.
     fn worker(&self, id: &str) -> usize {
         self.workers.iter().rposition(|worker| worker.id.as_str() == id).unwrap()
     }
@@ -83,7 +84,7 @@ impl Fleet {
         self.workers[at].inbox.push_back(Input::Leave);
     }
 
-    /// Dead, and its lease over.
+    /// Dies, and its lease expires.
     fn kill(&mut self, id: &str) {
         let at = self.worker(id);
         self.workers[at].lives = false;
@@ -105,7 +106,7 @@ impl Fleet {
         self.workers.iter_mut().for_each(|worker| worker.inbox.push_back(told.clone()));
     }
 
-    /// The record of a worker goes, and its claims with it.
+    /// Deletes a worker's record and its claims.
     fn forget(&mut self, at: usize) {
         let (id, incarnation) = (self.workers[at].id.clone(), self.workers[at].record.incarnation);
         self.records.remove(&id);
@@ -195,7 +196,7 @@ impl Fleet {
         }
     }
 
-    /// Lets somebody take in the next thing that it was told.
+    /// Lets one worker process its next input.
     fn next(&mut self) -> Option<Input> {
         let busy: Vec<usize> =
             (0..self.workers.len()).filter(|at| self.workers[*at].lives && !self.workers[*at].inbox.is_empty()).collect();
@@ -214,7 +215,7 @@ impl Fleet {
         Some(input)
     }
 
-    /// Until everybody has heard everything and nobody has anything to do before `quiet_for` is over.
+    /// Runs until all inputs are processed and no worker has anything to do within `quiet_for`.
     fn runs(&mut self, quiet_for: Duration) {
         let mut quiet_since = self.moment();
         for _ in 0..200_000 {
@@ -273,13 +274,13 @@ impl Fleet {
         self.workers.iter().map(|worker| worker.machine.placements_computed()).sum()
     }
 
-    /// Who holds everything now.
+    /// The present holder of everything.
     fn standing(&self) -> BTreeMap<Resource, Holder> {
         self.claims.iter().map(|(resource, claim)| (resource.clone(), claim.holder.clone())).collect()
     }
 }
 
-/// Ever with new ids, or with the old ones, by leaving or by dying: while versions differ only what the leaver had moves, each once, and to a new
+/// With new ids or the old ones, by leaving or by dying: while versions differ only the leaver's slots move, each once, and to a new
 /// worker as long as one has room.
 #[test]
 fn in_a_rolling_upgrade_each_slot_leaves_with_its_worker_and_lands_on_a_new_one() {
@@ -323,7 +324,7 @@ fn in_a_rolling_upgrade_each_slot_leaves_with_its_worker_and_lands_on_a_new_one(
     }
 }
 
-/// Workers of any version come, leave and die at any moment; when that is over everything has a holder, and nobody gives anything away.
+/// Workers of any version join, leave and die at any moment; in the end everything has a holder and no claim is being released.
 #[test]
 fn whatever_happens_meanwhile_everything_has_a_holder_in_the_end() {
     for seed in 0..SEEDS * 3 {
@@ -355,7 +356,7 @@ fn whatever_happens_meanwhile_everything_has_a_holder_in_the_end() {
     }
 }
 
-/// How often the slots change hands when five workers are replaced, and how often one slot does at most.
+/// How often the slots change holders when five workers are replaced, and the most changes of one slot.
 fn moves(rule: VersionRule, all_first: bool) -> (usize, usize) {
     let mut fleet = Fleet::new(7, Policy { version_rule: rule, ..rolling_policy() });
     let start = |fleet: &mut Fleet, i: usize| {
@@ -439,7 +440,7 @@ fn odd_versions_have_an_order_too_and_everything_has_a_holder() {
     }
 }
 
-/// Claims that go where they should cost no placement, and each change of the group one of each kind for each worker.
+/// Claims that go as assigned cost no placement, and each change of the group costs each worker one of each kind.
 #[test]
 fn a_takeover_is_placed_once_by_each_worker_however_many_claims_move() {
     let mut fleet = Fleet::new(3, rolling_policy());
