@@ -1,4 +1,4 @@
-//! The README's program: join a group, print my keys whenever they change, leave on Ctrl-C. Start it in two terminals and the keys are shared.
+//! The README's program: join a group, print my keys whenever they change, leave on Ctrl-C. In two terminals it shares the keys.
 //!
 //! `cargo run -p shardwise-examples --example first_key`
 

@@ -13,7 +13,6 @@ use shardwise_discovery::{Clock, Discovery, MemoryBackend};
 use crate::error::{Error, ErrorKind, Result};
 pub(crate) use cache::cached;
 
-/// A backend of this project.
 pub(crate) struct KnownBackend {
     /// Its name in the settings, which is also the name of its feature.
     pub(crate) name: &'static str,
@@ -56,7 +55,6 @@ pub(crate) fn check(name: &str) -> Result<()> {
     find(name).map(|_| ()).ok_or_else(|| unknown(name))
 }
 
-/// Opens the backend of that name.
 pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     let kind = find(name).ok_or_else(|| unknown(name))?;
     // It contacts no server, so any error is in the settings.

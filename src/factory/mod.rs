@@ -163,7 +163,7 @@ impl ShardingFactory {
         self.exclusive("daemons", set)?.daemons(set)
     }
 
-    /// A job that is fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
+    /// A job fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
     ///
     /// # Errors
     ///

@@ -90,7 +90,6 @@ impl ShardingFactory {
         Ok(changed)
     }
 
-    /// A policy's settings and the backend of its group.
     fn group(&self, policy_name: &str) -> Result<(&PolicySettings, Arc<dyn Discovery>)> {
         inside_runtime()?;
         let settings = self.policy(policy_name)?;

@@ -23,7 +23,6 @@ pub struct Absence {
 pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
 
 impl Absences {
-    /// Handles a new view.
     pub(crate) fn on_view(&self, view: &View, now: Moment) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);

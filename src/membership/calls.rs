@@ -40,7 +40,7 @@ pub(crate) async fn limited<T>(
     answer
 }
 
-/// Frequent calls get the level `DEBUG`.
+/// Spans of frequent calls have the level `DEBUG`.
 fn span_of(backend: &dyn Discovery, operation: &'static str) -> Span {
     let name = backend.capabilities().name;
     macro_rules! span {

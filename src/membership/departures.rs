@@ -71,7 +71,6 @@ impl Departures {
         gone
     }
 
-    /// The stored departures, the latest last.
     pub(crate) fn all(&self) -> Vec<Departure> {
         self.seen().gone.iter().cloned().collect()
     }

@@ -26,14 +26,12 @@ struct DrainNote {
     drained: Vec<InstanceId>,
 }
 
-/// An operator's request for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DrainIntent {
     Drain,
     Undrain,
 }
 
-/// The note of one group.
 #[derive(Clone)]
 pub(crate) struct DrainStore {
     book: NoteBook,
@@ -53,7 +51,6 @@ impl DrainStore {
         Ok((wishes, note.map_or(0, |note| note.version)))
     }
 
-    /// The drained members, present or not.
     pub(crate) async fn drained(&self) -> Result<Vec<InstanceId>> {
         Ok(self.read().await?.0.drained)
     }
@@ -102,7 +99,6 @@ fn fitting(mut wishes: DrainNote, view: &View) -> Result<String> {
     }
 }
 
-/// Follows the request for one member.
 #[derive(Clone)]
 pub(crate) struct DrainFollower {
     pub(crate) drains: DrainStore,

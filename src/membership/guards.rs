@@ -24,7 +24,6 @@ pub(crate) struct Signals {
     pub(crate) lost: CancellationToken,
 }
 
-/// What a piece of work runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GuardKey {
     Claim(Resource, Epoch),
@@ -89,7 +88,6 @@ impl Guards {
         Ok((GuardKey::Key(number), signals))
     }
 
-    /// The work has ended.
     pub(crate) fn leave(&self, under: &GuardKey) {
         let mut tables = self.tables();
         match under {

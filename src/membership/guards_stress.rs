@@ -23,7 +23,6 @@ const IDLE_WITHIN: Duration = Duration::from_mins(2);
 /// The bound with a mistake, when a slot may be forgotten.
 const IDLE_BY_MISTAKE: Duration = Duration::from_secs(2);
 
-/// A mistake to insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GuardMistake {
     /// Work is checked before readers see that the slot does not serve any more.

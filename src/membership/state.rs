@@ -40,7 +40,6 @@ pub(crate) struct Membership {
     pub(crate) absences: Absences,
     /// The warning was logged that this member ends without having left.
     warned: AtomicBool,
-    /// Placements computed so far.
     pub(crate) rebuilds: AtomicU64,
     changes: watch::Sender<Arc<Ownership>>,
 }

@@ -40,7 +40,7 @@ pub enum MessageError {
     Refused {
         /// The name of the singleton.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// It was delivered, and it is unknown whether it was handled: not at all, in part, or in full.
@@ -58,7 +58,7 @@ pub enum MessageError {
     Reply {
         /// The name of the singleton.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Sending needs a tokio runtime, and this was called outside one. It was not sent.

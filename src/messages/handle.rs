@@ -38,7 +38,6 @@ pub struct SingletonHandle<M, R> {
     types: PhantomData<fn(M) -> R>,
 }
 
-/// The outcome of one try.
 enum SendAttempt<R> {
     Done(Result<R, MessageError>),
     /// It was certainly not handled; try again.

@@ -23,7 +23,6 @@ use super::wire::{
 use crate::membership::Life;
 use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession};
 
-/// The most connections of members.
 const CONNECTIONS_MAX: usize = 512;
 /// The most unauthenticated connections; a further one replaces the oldest.
 const STRANGERS_MAX: usize = 64;
@@ -38,13 +37,11 @@ const WAIT_MAX: Duration = Duration::from_hours(1);
 /// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// The context of a listener.
 pub(super) struct MessageListenerContext {
     pub(super) group: GroupName,
     pub(super) life: Life,
     pub(super) token: Option<SecretString>,
     pub(super) mailboxes: Arc<Mailboxes>,
-    /// Logs refusals.
     pub(super) refused: LogThrottle<&'static str>,
 }
 

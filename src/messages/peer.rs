@@ -18,16 +18,13 @@ use super::wire::{
 use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
 use crate::settings::Network;
 
-/// The timeout of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// An idle connection is closed after this time. Shorter than on the other side, so that this side always knows.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MOST: usize = 4;
-/// The most messages that wait to be written.
 const QUEUE_MAX: usize = 64;
 
-/// The outcome of sending a message.
 #[derive(Debug)]
 pub(super) enum SendOutcome {
     Answered(WireAnswer),
@@ -99,7 +96,6 @@ impl PendingReplies {
     }
 }
 
-/// The member to call, and its address.
 pub(super) struct CallTarget {
     pub(super) address: String,
     pub(super) group: GroupName,
@@ -129,7 +125,6 @@ impl PendingMessage {
         self.outstanding.table().waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
     }
 
-    /// Its outcome. Cancel safe.
     pub(super) async fn sent(&mut self) -> SendOutcome {
         (&mut self.sent).await.unwrap_or_else(|_| SendOutcome::Unknown("the connection is gone".into()))
     }
@@ -158,7 +153,6 @@ impl Peer {
         Self { queue, outstanding }
     }
 
-    /// Whether it still takes messages.
     pub(super) fn is_open(&self) -> bool {
         self.outstanding.table().over.is_none()
     }

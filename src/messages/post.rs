@@ -29,7 +29,6 @@ pub(super) struct Post {
     networks: Vec<Network>,
     advertised: Arc<AdvertisedAddresses>,
     leaders: watch::Receiver<BTreeMap<ClaimName, Claim>>,
-    /// Whether it listens.
     is_open: tokio::sync::Mutex<bool>,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) outstanding: Arc<Semaphore>,
@@ -40,7 +39,6 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// The post of that member.
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self::new(context))
     }

@@ -23,9 +23,7 @@ pub(super) const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 4 * 1024;
 pub(super) const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// How long a frame may take from its first byte to its last, in either direction.
 pub(super) const FRAME_WITHIN: Duration = Duration::from_secs(10);
-/// The bytes of a frame's length.
 const LENGTH_BYTES: usize = 4;
-/// The bytes of a frame's proof.
 const PROOF_BYTES: usize = 32;
 
 /// The first frame of the caller.
@@ -101,7 +99,6 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// The seals of the caller and of the recipient.
     pub(super) fn pair(session: &ProofSession) -> [Self; 2] {
         [ProofKind::Question, ProofKind::Answer].map(|kind| Self { session: session.clone(), kind, count: 0 })
     }

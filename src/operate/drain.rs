@@ -43,7 +43,6 @@ pub(crate) async fn drained_within(
     }
 }
 
-/// Whether that member holds any claim of the group.
 async fn holds_claims(policy: &Policy, timing: Timing, backend: &dyn Discovery, id: &InstanceId) -> Result<bool> {
     let Some(claims) = backend.as_claims().filter(|_| policy.ownership == OwnershipMode::Exclusive) else { return Ok(false) };
     let mut watch = claims.watch_claims(&policy.group, timing.ttl);

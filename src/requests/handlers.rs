@@ -18,9 +18,7 @@ use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{AdvertisedAddresses, Life, Membership, OwnershipContext};
 
-/// The most handlers of a worker.
 const HANDLERS_MAX: usize = 256;
-/// The most requests that a worker answers at once.
 const AT_ONCE_MAX: usize = 64;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
@@ -44,7 +42,6 @@ pub(super) struct RequestHandlers {
 }
 
 impl RequestHandlers {
-    /// The handlers of that member.
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self::new(context))
     }

@@ -35,11 +35,9 @@ use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
 const CONNECTIONS_MAX: usize = 128;
 /// How long a request's head may take, and a connection may be idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may last: it carries a greeting and one request.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(40);
-/// The most bytes of a head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// The route of members' requests in traces, whichever member and handler it is.
 const ROUTE: &str = "/v1/peers/{*path}";
@@ -143,7 +141,6 @@ async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, an
     response
 }
 
-/// Handles an admitted request of a member.
 async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incoming, proven: Option<&ProvenHead>) -> (Answer, &'static str) {
     let refused = |status, kind: &str, title: &str, detail: &str| (Answer::problem(status, kind, title, detail), REFUSED);
     let method = if head.method == hyper::Method::GET { Method::Get } else { Method::Post };
@@ -263,7 +260,6 @@ fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
     response
 }
 
-/// A complete body.
 struct FullBody(Option<Bytes>);
 
 impl Body for FullBody {

@@ -21,7 +21,6 @@ pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 pub(super) struct ServiceEngine {
     driver: Mutex<DriverState>,
     backend: Arc<dyn Discovery>,
-    /// The timeout of joining.
     pub(super) join_limit: Duration,
     /// Follows operators' requests for this member; `None` if there can be none.
     pub(super) follower: Option<DrainFollower>,

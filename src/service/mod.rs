@@ -35,7 +35,6 @@ pub struct ShardingService {
 
 struct ServiceHandle {
     membership: Arc<Membership>,
-    /// The successors of each slot's owner.
     ranking: RankCache,
     /// `None` for services that never join.
     engine: Option<ServiceEngine>,

@@ -104,7 +104,6 @@ impl fmt::Debug for LoadOptions {
     }
 }
 
-/// The text of the settings file.
 fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {

@@ -223,7 +223,6 @@ pub fn known_keys(outbox: &[SettingKey]) -> Vec<(String, SettingKey)> {
     shardwise_settings::known_keys(&schema::root(Some(outbox)))
 }
 
-/// A settings error without an origin.
 fn fail(message: impl fmt::Display) -> Error {
     shardwise_settings::Error::new(message).into()
 }

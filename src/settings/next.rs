@@ -8,7 +8,6 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingKey, SettingsTable
 use super::keys;
 use super::placement::{kind, refuse_unused};
 
-/// Advice on a `next` without effect.
 const NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
 
 /// The keys of a `next`, where they are set.

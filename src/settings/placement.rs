@@ -5,7 +5,6 @@ use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
-/// Reads the placement of keys.
 pub(super) fn read(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: bool) -> Result<PlacementParams, Error> {
     let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;

@@ -48,7 +48,6 @@ impl DaemonCount {
     }
 }
 
-/// The content of the note.
 #[derive(Serialize, Deserialize)]
 struct CountNote {
     n: u32,

@@ -115,7 +115,6 @@ pub(super) struct NamedRunner<F> {
     work: Arc<F>,
 }
 
-/// How one run ended.
 enum RunEnd {
     Well,
     Failed,

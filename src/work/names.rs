@@ -29,7 +29,6 @@ pub(super) struct Offer {
 }
 
 impl OfferedNames {
-    /// The offers of that member.
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self { offers: Mutex::default(), wanted: context.wanted_names.clone() })
     }

@@ -55,17 +55,14 @@ struct TimerSchedule {
 }
 
 impl TimerSchedule {
-    /// The period with that number.
     const fn period(self, number: u64) -> Period {
         Period { due_ms: self.phase.saturating_add(number.saturating_mul(self.every)), number }
     }
 
-    /// The period that includes that time.
     const fn at(self, now_ms: u64) -> Period {
         self.period(now_ms.saturating_sub(self.phase) / self.every)
     }
 
-    /// The first period that starts after that time.
     const fn after(self, ms: u64) -> Period {
         if ms < self.phase { self.period(0) } else { self.period(self.at(ms).number.saturating_add(1)) }
     }

@@ -148,7 +148,6 @@ mod tests {
         InstanceId::new(name).unwrap()
     }
 
-    /// A key in that slot of 32.
     fn key_in(slot: u32) -> String {
         (0..10_000).map(|i| format!("key {i}")).find(|key| slot_of(key.key_hash(), 32) == slot).unwrap()
     }

@@ -57,7 +57,6 @@ pub(crate) fn made(mistake: Mistake) -> bool {
     MADE.get() == Some(mistake) || MADE_EVERYWHERE.get() == Some(&mistake)
 }
 
-/// Whether this mistake is made.
 #[cfg(not(any(test, feature = "mistakes")))]
 pub(crate) const fn made(_: Mistake) -> bool {
     false

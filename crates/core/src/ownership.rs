@@ -104,7 +104,6 @@ pub enum NotHeld {
     NoEpochs,
 }
 
-/// What is held under one placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldShare {
     /// Under a key placement, a circle without slots.
@@ -120,7 +119,6 @@ impl HeldShare {
         Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
     }
 
-    /// An empty share under the same placement.
     pub(crate) fn emptied(&self) -> Self {
         Self { slots: Arc::new(SlotSet::empty(self.slots.slots())), keys: self.keys.as_ref().map(|_| KeyShare::nothing()), grants: None }
     }

@@ -13,14 +13,12 @@ use crate::{InstanceId, PlacementKind, PlacementParams, Weight, WeightClassLoad,
 /// How far the members of one weight together may deviate from their share, in thousandths of it.
 const BAND: u64 = 10;
 
-/// All members of one weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Class {
     weight: Weight,
     /// The least and the most slots that they may have together.
     least: u32,
     most: u32,
-    /// The slots that they have.
     taken: u32,
 }
 
@@ -29,7 +27,6 @@ struct Class {
 pub(crate) struct Classes {
     /// In ascending weight, which is at most 100.
     classes: Vec<Class>,
-    /// The class of each member.
     of: Vec<u8>,
 }
 
@@ -76,7 +73,6 @@ impl Classes {
         Some(Self { classes: weights.into_iter().zip(totals).zip(quotas).map(class).collect(), of })
     }
 
-    /// Limits each member's room to that of its class.
     pub(crate) fn limit(&self, room: &mut [u32]) {
         for (room, class) in room.iter_mut().zip(&self.of) {
             *room = (*room).min(self.classes[usize::from(*class)].most);

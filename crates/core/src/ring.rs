@@ -44,7 +44,6 @@ pub(crate) fn in_order(members: impl IntoIterator<Item = (InstanceId, Weight)>) 
     members
 }
 
-/// The sum of all members' weights.
 pub(crate) fn weight_sum(members: &[(InstanceId, Weight)]) -> u64 {
     members.iter().map(|(_, weight)| u64::from(weight.get())).sum()
 }

@@ -41,7 +41,6 @@ pub(crate) struct File<'t> {
     root: &'t [SchemaNode],
 }
 
-/// One section being read.
 struct Section<'f> {
     file: &'f File<'f>,
     name: Arc<str>,

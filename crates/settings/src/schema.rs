@@ -154,7 +154,6 @@ pub(crate) fn customary(fields: &[SchemaNode]) -> Vec<(Vec<&'static str>, &'stat
     found
 }
 
-/// The node with that name.
 pub(crate) fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
     fields.iter().find(|node| node.name() == name)
 }
@@ -192,7 +191,6 @@ pub fn listed(given: &str, known: &[&str]) -> String {
     format!("{names}{}", meant(given, known.iter().copied()))
 }
 
-/// The names allowed in a table.
 pub(crate) fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
     fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
 }

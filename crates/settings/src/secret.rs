@@ -9,7 +9,6 @@ use crate::Result;
 use crate::table::{ResolvedValue, SettingsTable};
 use crate::value::secret;
 
-/// The most bytes in a file with a secret.
 const FILE_BYTES_MAX: u64 = 65_536;
 
 impl SettingsTable<'_> {

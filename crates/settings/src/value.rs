@@ -11,7 +11,6 @@ use shardwise_discovery::settings::without_user;
 /// The most characters of a text that a message quotes.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// A value as it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub(crate) kind: ValueKind,

@@ -14,7 +14,6 @@ use crate::origin::{Origin, join};
 use crate::schema::{self, SchemaNode, known, named, nearest, node_in, not_built_yet};
 use crate::value::shown;
 
-/// The prefix of variables that override settings.
 pub(crate) const PREFIX: &str = "SHARDWISE__";
 const SEPARATOR: &str = "__";
 

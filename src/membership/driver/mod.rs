@@ -44,7 +44,6 @@ pub(crate) enum DriverCommand {
 /// The outcome of something that the driver started.
 struct CallOutcome {
     input: Input,
-    /// Why a call failed.
     error: Option<Error>,
 }
 
@@ -59,10 +58,8 @@ pub(crate) struct Driver {
     backend: Arc<dyn Discovery>,
     machine: Machine,
     registration: Registration,
-    /// Answers of calls under way.
     answers: JoinSet<CallOutcome>,
     call: Option<AbortHandle>,
-    /// Changes the record.
     record_updater: RecordUpdater,
     watch: Option<WatchStream>,
     /// News of claims (exclusive ownership).
@@ -75,14 +72,12 @@ pub(crate) struct Driver {
     blind: bool,
     /// A member's record does not say what it serves, logged once until none is left.
     beside_older: bool,
-    /// Members that are gone from the group.
     departures: Departures,
     /// Since when this worker has been fenced; `None` once it is active again.
     fenced: Option<Moment>,
     meters: Meters,
     /// The span of joining or leaving, while it lasts.
     stage: Span,
-    /// The span of draining and releasing.
     giving: Span,
 }
 

@@ -8,7 +8,6 @@ use shardwise_core::{Fingerprint, Ownership, Rebalance, ServiceState};
 use super::Driver;
 
 impl Driver {
-    /// Publishes `ownership` to readers.
     pub(super) fn publish(&mut self, ownership: Arc<Ownership>) {
         let published = self.membership.ownership();
         self.meters.published(self.membership.clock.now(), &published, &ownership, self.machine.wanted_slots());

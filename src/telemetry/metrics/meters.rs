@@ -20,12 +20,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A double represents this many hexadecimal digits of a fingerprint exactly.
 const FINGERPRINT_DIGITS: usize = 12;
 
-/// The state between two updates.
 pub(crate) struct Meters {
     policy: SharedString,
     exclusive: bool,
     looked: Option<Moment>,
-    /// When the last view was proven.
     proven: Option<Moment>,
     refused: u64,
     gap: Option<Gap>,

@@ -68,7 +68,6 @@ impl Holdings {
         }
     }
 
-    /// Whether a resource in this phase can be released.
     fn is_done(phase: Phase, rule: OnDrainTimeout) -> bool {
         match phase {
             Phase::Serving => false,

@@ -87,7 +87,6 @@ impl Phase {
 pub struct Holdings {
     rules: HoldingRules,
     me: Holder,
-    /// The member's record is in the backend.
     entered: bool,
     store: store::StoreState,
     /// The record is in the backend and the store of claims is known.
@@ -306,7 +305,6 @@ impl Holdings {
         wanted.filter(|(resource, _)| !self.others.contains_key(*resource))
     }
 
-    /// Emits every action that is due.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.entries.retain(|_, entry| !entry.is_blank());
         self.end_drains(now, actions);

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::{Backoff, Moment};
 
-/// First pause after a call that failed.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// The longest pause after calls that failed.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
 
 /// The call under way, or the moment from which the next one may start.
@@ -18,7 +16,6 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCall {
-    /// No call under way and no pause.
     pub(super) const IDLE: Self = Self { in_flight: None, backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST), not_before: Moment::ZERO };
 
     pub(super) fn is_free(&self, now: Moment) -> bool {

@@ -100,13 +100,11 @@ impl Holdings {
         self.open = false;
     }
 
-    /// Records an epoch granted to this member.
     pub(super) fn note_granted(&mut self, epoch: Epoch) {
         self.store.granted = self.store.granted.max(epoch.get());
         self.note_seen(epoch);
     }
 
-    /// Records an epoch seen on any claim.
     pub(super) fn note_seen(&mut self, epoch: Epoch) {
         if self.store.accepted {
             self.store.seen = self.store.seen.max(epoch.get());

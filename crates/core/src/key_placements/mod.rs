@@ -193,7 +193,6 @@ impl KeyOwners {
         }
     }
 
-    /// The owner's position among the members.
     #[inline]
     fn position<K: ShardKey + ?Sized>(&self, key: &K) -> Option<u32> {
         key.with_key(|key| self.position_of(key))
@@ -223,7 +222,6 @@ fn check(weights: impl Iterator<Item = Weight>, placement: KeyPlacement, per_wei
     if points > u64::from(POINTS_MAX) { Err(TooManyPoints { placement, points }) } else { Ok(()) }
 }
 
-/// Points per unit of weight.
 const fn per_weight(placement: KeyPlacement, virtual_nodes: u32) -> u32 {
     match placement {
         KeyPlacement::Modulo => 0,

@@ -45,7 +45,6 @@ impl<C: CirclePosition> Points<C> {
     }
 }
 
-/// The number of points of all these members.
 fn count<'a>(members: impl Iterator<Item = &'a (InstanceId, Weight)>, per_weight: u32) -> usize {
     members.map(|(_, weight)| per_weight as usize * usize::from(weight.get())).sum()
 }

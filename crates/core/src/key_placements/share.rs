@@ -14,12 +14,10 @@ pub struct KeyShare(ShareKind);
 enum ShareKind {
     Nothing,
     Everything,
-    /// The member at that position.
     Member(Arc<KeyOwners>, u32),
 }
 
 impl KeyShare {
-    /// The keys of the member at that position.
     pub(super) const fn of_member(owners: Arc<KeyOwners>, position: u32) -> Self {
         Self(ShareKind::Member(owners, position))
     }

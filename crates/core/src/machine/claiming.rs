@@ -75,17 +75,14 @@ impl ClaimState {
         })
     }
 
-    /// The record is in the backend.
     pub(super) fn enter(&mut self, now: Moment) {
         self.holdings.enter(now, &mut self.pending);
     }
 
-    /// The member registers under another incarnation from now on.
     pub(super) fn begin_life(&mut self, incarnation: Incarnation) {
         self.holdings.begin_life(incarnation);
     }
 
-    /// The lease has expired.
     pub(super) fn fence(&mut self) {
         self.holdings.fence();
         self.pending.clear();
@@ -228,7 +225,6 @@ impl ClaimState {
         }
     }
 
-    /// What serves.
     fn held(&mut self) -> HeldShare {
         if self.changes != self.holdings.changes() {
             self.changes = self.holdings.changes();

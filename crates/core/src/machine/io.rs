@@ -43,7 +43,7 @@ pub enum Input {
     Failed {
         /// The number of the call.
         attempt: u64,
-        /// How.
+        /// The failure.
         failure: OpFailure,
     },
     /// The backend has no record of this member any more.
@@ -99,7 +99,7 @@ pub enum ClaimInput {
     Failed {
         /// The number of the call.
         attempt: u64,
-        /// How.
+        /// The failure.
         failure: CallFailure,
     },
     /// Every claim of the group; a resource that is not listed is free.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{Action, MemberRefusal, Op, OpFailure};
 use crate::{Backoff, Incarnation, InstanceId, Moment, PolicyError, Timing, hash_bytes, slot_of};
 
-/// First pause after a failed call.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause: the member returns within 2 s of the backend's first answer after an outage.
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
@@ -148,7 +147,6 @@ impl Lease {
         self.due = Some(now.plus(pause).minus(pause * draw / 1_024));
     }
 
-    /// Retries after the shortest pause.
     pub(super) fn ask_again_soon(&mut self, now: Moment) {
         self.backoff.reset();
         self.fail(now);

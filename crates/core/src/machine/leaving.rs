@@ -123,7 +123,6 @@ impl Machine {
         }
     }
 
-    /// Whether the group sees this member as draining.
     fn is_drained(&self) -> bool {
         self.me_in_view().is_some_and(|me| me.state == MemberState::Draining)
     }
@@ -163,7 +162,6 @@ impl Machine {
         self.drain_until.map(|until| shown.map_or(until, |shown| shown.until.max(until)))
     }
 
-    /// Deletes the record once that is due.
     pub(super) fn end_drain(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if self.state() != ServiceState::Draining {
             return;

@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use crate::{InstanceId, Loss, MaxLoss, Member, MemberState, Missing, Moment, View};
 
-/// The most missing members that one record lists, and the most bytes that their ids may have as JSON writes them. It keeps the record within
-/// every backend's limits.
+/// The most missing members in one record, and the most bytes of their ids in JSON. They keep the record within every backend's limits.
 const LISTED_MAX: usize = 128;
 const LISTED_BYTES_MAX: usize = 8 * 1_024;
 
-/// What this member has seen of others vanishing.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     before: Option<Arc<View>>,

@@ -241,7 +241,6 @@ impl Machine {
         }
     }
 
-    /// The call that the present state needs.
     fn wanted_call(&self) -> Option<Op> {
         match self.state() {
             ServiceState::Draining if self.gives_up && !self.has_let_go() => None,

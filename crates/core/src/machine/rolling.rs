@@ -47,12 +47,10 @@ impl RollingUpgrade {
         moves.iter().filter(|resource| !succession.follows(resource, holdings.holder_of(resource))).count() == 0
     }
 
-    /// The slots that this member should hold.
     pub(super) fn slots(&self) -> SlotSet {
         self.succession.as_ref().map_or_else(|| SlotSet::empty(self.placer.params().circle()), |succession| succession.slots_of(&self.me))
     }
 
-    /// The names that this member should hold.
     pub(super) fn names(&self) -> BTreeSet<ClaimName> {
         self.succession.iter().flat_map(|succession| succession.names_of(&self.me)).cloned().collect()
     }

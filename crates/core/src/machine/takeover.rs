@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::{ClaimName, InstanceId, Moment, NameOwners, PlacementParams, REPLICAS_MAX, Replicas, Resource, View};
 
-/// How often unclaimed slots are checked within one TTL.
 const LOOKS_PER_TTL: u32 = 4;
 
 /// Since when slots and names have had no holder.

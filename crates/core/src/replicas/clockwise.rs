@@ -6,7 +6,6 @@
 /// else changes. A pass updates four links, and a list for a slot reads no more than it needs of the two orders.
 #[derive(Debug)]
 pub(super) struct ClockwiseOrder<'a> {
-    /// The zone of each member.
     zones: &'a [usize],
     members: RecencyList,
     zones_met: RecencyList,

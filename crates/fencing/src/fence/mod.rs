@@ -15,7 +15,6 @@ fn refused(group: &GroupName, resource: &Resource, epoch: Epoch, seen: Option<i6
     StaleEpoch { group: group.clone(), resource: resource.clone(), epoch, seen: seen.and_then(from_sql) }
 }
 
-/// An epoch as BIGINT.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn to_sql(epoch: Epoch) -> i64 {
     epoch.get().cast_signed()

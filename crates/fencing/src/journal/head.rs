@@ -18,7 +18,6 @@ pub const TAIL_EVENTS_MAX: u64 = 100_000;
 /// The most bytes in the events after the latest snapshot.
 pub const TAIL_BYTES_MAX: u64 = 64 << 20;
 
-/// Identifies a journal.
 #[derive(Debug, Clone)]
 pub(super) struct JournalKey {
     pub(super) group: GroupName,

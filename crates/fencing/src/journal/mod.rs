@@ -17,7 +17,6 @@ use head::{JournalHead, JournalKey};
 pub const READ_EVENTS_MAX: u32 = 1_000;
 /// The most bytes in the events of one [`Journal::read`]; a single event is returned whatever its size.
 pub const READ_BYTES_MAX: u64 = 8 << 20;
-/// How many events one transaction deletes.
 const PRUNE_EVENTS: i64 = 1_000;
 
 /// The journal of one name, such as a singleton's, in your own database. Cheap to clone.

@@ -40,28 +40,23 @@ pub(super) trait Transaction: Send {
     fn find(&mut self, name: &JournalKey) -> impl Future<Output = Result<Option<JournalHead>>> + Send;
     /// The head, created with this epoch if it does not exist.
     fn create(&mut self, name: &JournalKey, epoch: Epoch) -> impl Future<Output = Result<JournalHead>> + Send;
-    /// Writes the head.
     fn put(&mut self, head: &JournalHead) -> impl Future<Output = Result<()>> + Send;
     /// Events from version `from` on, at most `limit` with at most `bytes` bytes.
     fn events(&mut self, journal: i64, from: i64, limit: i64, bytes: i64) -> impl Future<Output = Result<Vec<JournalEvent>>> + Send;
     /// Writes events, numbered from `first`.
     fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> impl Future<Output = Result<()>> + Send;
-    /// The latest snapshot.
     fn snapshot(&mut self, journal: i64) -> impl Future<Output = Result<Option<JournalSnapshot>>> + Send;
-    /// Replaces the snapshot.
     fn put_snapshot(&mut self, journal: i64, version: i64, state: &[u8]) -> impl Future<Output = Result<()>> + Send;
     /// The number of bytes in the events after `version`.
     fn bytes_after(&mut self, journal: i64, version: i64) -> impl Future<Output = Result<i64>> + Send;
     /// Deletes the events up to version `upto` and returns how many.
     fn delete(&mut self, journal: i64, upto: i64) -> impl Future<Output = Result<u64>> + Send;
-    /// Commits.
     fn commit(self) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// A macro, because sqlx has a type for each database and none for both.
 macro_rules! transaction {
     ($database:ty, $connection:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
-        /// A transaction of this database.
         pub(in crate::journal) struct Tx<'c> {
             tx: sqlx::Transaction<'c, $database>,
             find: &'static str,
