@@ -1,4 +1,4 @@
-//! What an outbox in a SQLite file costs: draining a full one into a file, and fetching while others' rows wait.
+//! The cost of an outbox in a SQLite file: draining a full one into a file, and fetching while events of other publishers wait.
 //!
 //! Under `cargo test --benches` everything is a hundred times smaller, so that it runs in seconds.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark reports by panicking; criterion's macros write undocumented functions")]
@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 const SLOTS: u32 = 1_024;
 const EVENTS_PER_AGGREGATE: u64 = 10;
 
-/// How large a benchmark of `full` is: in test mode, which is without cargo's `--bench`, criterion only wants to know whether it runs.
+/// The size of a benchmark, from its `full` size. In test mode, without cargo's `--bench`, criterion only checks whether it runs.
 fn size(full: u64) -> u64 {
     if std::env::args().any(|argument| argument == "--bench") { full } else { full / 100 }
 }
 
-/// Where the file system flushes for real; a memory file system would flatter.
+/// A directory on a file system that really flushes; a memory file system would give better figures.
 fn directory() -> TempDir {
     tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from))
         .unwrap()
@@ -64,7 +64,7 @@ impl Sharding for Everything {
     }
 }
 
-/// Inserts `count` events by the one plain statement, round robin over aggregates `prefix0`, `prefix1`, …
+/// Inserts `count` events with the one plain statement, round robin over aggregates `prefix0`, `prefix1`, …
 async fn fill(path: &Path, prefix: &str, aggregates: u64, count: u64) {
     let mut conn = SqliteConnectOptions::new().filename(path).connect().await.unwrap();
     let insert = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
@@ -81,7 +81,7 @@ async fn place(store: &SqliteStore) {
     while store.place_new(10_000).await.unwrap() > 0 {}
 }
 
-/// From the start of a publisher to the last event marked.
+/// The time from the start of a publisher to the last event marked.
 async fn drain(path: &Path, events: u64, options: PublisherOptions) -> Duration {
     let store = SqliteStore::open(path).await.unwrap();
     let sink = FileSink::new(path.with_extension("jsonl"), "/outbox/bench");
@@ -130,7 +130,7 @@ fn draining(c: &mut Criterion) {
     group.finish();
 }
 
-/// An owner of the lower half of the slots, and the hundred events it has to read.
+/// A holder of the lower half of the slots, and the hundred events it has to read.
 async fn reader(path: &Path) -> (SqliteStore, PublisherRegistration) {
     let store = SqliteStore::init(path).await.unwrap();
     let me =
@@ -166,7 +166,7 @@ fn fetching(c: &mut Criterion) {
             store.enqueue_all(mine(100)).await.unwrap();
             fill(&path, "other", others.div_ceil(EVENTS_PER_AGGREGATE), others).await;
             place(&store).await;
-            // What fell into the lower half is moved to the upper: one bit of the stored hash.
+            // Aggregates in the lower half are moved to the upper half: one bit of the stored hash.
             let mut conn = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
             let move_up = "UPDATE outbox_aggregate SET hash = hash + (1 << 62) + (1 << 62) WHERE hash < 0 AND key LIKE 'order/other%'";
             sqlx::query(move_up).execute(&mut conn).await.unwrap();

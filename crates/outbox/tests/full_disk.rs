@@ -1,6 +1,7 @@
-//! A disk that is full for a while, or reports errors for a while: whatever was in a transaction then goes on in the same process, without a restart.
+//! A disk that is full or reports errors for a while: everything that was in a transaction then continues in the same process, without a
+//! restart.
 //!
-//! Each test runs once more by itself, on a small disk of its own.
+//! Each test runs itself once more on a separate small disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
@@ -16,7 +17,7 @@ use shardwise_testkit::SmallDisk;
 
 const DISK: u64 = 8 << 20;
 const LIMIT: Duration = Duration::from_mins(3);
-/// So much that a transaction of it goes to the disk before it is committed.
+/// Enough events for a transaction to be written to the disk before its commit.
 const HEAVY: usize = 64;
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -32,7 +33,7 @@ fn heavy() -> Vec<NewEvent> {
     (0..HEAVY).map(|n| NewEvent::new("order", format!("heavy {n}"), "OrderChanged", text.as_str())).collect()
 }
 
-/// What is wrong with the disk for a while, and what is said of it.
+/// A temporary fault of the disk, and its error message.
 #[derive(Clone, Copy)]
 struct Trouble {
     begin: fn(&SmallDisk),
@@ -48,21 +49,21 @@ const BROKEN: Trouble = Trouble {
     says: "the disk reports an error",
 };
 
-/// A transaction as an application has it.
+/// A transaction as an application makes it.
 async fn own(store: &SqliteStore, aggregate: &str) -> shardwise_outbox::Result<()> {
     let mut tx = store.begin().await?;
     sqlite::enqueue(&mut tx, event(aggregate)).await?;
     store.commit(tx).await
 }
 
-/// The application's own transactions fail while something is wrong, with what is wrong in the message, and not after it.
+/// The application's transactions fail during the fault, with its cause in the message, and succeed after it.
 async fn fails_and_goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trouble) {
     let outbox = Outbox::new().await;
     let store = outbox.store().await;
     own(&store, "before").await.unwrap();
     begin(&disk);
     for round in 0..3 {
-        // In the middle of it, or at its commit.
+        // In the middle of the transaction, or at its commit.
         for events in [heavy(), vec![event("meanwhile")]] {
             let error = store.enqueue_all(events).await.unwrap_err();
             assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains(says), "{round}: {error}");
@@ -91,7 +92,7 @@ fn transactions_of_the_application_go_on_after_errors_of_the_disk() {
     run(fails_and_goes_on(disk, BROKEN));
 }
 
-/// A publisher that cannot write what it has sent says so, and sends nothing twice any more once it can.
+/// A publisher that cannot mark what it has sent reports it, and afterwards sends nothing twice.
 async fn a_publisher_goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trouble) {
     let outbox = Outbox::new().await;
     let (store, disk, begun) = (outbox.store().await, Arc::new(disk), AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! Each metric of the table moves when what it counts happens.
+//! Each metric of the table changes when its event happens.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
@@ -19,7 +19,7 @@ use sqlx::Connection;
 
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// What was counted since the last look is added; of gauges the highest value stays, because looking sets them back.
+/// Adds the counters since the last read; of gauges the highest value is kept, because reading resets them.
 fn read(snapshotter: &Snapshotter, sums: &mut BTreeMap<String, f64>) {
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let name = key.key().name().to_owned();
@@ -37,7 +37,7 @@ fn read(snapshotter: &Snapshotter, sums: &mut BTreeMap<String, f64>) {
 
 async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeMap<String, f64>) {
     let outbox = Outbox::new().await;
-    // `bad` is refused for good, `slow` at its first try only, and one hangs so long that it is sent again.
+    // `bad` is refused permanently, `slow` only at its first attempt, and one hangs until it is sent again.
     let (tried, hung) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let sink = ScriptedSink::new(move |event| match event.aggregate_id.as_str() {
         "bad" => ScriptedReply::Refuse(Refusal::permanent("422")),
@@ -76,7 +76,7 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
         })
         .await;
     }
-    // Somebody else takes a slot: a fenced write or a touch that finds out.
+    // Another publisher takes a slot, which a fenced write or a touch detects.
     if poison == Poison::Discard {
         let mut conn = outbox.connection().await;
         sqlx::query("UPDATE outbox_slot SET epoch = epoch + 1, incarnation = NULL").execute(&mut conn).await.unwrap();
@@ -88,7 +88,7 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
     read(&snapshotter, sums);
 }
 
-/// On one thread, because the recorder is the thread's.
+/// On one thread, because the recorder is thread-local.
 #[tokio::test]
 async fn each_metric_moves_with_what_it_counts() {
     let (recorder, mut sums) = (DebuggingRecorder::new(), BTreeMap::new());
@@ -144,7 +144,7 @@ async fn a_backlog_is_counted_up_to_its_limit() {
     assert_eq!((bounded.pending, bounded.complete), (8, false), "at least so many");
 }
 
-/// What happened where two outboxes shared a ring: this publisher owns a part of the slots, and nobody the rest.
+/// As when two outboxes shared a ring: this publisher owns part of the slots, and the rest has no publisher.
 #[tokio::test]
 async fn events_that_no_living_publisher_holds_are_seen_in_the_metrics() {
     let (recorder, mut sums) = (DebuggingRecorder::new(), BTreeMap::new());

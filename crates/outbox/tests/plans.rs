@@ -1,6 +1,6 @@
-//! How SQLite goes about each statement of the store and the inbox, in a file without statistics: nothing that grows is read from end to end.
+//! SQLite's plan for each statement of the store and the inbox, in a file without statistics: nothing that grows may be scanned.
 //!
-//! The statements are those that the suites of the store really send, as the driver tells them; none is listed here.
+//! The statements are those that the store suites really send, as the driver logs them; none is listed here.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
@@ -19,7 +19,7 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What may be read from end to end: the step of a plan, words of the statements that may have it, and why.
+/// The allowed scans: the step of a plan, words of the statements that may have it, and why.
 const ALLOWED: [(&str, &str, &str); 27] = [
     ("SCAN CONSTANT ROW", "", "no table"),
     ("SCAN outbox_meta", "", "one row"),
@@ -50,7 +50,7 @@ const ALLOWED: [(&str, &str, &str); 27] = [
     ("SCAN outbox_aggregate", "SET done_seq = iif(done_seq = last_seq", "every aggregate is lifted, once, after a loss"),
 ];
 
-/// What the driver tells of each statement.
+/// The statements that the driver has logged.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<BTreeSet<String>>>);
 
@@ -83,7 +83,7 @@ impl Visit for Statement {
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
 }
 
-/// The statements of ours that read or write rows, without what the suites themselves send.
+/// The statements of this crate that read or write rows, without those of the suites.
 async fn sent() -> Vec<String> {
     let told = Told::default();
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(told.clone())).unwrap();
@@ -103,7 +103,7 @@ async fn sent() -> Vec<String> {
     told.iter().filter(ours).cloned().collect()
 }
 
-/// A step of a plan, and the step that it is a part of.
+/// A step of a plan, with the step that it is part of.
 type Step = (i64, i64, i64, String);
 
 async fn plan(conn: &mut SqliteConnection, statement: &str) -> Vec<Step> {
@@ -111,8 +111,8 @@ async fn plan(conn: &mut SqliteConnection, statement: &str) -> Vec<Step> {
     query.fetch_all(conn).await.unwrap_or_else(|error| panic!("{error}: {statement}"))
 }
 
-/// The steps that get slower with what is there, or with the square of what was asked for: something that is read from end to end, or a list that is
-/// walked once for each row of the loop around it.
+/// The steps whose cost grows with the table, or with the square of the request: a scan, or a list that is scanned once for each row of
+/// the loop around it.
 fn slow<'p>(plan: &'p [Step], statement: &str) -> Vec<&'p str> {
     let is = |step: &str, what: &str| step.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
     let allowed = |step: &str| ALLOWED.iter().any(|(what, of, _)| is(step, what) && statement.contains(of));
@@ -142,7 +142,7 @@ async fn no_statement_reads_from_end_to_end_what_grows() {
     println!("{} statements", statements.len());
     assert!(statements.len() > 60, "the suites send {} statements, and there are more", statements.len());
     assert!(wrong.is_empty(), "{}", wrong.concat());
-    // Without statistics SQLite walks this list once for each slot of the publisher: that it is seen is what this test is for.
+    // Without statistics SQLite scans this list once for each slot of the publisher: this test must detect it.
     let quadratic = "UPDATE outbox_slot SET incarnation = NULL
         FROM (SELECT value ->> 0 AS slot, value ->> 1 AS epoch FROM json_each(?1)) AS h
         WHERE outbox_slot.slot = h.slot AND outbox_slot.epoch = h.epoch AND outbox_slot.incarnation = ?2";

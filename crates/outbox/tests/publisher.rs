@@ -39,7 +39,7 @@ async fn drained(outbox: &Outbox) {
     eventually("nothing is pending", LIMIT, async || store.status().await.unwrap().pending == 0).await;
 }
 
-/// First deliveries of each aggregate must be 1, 2, 3 … up to `last`, wherever repetitions stand.
+/// First deliveries of each aggregate must be 1, 2, 3 … up to `last`, with repetitions anywhere.
 fn assert_in_order(arrived: &[Delivery], aggregates: usize, last: u64) {
     let mut by_key: BTreeMap<String, u64> = BTreeMap::new();
     for event in arrived {
@@ -120,7 +120,7 @@ async fn a_handover_takes_well_under_a_quarter_of_a_second() {
         rounds.push(begun.elapsed());
     }
     rounds.sort_unstable();
-    // The disk is shared with other tests, so the limit is on the median; none waits for a TTL.
+    // The disk is shared with other tests, so the limit is on the median; no handover waits for a TTL.
     assert!(rounds[2] < Duration::from_millis(250) && rounds[4] < TTL / 4, "{rounds:?}");
     one.stop().await;
     two.stop().await;
@@ -150,7 +150,7 @@ async fn after_a_crash_another_publisher_takes_over_within_the_ttl() {
 async fn a_paused_publisher_finds_itself_fenced_and_marks_nothing() {
     let outbox = Outbox::stopped().await;
     outbox.insert_plainly(events("a", 1..=3)).await;
-    // Its clock stands still between fetch and mark, as for a stopped process: it neither touches nor notices its deadline.
+    // Its clock stops between fetch and mark, as for a stopped process: it neither touches nor notices its deadline.
     let frozen = Clock::custom(|| Moment::from_nanos(1 << 40));
     let (permits, late) = (Arc::new(Semaphore::new(0)), ScriptedSink::accepting());
     let slow = Slow { sink: late.clone(), permits: Arc::clone(&permits) };
@@ -170,7 +170,7 @@ async fn a_paused_publisher_finds_itself_fenced_and_marks_nothing() {
     paused.crash().await;
 }
 
-/// Delivers only with a permit.
+/// A sink that needs a permit for each delivery.
 struct Slow {
     sink: ScriptedSink,
     permits: Arc<Semaphore>,
@@ -226,7 +226,7 @@ async fn a_poisonous_event_blocks_its_own_aggregate_only() {
     let options = PublisherOptions { max_attempts: 3, ..options() };
     let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
     let mut written = 0;
-    // An attempt counts only if something else was accepted since the one before: keep others coming.
+    // An attempt is charged only if something else was accepted since the previous one, so other events keep coming.
     let store = outbox.store().await;
     eventually("the aggregate is blocked", LIMIT, async || {
         written += 1;
@@ -358,7 +358,7 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     outbox.insert_plainly((0..20).flat_map(|n| events(&n.to_string(), 1..=5)).collect()).await;
     let mut conn = outbox.connection().await;
     let pages: u32 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut conn).await.unwrap();
-    // Not a page more than there are; laying out the slots and marking need some.
+    // The file may not grow; laying out the slots and marking need pages.
     let store = shardwise_outbox::SqliteStore::open(outbox.config().pages_max(pages)).await.unwrap();
     let sink = ScriptedSink::accepting();
     let many = TestSharding::of("one", SlotSet::full(4_096));
@@ -388,7 +388,7 @@ async fn a_builder_names_what_is_missing_and_what_is_not_allowed() {
     assert_eq!(error.to_string(), "batch is 0: a number from 1 to 10000 is allowed");
 }
 
-/// Its slots would be fenced in the database, and it has none: nothing would ever be sent.
+/// The database has no rows for slots to fence, so nothing would ever be sent.
 #[tokio::test]
 async fn a_builder_refuses_a_sharding_without_slots() {
     let outbox = Outbox::new().await;
@@ -422,7 +422,7 @@ async fn a_commit_is_delivered_promptly_by_looking_and_at_once_by_a_nudge() {
     within("stop", LIMIT, task).await.unwrap().unwrap();
 }
 
-/// Its group would own slots of an outbox that nobody publishes then.
+/// Its group would own slots of an outbox that no member publishes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publisher_whose_group_serves_something_else_stops_before_it_takes_anything() {
     let outbox = Outbox::new().await;

@@ -1,4 +1,4 @@
-//! A restored copy: the SQL of `operations.md` lifts what consumers compare. The statements come from the document.
+//! A restored copy: the SQL of `operations.md` raises the numbers that consumers compare. The statements come from the document.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
@@ -13,7 +13,7 @@ use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, PublisherOptions, St
 const DOCUMENT: &str = include_str!("../operations.md");
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The document's first blocks of SQL: lifting by the replaced file; lifting the epochs, and a key, by numbers.
+/// The document's first SQL blocks: raising numbers with the replaced file; raising the epochs, and a key, by numbers.
 fn sql_of_the_document() -> [&'static str; 4] {
     let blocks: Vec<_> = DOCUMENT.split("```sql\n").skip(1).take(4).map(|rest| rest.split_once("```").unwrap().0).collect();
     blocks.try_into().unwrap_or_else(|blocks| panic!("four blocks of SQL were there: {blocks:?}"))
@@ -29,7 +29,7 @@ async fn execute(outbox: &Outbox, sql: String) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut outbox.connection().await).await.unwrap();
 }
 
-/// Delivers what is pending; answers what arrived.
+/// Delivers the pending events; returns those that arrived.
 async fn published(outbox: &Outbox) -> Vec<Delivery> {
     let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
     let options = PublisherOptions { poll: Duration::from_millis(200), ..PublisherOptions::default() };
@@ -42,7 +42,7 @@ async fn published(outbox: &Outbox) -> Vec<Delivery> {
     sink.arrived()
 }
 
-/// What a consumer keeps in order to drop the past.
+/// The numbers that a consumer keeps to drop older events.
 #[derive(Default)]
 struct Consumer {
     epoch: u64,
@@ -63,8 +63,8 @@ impl Consumer {
     }
 }
 
-/// An outbox and its consumer, and then the outbox's file is replaced by an older copy: with a publisher's traces in it, or from before
-/// the first one.
+/// An outbox and its consumer; then the outbox's file is replaced by an older copy, from after a publisher's first start or from before
+/// it.
 async fn restored(from_before_the_first_publisher: bool) -> (Outbox, Consumer) {
     let (outbox, mut consumer) = (Outbox::new().await, Consumer::default());
     let copy = outbox.dir.path().join("copy.db");
@@ -91,7 +91,7 @@ async fn restored(from_before_the_first_publisher: bool) -> (Outbox, Consumer) {
     (outbox, consumer)
 }
 
-/// Writes one event for each aggregate and delivers; answers how many of them the consumer would take.
+/// Writes one event for each aggregate and delivers them; returns how many the consumer accepts.
 async fn taken_of_three(outbox: &Outbox, consumer: &Consumer) -> usize {
     let event = |aggregate: &str| NewEvent::new("order", aggregate, "OrderChanged", "{}").with_id(format!("{aggregate}-after"));
     outbox.insert_plainly(["old", "new", "waits"].map(event).into()).await;
@@ -134,7 +134,7 @@ async fn what_the_consumers_know_lifts_a_restored_copy() {
     }
 }
 
-/// The document says so for those who know no number; the statement must take it.
+/// The document offers this for the case that no number is known; the statement must accept it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_lifts_the_epochs_where_nobody_knows_the_highest() {
     assert!(DOCUMENT.contains("`unixepoch()` will do"));

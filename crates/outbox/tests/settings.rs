@@ -1,4 +1,4 @@
-//! What a user sees of the settings of outboxes: what is in force, and what each mistake is answered with.
+//! The settings of outboxes: effective values, and the error for each mistake.
 
 #![expect(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
@@ -17,7 +17,7 @@ fn load(text: &str, variables: &[(&str, &str)]) -> shardwise::Result<LoadedSetti
     LoadedSettings::load(&LoadOptions::default().with_variables(variables.iter().copied()).with_text(text))
 }
 
-/// The message, which must be one line and of the kind that says nothing was contacted.
+/// The error, which must be one line and of the kind that means nothing was contacted.
 fn refused_with(text: &str, variables: &[(&str, &str)]) -> String {
     let error = load(text, variables).unwrap_err();
     let message = error.to_string();

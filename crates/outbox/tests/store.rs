@@ -1,4 +1,4 @@
-//! The SQLite store beyond the suite: what writers are told, what wrong files are told, and what a fetch costs.
+//! The SQLite store beyond the suite: errors for writers and for wrong files, and the cost of a fetch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
@@ -118,7 +118,7 @@ async fn text_that_is_not_utf8_is_bytes_and_stops_nobody() {
     assert_eq!(runs[0].hold.slot, shardwise::slot_of(hash, 8), "the stored bytes decide");
 }
 
-/// Writers in other languages bring their own, older SQLite.
+/// Writers in other languages use a different, older SQLite.
 #[tokio::test]
 async fn another_language_writes_with_its_own_library() {
     let outbox = Outbox::new().await;
@@ -203,11 +203,11 @@ async fn a_reading_of_another_boot_never_counts_as_recent() {
     let hour = 3_600 * 1_000_000_000;
     let before = SqliteStore::open(at(hour, "boot 1")).await.unwrap();
     owner(&before).await;
-    // The machine starts again: its clock begins anew, and by chance stands where it stood.
+    // The machine restarts: its clock begins again and happens to show the same time.
     let after = SqliteStore::open(at(hour, "boot 2")).await.unwrap();
     after.register(&me(2)).await.unwrap();
     assert_eq!(after.take(&me(2), &SlotSet::full(8)).await.unwrap().len(), 8);
-    // Where there are no boot ids, a reading from the future is one of another boot.
+    // Without boot ids, a time in the future belongs to another boot.
     let outbox = Outbox::new().await;
     let at = |nanos: u64| SqliteConfig::new(outbox.path()).clock(Clock::custom(move || Moment::from_nanos(nanos)), "unknown");
     owner(&SqliteStore::open(at(hour)).await.unwrap()).await;
@@ -225,14 +225,14 @@ async fn events_behind_a_hole_larger_than_what_is_left_of_the_limit_are_kept() {
     store.place_new(10).await.unwrap();
     let both = store.fetch(&me, &request()).await.unwrap().runs;
     let [first, second] = &both[..] else { panic!("{both:?}") };
-    // Behind the cursor all but one of the limit is used up; the hole lies in the aggregate that comes around to the cursor.
+    // Behind the cursor all but one event of the limit is used up; the gap is in the aggregate after the wrap to the cursor.
     sqlx::query("DELETE FROM outbox WHERE aggregate = ? AND seq <= 2").bind(first.aggregate).execute(&mut conn).await.unwrap();
     let key = format!("order/{}", first.events[0].aggregate_id);
     let after = Some(shardwise::ShardKey::key_hash(key.as_bytes()));
     let fetched = store.fetch(&me, &FetchRequest { after, events_max: 6, ..request() }).await.unwrap();
     let read: Vec<_> = fetched.runs.iter().map(|run| (run.aggregate, run.through, run.last, run.events.len())).collect();
     assert_eq!(read, [(second.aggregate, 5, 5, 5), (first.aggregate, 2, 5, 0)]);
-    // And from the start, with a limit of one.
+    // From the start, with a limit of one.
     let fetched = store.fetch(&me, &FetchRequest { events_max: 1, ..request() }).await.unwrap();
     assert_eq!((fetched.runs[0].aggregate, fetched.runs[0].through), (first.aggregate, 2));
     sqlx::query("DELETE FROM outbox WHERE aggregate = ?").bind(first.aggregate).execute(&mut conn).await.unwrap();
@@ -240,7 +240,7 @@ async fn events_behind_a_hole_larger_than_what_is_left_of_the_limit_are_kept() {
     assert_eq!((fetched.runs[0].through, fetched.runs[0].events.len()), (5, 0), "nothing is left of it");
 }
 
-/// As after a long stop between the reading of the clock and the taking.
+/// As after a long pause between reading the clock and taking the slots.
 #[tokio::test]
 async fn a_holder_seen_after_the_takers_reading_is_alive() {
     let outbox = Outbox::stopped().await;
@@ -266,7 +266,7 @@ async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
     store.register(&me(2)).await.unwrap();
     let mut conn = outbox.connection().await;
     let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
-    // A taking reads the clock once before it looks and then for each turn of waiting; the counter shows that it waits.
+    // A taking reads the clock once before its first check and then for each attempt; the counter shows that it waits.
     let (reads, time) = (Arc::new(AtomicU64::new(0)), Arc::clone(&outbox.clock));
     let counted = Arc::clone(&reads);
     let clock = Clock::custom(move || {
@@ -287,7 +287,7 @@ async fn a_taking_that_waits_for_the_lock_reads_the_clock_after_the_wait() {
     assert_eq!(taking.await.unwrap().len(), 8, "the holder's time was over by then");
 }
 
-/// SQLite's own waiting tries after 228 ms and then after 328 ms (docs/adr/0008): whoever lets go in between is found 80 ms late by it.
+/// SQLite's own wait retries after 228 ms and then after 328 ms (docs/adr/0008): a lock released in between would be found 80 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_comes_free_is_found_at_once_by_every_call_of_the_fence() {
     const HELD: Duration = Duration::from_millis(240);
@@ -319,7 +319,7 @@ async fn a_lock_that_comes_free_is_found_at_once_by_every_call_of_the_fence() {
     }
 }
 
-/// The plan must stay what the benchmark measured, whatever statistics say.
+/// The plan must stay the one that the benchmark measured, whatever statistics say.
 #[tokio::test]
 async fn a_fetch_seeks_and_never_sorts_or_scans() {
     let outbox = Outbox::new().await;
@@ -358,7 +358,7 @@ async fn count(outbox: &Outbox) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(&mut outbox.connection().await).await.unwrap()
 }
 
-/// Delivers what is pending up to `through` of each aggregate.
+/// Delivers the pending events up to `through` of each aggregate.
 async fn deliver(store: &SqliteStore, me: &PublisherRegistration, through: u64) {
     store.place_new(1_000).await.unwrap();
     let runs = store.fetch(me, &request()).await.unwrap().runs;
@@ -372,7 +372,7 @@ async fn a_sweep_deletes_a_few_rows_at_a_time_and_all_that_is_delivered() {
         let outbox = Outbox::new().await;
         let store = outbox.store().await;
         outbox.insert_plainly((0..20).flat_map(|n| events(&n.to_string(), 1..=5)).collect()).await;
-        // Whatever a writer thinks a time is: it is old, and stops nobody.
+        // Whatever a writer stores as a time, the row counts as old and stops nothing.
         let time = "UPDATE outbox SET created_at = iif(seq = 5 OR position <= 50, '2026-01-02 03:04:05', created_at - 10)";
         sqlx::query(time).execute(&mut outbox.connection().await).await.unwrap();
         let me = owner(&store).await;
@@ -394,10 +394,10 @@ async fn a_sweep_deletes_a_few_rows_at_a_time_and_all_that_is_delivered() {
     }
 }
 
-/// Positions rise with time, but for writers whose clock is ahead: behind their rows, others are old.
+/// Positions rise with time, except for writers whose clock is ahead: behind their rows there are older ones.
 #[tokio::test]
 async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
-    // By hours, so that they are soon in the past and still young, and by years.
+    // By hours, so that the rows are soon in the past but still young, and by years.
     for ahead in ["+10 minutes", "+3 hours", "+2 years"] {
         let outbox = Outbox::new().await;
         let store = outbox.store().await;
@@ -422,7 +422,7 @@ async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
     }
 }
 
-/// An operator, or a call that comes late, changes between two statements of a reading when an aggregate is to be tried.
+/// Between two statements of a reading, an operator or a late call changes when an aggregate is due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_event_comes_twice_in_one_reading() {
     let outbox = Outbox::new().await;
@@ -461,7 +461,7 @@ async fn no_event_comes_twice_in_one_reading() {
     assert!(toggling.await.unwrap() > 0);
 }
 
-/// What waits may be a million rows, with payloads in front of every other column.
+/// There may be a million pending rows, with payloads before every other column.
 #[tokio::test]
 async fn a_sweep_without_retention_does_not_look_at_what_waits() {
     let outbox = Outbox::new().await;
@@ -474,7 +474,7 @@ async fn a_sweep_without_retention_does_not_look_at_what_waits() {
     );
 }
 
-/// A writer in the middle of its transaction is not waited for.
+/// The call does not wait for a writer in the middle of its transaction.
 #[tokio::test]
 async fn a_sweep_that_finds_nothing_takes_no_lock() {
     let outbox = Outbox::new().await;
@@ -493,7 +493,7 @@ async fn a_sweep_that_finds_nothing_takes_no_lock() {
     tx.rollback().await.unwrap();
 }
 
-/// A writer may put anything there; it must not end whoever looks.
+/// A writer may store any value there; it must not make readers fail.
 #[tokio::test]
 async fn times_at_the_end_of_numbers_stop_nobody() {
     for time in [i64::MIN, i64::MAX] {
@@ -535,7 +535,7 @@ async fn an_inbox_sees_each_event_once() {
     assert_eq!(forget(&mut conn, Duration::from_hours(1), 10).await.unwrap(), 1);
 }
 
-/// What `0001` had in it for a while, and `0002` has now.
+/// A part that `0001` contained for a while, and that `0002` contains now.
 const FOR_A_WHILE: &str = "DROP INDEX outbox_aggregate_pending;
     CREATE INDEX outbox_aggregate_pending ON outbox_aggregate (hash) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL;
     CREATE INDEX outbox_aggregate_waiting ON outbox_aggregate (retry_at) WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL;
@@ -559,10 +559,10 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
             store.fetch(&me, &request()).await.unwrap().runs.into_iter().flat_map(|run| run.events).map(|e| e.id).collect();
         found.sort();
         assert_eq!(found, ["a-1", "a-2", "a-3", "a-4", "b-1"], "{also}");
-        // And the way back, where writers go on.
+        // Back to the older schema, where writers continue.
         let id = store.id().await.unwrap().unwrap();
         assert_eq!((id.len(), id.bytes().all(|byte| byte.is_ascii_hexdigit())), (32, true), "{id}");
-        // A connection that knows the columns of now.
+        // Opened before the downgrade, so it knows the current columns.
         let mut conn = outbox.connection().await;
         sqlx::raw_sql(include_str!("../migrations/sqlite/0003_identity.down.sql")).execute(&mut conn).await.unwrap();
         sqlx::raw_sql(include_str!("../migrations/sqlite/0002_dead_letters.down.sql")).execute(&mut conn).await.unwrap();

@@ -1,4 +1,4 @@
-//! The public suites, run on what comes with the crate.
+//! The public suites, run on the crate's stores and sinks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
@@ -36,7 +36,7 @@ async fn a_file_is_a_sink() {
     exercise::sink(|| async { File(tempfile::tempdir().unwrap()) }).await;
 }
 
-/// What is made for events is for this user only, and a file that every user may read is told when it is opened.
+/// New files with events are readable by this user only, and opening a file that every user can read logs a warning.
 #[cfg(unix)]
 #[tokio::test]
 async fn files_with_events_are_for_this_user_only() {
@@ -85,7 +85,7 @@ impl SinkHarness for Stream {
     }
 }
 
-/// One process, as standard output is one process's.
+/// Standard output belongs to one process, so there is only one.
 #[tokio::test]
 async fn a_stream_is_a_sink() {
     let fresh = || async {
@@ -125,7 +125,7 @@ async fn a_full_disk_is_a_refusal_and_a_torn_line_is_skipped() {
     let sink = FileSink::new(&path, "/outbox/test");
     sink.deliver(exercise::deliveries("a", 1, 2).into()).await;
     let whole = std::fs::read(&path).unwrap();
-    // What another process leaves behind that is killed in the middle of its write.
+    // The remains of another process that was killed in the middle of its write.
     std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
     sink.deliver(exercise::deliveries("a", 2, 2).into()).await;
     let mut events = read_events(&path).unwrap();

@@ -62,7 +62,8 @@ impl Options {
         }
     }
 
-    /// # Errors
+    /// If other machines could connect without TLS or without a token, or if members must present certificates although the listener has
+    /// no TLS.
     ///
     /// If clients on other machines could connect without TLS or without a token, or if members lack a certificate they must present.
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! What certificates say: by which name a sidecar may be called, and who is a member.
+//! Certificates: by which names a sidecar may be called, and which clients are members.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -62,24 +62,24 @@ impl Served {
         Self { at, service, stop: Some(stop), end }
     }
 
-    /// What comes back to whoever believes the authority and shows that certificate.
+    /// The answer to a client that trusts the authority and presents that certificate.
     fn asked(&self, authority: &Authority, shows: Option<&CertIdentity>, request: &str, headers: &str) -> String {
         self.asked_by(&client(authority, shows), request, headers).0
     }
 
-    /// The same, and how the connection began.
+    /// The same, and how the connection was established.
     fn asked_by(&self, client: &Arc<ClientConfig>, request: &str, headers: &str) -> (String, Option<HandshakeKind>) {
         let stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut stream = StreamOwned::new(ClientConnection::new(Arc::clone(client), "localhost".try_into().unwrap()).unwrap(), stream);
         let mut bytes = Vec::new();
-        // Who is refused may hear of it while writing or while reading.
+        // A refused client may learn of it while writing or while reading.
         let _ = write!(stream, "{request} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
         let _ = stream.read_to_end(&mut bytes);
         (String::from_utf8_lossy(&bytes).into_owned(), stream.conn.handshake_kind())
     }
 
-    /// The operator asks for another member.
+    /// An operator's request for another member.
     fn asks(&self, authority: &Authority, method: &str, whom: &str) -> String {
         let headers = format!("Host: {}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n", self.at);
         self.asked(authority, None, &format!("{method} /v1/policies/workers/instances/{whom}/status"), &headers)
@@ -96,7 +96,7 @@ impl Drop for Served {
     }
 }
 
-/// Believes the authority, and shows that certificate.
+/// A client configuration that trusts the authority and presents that certificate.
 fn client(authority: &Authority, shows: Option<&CertIdentity>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
@@ -111,7 +111,7 @@ fn client(authority: &Authority, shows: Option<&CertIdentity>) -> Arc<ClientConf
     })
 }
 
-/// The first answer to that which begins so.
+/// The first answer that begins with `wanted`.
 fn eventually(what: &str, wanted: &str, ask: impl Fn() -> String) -> String {
     let begun = Instant::now();
     loop {
@@ -135,20 +135,20 @@ fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
     }
 }
 
-/// Nothing was asked on it yet, so that nobody waits for an answer.
+/// No request was made on it, so there is no answer to wait for.
 #[test]
 fn a_connection_on_which_nobody_speaks_does_not_hold_up_the_end() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
     let served = Served::start(&backend, "instance.id = \"a\"", &authority.server().unwrap(), |_| ());
     let _silent = TcpStream::connect(served.at).unwrap();
-    // Connections are taken in one after the other.
+    // Connections are accepted one after the other.
     assert!(served.asked(&authority, None, "GET /livez", "Host: localhost\r\n").starts_with("HTTP/1.1 200"));
     let begun = Instant::now();
     drop(served);
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}, and a head may take 10 s", begun.elapsed());
 }
 
-/// What was resumed would bring a certificate along that was judged at another time.
+/// A resumed session would keep a certificate that was verified earlier.
 #[test]
 fn a_members_certificate_is_judged_on_each_connection() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
@@ -190,7 +190,7 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
         if says_why && refused.starts_with("HTTP/1.1 502") { "well".into() } else { refused }
     });
 
-    // Operators and probes have none, and a certificate makes nobody an operator.
+    // Operators and probes have none, and a certificate makes no client an operator.
     let host = format!("Host: {}\r\n", other.at);
     assert!(other.asked(&ours, None, "GET /livez", &host).starts_with("HTTP/1.1 200"));
     assert!(other.asked(&ours, Some(&server), "GET /v1/policies/workers/members", &host).starts_with("HTTP/1.1 401"));
@@ -202,7 +202,7 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
     assert_eq!(other.asked(&ours, Some(&stranger), &path, &peer), "");
 }
 
-/// Where certificates are all that proves who is there, an address without TLS is whoever's listens there.
+/// If certificates are the only proof of identity, any process could listen at an address without TLS.
 #[test]
 fn a_member_that_can_prove_itself_by_nothing_is_not_called() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
@@ -244,7 +244,7 @@ fn certificates_are_shown_over_tls_or_not_at_all() {
     assert!(refused.to_string().contains("--tls-cert"), "{refused}");
 }
 
-/// A private key that lost its line breaks, in its own file and where somebody has put it beside a certificate.
+/// A private key that lost its line breaks, in a separate file and next to a certificate.
 #[test]
 fn files_that_are_damaged_are_refused_and_nothing_of_them_is_quoted() {
     let folder = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ fn files_that_are_damaged_are_refused_and_nothing_of_them_is_quoted() {
         ];
         for refusal in refusals {
             let said = format!("{refusal} {refusal:?}");
-            // rustls writes bytes as decimals.
+            // rustls prints bytes as decimals.
             let numbers = said.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u8>().ok());
             let decoded: String = numbers.map(char::from).collect();
             assert!(said.contains("damaged.pem") && said.contains("in PEM"), "{said}");

@@ -1,4 +1,4 @@
-//! The page of groups of which one member is real: a large one, one whose members answer what they like, and one that goes by other settings.
+//! The page of groups in which one member is real: a large one, one whose members answer arbitrarily, and one with other settings.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -18,12 +18,12 @@ use shardwise_testkit::{Browser, PageView, Tab};
 use tokio::sync::oneshot;
 
 const MEMBERS: usize = 200;
-/// Longer than the test: nobody renews what is registered here.
+/// Longer than the test, because these registrations are not renewed.
 const TTL: Duration = Duration::from_mins(5);
 const PATIENCE: Duration = Duration::from_secs(40);
-/// What an idle machine stays below.
+/// The limit on an idle machine.
 const USABLE_WITHIN_MS: f64 = 1_000.0;
-/// What a busy one does too.
+/// The limit on a busy machine.
 const USABLE_AT_LAST_MS: f64 = 3_000.0;
 const MARKUP: &str = "<img src=x onerror=\"window.broken=1\">";
 
@@ -36,7 +36,7 @@ fn factory(backend: &MemoryBackend, policy: &str) -> ShardingFactory {
     ShardingFactory::builder().settings(Settings::from_toml_str(&text).unwrap()).backend("memory", shared).build().unwrap()
 }
 
-/// A member without a process. What it shows as its address for requests is nobody's.
+/// Registers a member without a process. Nothing listens at its address for requests.
 fn joins(backend: &MemoryBackend, policy: &Policy, id: &str, number: usize) {
     let mut member = Member::named(InstanceId::new(id).unwrap());
     member.incarnation = shardwise::discovery::random_incarnation();
@@ -99,7 +99,7 @@ fn two_hundred_members_are_shown_soon() {
     println!(
         "{MEMBERS} members and 16,384 slots: usable {usable} ms after the page was opened; on an idle machine below {USABLE_WITHIN_MS} ms"
     );
-    // The same as a figure, for the benchmark that opens the page in a release build.
+    // The same figure for the benchmark that opens the page in a release build.
     if let Some(path) = std::env::var_os("SHARDWISE_SIDECAR_FIGURES") {
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         writeln!(file, "{}", json!({"figure": "page", "usable_ms": usable})).unwrap();
@@ -123,7 +123,7 @@ fn two_hundred_members_are_shown_soon() {
     shown.ends();
 }
 
-/// What the member answers is `said`, which may wait; "same" is what this worker sees. A plan waits for `plan`.
+/// The member answers `said`, which may be delayed; "same" is this worker's own view. A plan waits for `plan`.
 const BETWEEN: &str = "(() => {
     const real = window.fetch;
     window.asked = [];
@@ -170,7 +170,7 @@ fn whatever_a_member_answers_the_page_goes_on_and_tells_the_present() {
     says(&tab, "verdict", "Workers see different groups");
     said("'same'");
     says(&tab, "agree-said", "Yes: 2 workers");
-    // What was answered before a change is not held against the view after it.
+    // An answer from before a change is not compared with the view after it.
     tab.until("nobody is being asked", "!document.getElementById('ask-all').disabled").unwrap();
     tab.eval("window.said = new Promise((done) => { window.answer = done; }); null").unwrap();
     joins(&backend, &policy, "late", 3);
@@ -184,10 +184,10 @@ fn whatever_a_member_answers_the_page_goes_on_and_tells_the_present() {
     shown.ends();
 }
 
-/// It comes at once, says more when more is known, and stays the same until it is answered.
+/// The question appears at once, adds details when they are known, and stays until it is answered.
 fn question(tab: &Tab<'_>) {
     tab.eval("window.plan = new Promise((done) => { window.planned = done; }); null").unwrap();
-    // Without a token nothing may be pressed; here it is the question alone that counts.
+    // Without a token the buttons are disabled; this test is only about the question.
     let press = |id: &str| {
         let button = format!("[...document.querySelectorAll('#members button')].find((one) => one.textContent === 'Drain {id}')");
         tab.eval(&format!("(() => {{ const button = {button}; button.disabled = false; button.click(); }})()")).unwrap();
@@ -207,7 +207,7 @@ fn a_worker_whose_settings_differ_shows_the_group_and_says_so() {
     let backend = MemoryBackend::new(Clock::system());
     let theirs = policy(&factory(&MemoryBackend::new(Clock::system()), "policies.workers.slots = 256"));
     let shown = Shown::of(factory(&backend, ""));
-    // It was there before them, and most go by theirs.
+    // It joined before them, and most members use their settings.
     (1..3).for_each(|number| joins(&backend, &theirs, &format!("worker-{number:03}"), number));
     let browser = Browser::start().unwrap();
     let tab = browser.open(&shown.url, PageView::PHONE).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that take their time, or ask without end, against a sidecar in this process whose limits are short.
+//! Clients that are slow or never stop sending, against a sidecar in this process with short limits.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -12,7 +12,7 @@ use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Token};
 use tokio::sync::oneshot;
 
-/// Far more than any limit below, on the busiest machine.
+/// Far more than any limit below, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 struct Served {
@@ -34,7 +34,7 @@ fn served_with(also: impl FnOnce(&mut Options)) -> Served {
     started("5s", also, || ())
 }
 
-/// With something that is done on the thread of the renewals once it has joined.
+/// Runs `on_renewals` on the thread of the renewals once it has joined.
 fn started(ttl: &str, also: impl FnOnce(&mut Options), on_renewals: impl FnOnce() + Send + 'static) -> Served {
     let settings = Settings::from_toml_str(&format!(
         "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"{ttl}\"",
@@ -87,12 +87,12 @@ impl Drop for Served {
 
 fn read(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // What came before a reset counts.
+    // Data received before a reset counts.
     let _ = stream.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sends a byte now and then until the other side has had enough.
+/// Sends a byte from time to time until the other side closes.
 fn drip(stream: &TcpStream, every: Duration) -> JoinHandle<Duration> {
     let mut sending = stream.try_clone().unwrap();
     std::thread::spawn(move || {
@@ -128,7 +128,7 @@ fn a_body_that_comes_byte_by_byte_or_not_at_all_is_refused() {
         let mut stream = served.connect();
         stream.write_all(served.head("Content-Length: 100000\r\n").as_bytes()).unwrap();
         let begun = Instant::now();
-        // Of the other kind nothing comes at all.
+        // Other clients send nothing at all.
         let dripping = (every < PATIENCE).then(|| drip(&stream, every));
         let answer = read(&mut stream);
         assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("application/problem+json"), "{answer}");
@@ -167,7 +167,7 @@ fn who_sends_slowly_takes_no_place_of_those_who_are_brought_to_a_member() {
     let mut slow: Vec<TcpStream> = (0..80).map(|_| asks("POST", "Content-Length: 100\r\n")).collect();
     let late = std::thread::spawn(move || slow.iter_mut().map(read).collect::<Vec<_>>());
     let mut times = 0;
-    // For as long as they are there, and once more.
+    // While they are connected, and once more.
     while !late.is_finished() || times == 0 {
         let answer = read(&mut asks("GET", ""));
         assert!(answer.starts_with("HTTP/1.1 200"), "after {times} times: {answer}");

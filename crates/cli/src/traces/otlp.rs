@@ -92,7 +92,7 @@ fn resource() -> Resource {
     resource.build()
 }
 
-/// Converts span ids to OpenTelemetry's format.
+/// Implements the library's trace hooks with OpenTelemetry's span contexts.
 struct SpanNames;
 
 impl trace::Traces for SpanNames {

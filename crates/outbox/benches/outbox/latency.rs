@@ -1,4 +1,5 @@
-//! From commit to sink: from the writer's return from its commit until the sink has the event. Writers and publisher are in this process.
+//! Latency from commit to sink: from the return of the writer's commit until the sink has the event. Writers and publisher share this
+//! process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,13 +17,13 @@ use crate::ours::Share;
 use crate::stage::Stage;
 use crate::{in_earnest, tell};
 
-/// Writers side by side, each with one event a transaction, while latencies are measured.
+/// The number of concurrent writers, each with one event per transaction, for the latencies.
 const WRITERS: u32 = 16;
-/// And while it is measured what being told costs writers.
+/// The number of writers for measuring the cost of notifications.
 const MANY_WRITERS: u32 = 64;
 const AGGREGATES: u64 = 1_000;
 
-/// Notes when each event came.
+/// Notes when each event arrived.
 #[derive(Clone, Default)]
 struct Stamps(Arc<Mutex<HashMap<String, Instant>>>);
 
@@ -39,7 +40,7 @@ impl Sink for Stamps {
     }
 }
 
-/// An outbox in an empty database of its own.
+/// An outbox in a new, empty database.
 async fn outbox(stage: &Stage, listen: bool) -> (String, PostgresConfig) {
     let url = stage.empty().await.url();
     let config = PostgresConfig::from_url(&url).unwrap().listen(listen);
@@ -47,12 +48,13 @@ async fn outbox(stage: &Stage, listen: bool) -> (String, PostgresConfig) {
     (url, config)
 }
 
-/// One event a transaction, at that pace or as fast as it goes, for so long; answers with each event's id and when its commit had returned.
+/// Writes one event per transaction, at that pace or as fast as possible, for that time. Returns each event's id and when its commit
+/// returned.
 async fn write(url: String, writer: u32, every: Option<Duration>, during: Duration) -> Vec<(String, Instant)> {
     let options: PgConnectOptions = url.parse().unwrap();
     let mut conn = PgConnection::connect_with(&options).await.unwrap();
     let begun = tokio::time::Instant::now();
-    // Not all at the same moment.
+    // Not all writers at the same moment.
     let mut due = begun + every.unwrap_or_default() * writer / WRITERS;
     let mut written = Vec::new();
     while begun.elapsed() < during {
@@ -80,7 +82,8 @@ async fn write_all(url: &str, writers: u32, every: Option<Duration>, during: Dur
     written
 }
 
-/// Writes while a publisher works, waits until all has come, and answers with events a second and the latencies, sorted, in milliseconds.
+/// Writes while a publisher works, and waits until everything has arrived. Returns events per second and the sorted latencies, in
+/// milliseconds.
 async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Duration>, during: Duration) -> (f64, Vec<f64>) {
     let (url, config) = outbox(stage, listen).await;
     let (stamps, shutdown) = (Stamps::default(), CancellationToken::new());
@@ -89,7 +92,7 @@ async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Durati
     share.begin();
     let publisher = OutboxPublisher::builder().store(store).sink(stamps.clone()).sharding(share).build().unwrap();
     let task = tokio::spawn(publisher.run(shutdown.clone()));
-    // It has its slots, and has found nothing for a while.
+    // By then the publisher has its slots, and has been idle for a while.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let begun = Instant::now();
     let written = write_all(&url, writers, every, during).await;
@@ -101,7 +104,7 @@ async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Durati
     shutdown.cancel();
     task.await.unwrap().unwrap();
     let stamps = stamps.0.lock().unwrap();
-    // An event may come before its writer hears that it is committed.
+    // An event may arrive before its writer knows that it is committed.
     let mut latencies: Vec<f64> =
         written.iter().map(|(id, committed)| stamps[id].saturating_duration_since(*committed).as_secs_f64() * 1e3).collect();
     latencies.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! What an outbox in PostgreSQL gives, beside what others do with the same server, in one run: `cargo xtask bench outbox`.
+//! The throughput of an outbox in PostgreSQL, compared with other programs on the same server, in one run: `cargo xtask bench outbox`.
 //!
-//! Everyone begins with a copy of the same full database, right behind a checkpoint, and the server flushes as servers do by default. Rounds go over
-//! all contestants in turn, so that what else the machine does meets each of them. A line of JSON for each run goes into the file of
-//! `SHARDWISE_OUTBOX_FIGURES`. Under `cargo test --benches` everything is a hundred times smaller.
+//! Each contestant begins with a copy of the same full database, right after a checkpoint, and the server flushes by its defaults. Each
+//! round runs all contestants in turn, so that other load on the machine affects all of them. Each run appends a line of JSON to the file
+//! in `SHARDWISE_OUTBOX_FIGURES`. Under `cargo test --benches` everything is a hundred times smaller.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "a benchmark reports by panicking")]
 
 mod latency;
@@ -20,15 +20,16 @@ use self::stage::{Shape, Stage};
 
 /// Rounds over all contestants.
 const ROUNDS: u32 = 3;
-/// Pairs of drains with and without poison in a round. One takes a second and varies by a sixth, and their ratio has to be told to a twentieth.
+/// Pairs of drains with and without poison in a round. A drain takes a second and varies by a sixth, and their ratio must be precise to a
+/// twentieth.
 const PAIRS: u32 = 10;
 
-/// Whether this is a measurement and not a test whether it runs.
+/// Whether this is a measurement, and not a test of the benchmark.
 fn in_earnest() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// One figure: to the terminal, and into the file.
+/// Reports one figure on the terminal and in the file.
 fn tell(figure: &Value) {
     println!("{figure}");
     if let Some(path) = std::env::var_os("SHARDWISE_OUTBOX_FIGURES") {
@@ -97,7 +98,7 @@ fn main() {
     });
 }
 
-/// One publisher with poison and without, each first in every other pair. What counts are the events of the others.
+/// One publisher with poison and without, in alternating order. Only the events of the other aggregates count.
 async fn beside_poison(stage: &Stage, shape: Shape, pair: u32) {
     let mut both = [("poison 1", "poisoned", shape.events - shape.events / ours::POISON_ONE_IN), ("clean 1", "nowhere", shape.events)];
     both.rotate_left(usize::from(pair % 2 == 1));

@@ -1,4 +1,5 @@
-//! Our publisher, one process each, into a sink that takes everything at once, or all but the poison, or into `JetStream`.
+//! Our publisher, one process each, with a sink that accepts everything at once, one that accepts everything except poison, or
+//! `JetStream`.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -17,14 +18,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const SLOTS: u32 = 1_024;
-/// The variable that makes this program a publisher: the address of its database, its number, how many there are, and the sink.
+/// The variable that makes this program a publisher: the address of its database, its number, the number of publishers, and the sink.
 const PUBLISHER: &str = "SHARDWISE_OUTBOX_PUBLISHER";
 
 pub(crate) fn is_publisher() -> bool {
     std::env::var_os(PUBLISHER).is_some()
 }
 
-/// A share of the slots: none before it begins, and then the same for ever.
+/// A share of the slots: none at first, and a constant one after the start.
 #[derive(Clone)]
 pub(crate) struct Share {
     name: InstanceId,
@@ -70,7 +71,7 @@ impl Sharding for Share {
     }
 }
 
-/// Takes everything at once.
+/// Accepts everything at once.
 struct NoSink;
 
 #[async_trait]
@@ -84,10 +85,10 @@ impl Sink for NoSink {
     }
 }
 
-/// One in so many aggregates has nothing but events that nobody can digest.
+/// One in this many aggregates has only events that are always refused.
 pub(crate) const POISON_ONE_IN: u64 = 100;
 
-/// Takes everything at once but the poison, which is refused as by somebody who hopes that it will get better.
+/// Accepts everything at once except poison, which is refused as retryable.
 struct PoisonedSink;
 
 #[async_trait]
@@ -104,8 +105,8 @@ impl Sink for PoisonedSink {
     }
 }
 
-/// The publisher's process: says "ready" once it is registered, gets its slots at a byte on stdin, tells how many are delivered and marked whenever that changes, and ends
-/// when stdin does.
+/// The publisher's process: prints "ready" once it is registered, receives its slots at a byte on stdin, prints the number of delivered
+/// and marked events whenever it changes, and ends when stdin does.
 pub(crate) async fn publisher() {
     let told = std::env::var(PUBLISHER).unwrap();
     let [number, of, sink, url] = told.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
@@ -121,7 +122,7 @@ pub(crate) async fn publisher() {
     let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share.clone()).options(options).build().unwrap();
     let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
     let task = tokio::spawn(publisher.run(shutdown.clone()));
-    // As the others are connected before their clock starts.
+    // Connect before the clock starts, as the other contestants do.
     let mut conn = PgConnection::connect(url).await.unwrap();
     let registered =
         || sqlx::query_scalar::<_, bool>("SELECT EXISTS (SELECT 1 FROM outbox_publisher WHERE publisher = $1)").bind(share.name.as_str());
@@ -165,7 +166,7 @@ async fn start(url: &str, sink: &str, number: u32, of: u32) -> Process {
     Process { child, lines }
 }
 
-/// Seconds from the moment at which that many publishers get their slots to the last event marked.
+/// Seconds from the moment when the publishers receive their slots to the last event marked.
 pub(crate) async fn drain(url: &str, sink: &str, publishers: u32, events: u64) -> f64 {
     let mut processes = Vec::new();
     for number in 0..publishers {

@@ -1,4 +1,4 @@
-//! What the publisher is compared with, on the same server.
+//! The programs that the publisher is compared with, on the same server.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::stage::PAYLOAD;
 
-/// The version that was tried.
+/// The tested version.
 const GRAPHILE_WORKER: &str = "graphile-worker@0.18.0";
 
 async fn connect(url: &str) -> PgConnection {
@@ -20,7 +20,7 @@ async fn connect(url: &str) -> PgConnection {
 
 type Event = (i64, String, String, String, String, Option<String>, Option<Vec<u8>>, Option<String>, i64, i64);
 
-/// The ceiling: one connection that reads rows of our own table in order and marks them, without fence and sequence.
+/// The upper bound: one connection that reads rows of our own table in order and marks them, without fence and sequence.
 pub(crate) async fn ceiling(url: &str, events: u64) -> f64 {
     let mut conn = connect(url).await;
     let begun = Instant::now();
@@ -31,14 +31,14 @@ pub(crate) async fn ceiling(url: &str, events: u64) -> f64 {
         let rows: Vec<Event> = sqlx::query_as(read).bind(position).fetch_all(&mut conn).await.unwrap();
         let positions: Vec<i64> = rows.iter().map(|row| row.0).collect();
         position = *positions.last().unwrap();
-        // A column that is in no index.
+        // The column is in no index.
         sqlx::query("UPDATE outbox SET keyhash = 1 WHERE position = ANY ($1)").bind(&positions).execute(&mut conn).await.unwrap();
         done += positions.len() as u64;
     }
     begun.elapsed().as_secs_f64()
 }
 
-/// Two workers that lock a hundred rows, and take them out in the same transaction, without any order.
+/// Two workers that lock a hundred rows and delete them in the same transaction, without any order.
 pub(crate) async fn skip_locked(url: &str, events: u64) -> f64 {
     let mut conn = connect(url).await;
     let table = format!(
@@ -73,7 +73,7 @@ async fn work(mut conn: PgConnection) -> u64 {
     }
 }
 
-/// Jobs that do nothing, with the local queue and batched completion. Answers what is missing if it cannot run.
+/// Jobs that do nothing, with the local queue and batched completion. The error says what is missing to run it.
 pub(crate) fn graphile_worker(url: &str, jobs: u64) -> Result<f64, String> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(GRAPHILE_WORKER);
     if !folder.join("node_modules/graphile-worker").is_dir() {

@@ -1,11 +1,11 @@
-//! The server, and full databases to begin with.
+//! The server, and full databases to start from.
 
 use std::sync::Arc;
 
 use shardwise_outbox::{PostgresConfig, PostgresStore, Store};
 use shardwise_testkit::{Database, Postgres, PostgresOptions};
 
-/// How many events, and how many of them each aggregate has.
+/// The number of events, and the number per aggregate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) events: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A server as by default, and for each shape a database `full_NAME`.
+    /// A server with default settings, and for each shape a database `full_NAME`.
     pub(crate) async fn new(shapes: &[(&str, Shape)]) -> Self {
         let server = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
         for (name, shape) in shapes {
@@ -28,7 +28,7 @@ impl Stage {
         Self { server }
     }
 
-    /// A fresh copy of a full database, with everything flushed.
+    /// A fresh copy of a full database, flushed to disk.
     pub(crate) async fn copy(&self, name: &str) -> Database {
         self.clear().await;
         let database = self.server.database().await.unwrap();
@@ -42,7 +42,7 @@ impl Stage {
         self.server.database().await.unwrap()
     }
 
-    /// Lets go of what earlier contestants left, so that the disk holds one at a time.
+    /// Deletes the databases of earlier contestants, so that the disk holds one at a time.
     async fn clear(&self) {
         let databases = self.server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'test\\_%'").await.unwrap();
         for name in databases.into_iter().filter_map(|row| row.into_iter().next().flatten()) {
@@ -51,7 +51,7 @@ impl Stage {
         self.each("CHECKPOINT").await;
     }
 
-    /// One statement after the other, each in a transaction of its own.
+    /// Runs each statement in a separate transaction.
     async fn each(&self, sql: &str) {
         for statement in sql.split(';') {
             self.server.execute(statement).await.unwrap();
@@ -62,7 +62,7 @@ impl Stage {
 /// The columns of an event of about 150 bytes; `n` is its number.
 pub(crate) const PAYLOAD: &str = r#"'{"order":' || n || ',"customer":"0b9f8a44-3b1c-4c1e-9b0a-2f6d1f2e7c55","lines":[{"sku":"A-1","amount":2},{"sku":"B-2","amount":1}],"total":1299}'"#;
 
-/// Events by the one plain statement, round robin over the aggregates.
+/// Inserts events with the one plain statement, round robin over the aggregates.
 async fn fill(database: &Database, shape: Shape) {
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
     let aggregates = shape.events / shape.each;

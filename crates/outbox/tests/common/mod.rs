@@ -1,4 +1,4 @@
-//! Shared by the tests: an outbox in a temporary directory, a sharding that does as it is told, and waiting for conditions.
+//! Shared by the tests: an outbox in a temporary directory, a controllable sharding, and waiting for conditions.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::future::Future;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub const SLOTS: u32 = 64;
 
-/// A fresh outbox whose fence has a clock that stands still until it is moved.
+/// A fresh outbox whose fence has a controllable clock.
 pub struct Outbox {
     pub dir: TempDir,
     pub clock: Arc<AtomicU64>,
@@ -116,14 +116,14 @@ pub fn events(id: &str, numbers: impl IntoIterator<Item = u64>) -> Vec<NewEvent>
     numbers.into_iter().map(event).collect()
 }
 
-/// So long that a publisher keeps its slots where the disk is busy for seconds.
+/// Long enough for a publisher to keep its slots even if the disk is busy for seconds.
 pub const TTL: Duration = Duration::from_secs(10);
 
 fn timing(ttl: Duration) -> Timing {
     Timing::new(ttl, None, Duration::from_millis(100)).unwrap()
 }
 
-/// A sharding that does as it is told.
+/// A sharding that the test controls.
 #[derive(Clone)]
 pub struct TestSharding {
     id: InstanceId,
@@ -142,7 +142,7 @@ impl TestSharding {
         }
     }
 
-    /// For tests that wait for its end.
+    /// For tests that wait for the TTL's end.
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.timing = timing(ttl);
         self
@@ -162,7 +162,7 @@ impl TestSharding {
     }
 }
 
-/// `Unsharded` is the state that owns its slots for ever and needs no view.
+/// `Unsharded` is the state that owns its slots without limit and needs no view.
 fn active(slots: SlotSet) -> Ownership {
     Ownership::fixed(ServiceState::Unsharded, slots, Arc::default(), Moment::ZERO)
 }
@@ -208,25 +208,25 @@ impl Running {
         Self { stats, shutdown, task }
     }
 
-    /// A graceful stop.
+    /// Stops it gracefully.
     pub async fn stop(self) {
         self.shutdown.cancel();
         within("the publisher stops", Duration::from_secs(20), self.task).await.unwrap().unwrap();
     }
 
-    /// A crash: everything in memory is gone, and nothing is given back.
+    /// A crash: everything in memory is lost, and nothing is released.
     pub async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;
     }
 }
 
-/// Waits for a future, but not for ever.
+/// Waits for a future with a time limit.
 pub async fn within<T>(what: &str, limit: Duration, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
 }
 
-/// Waits until a condition holds, and says how long it took.
+/// Waits until a condition holds, and returns how long it took.
 pub async fn eventually(what: &str, limit: Duration, mut holds: impl AsyncFnMut() -> bool) -> Duration {
     let begun = Instant::now();
     while !holds().await {
@@ -236,7 +236,7 @@ pub async fn eventually(what: &str, limit: Duration, mut holds: impl AsyncFnMut(
     begun.elapsed()
 }
 
-/// What is logged at the default level, line by line.
+/// The log at the default level, line by line.
 #[derive(Clone, Default)]
 pub struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
 

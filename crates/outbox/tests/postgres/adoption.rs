@@ -1,4 +1,4 @@
-//! What the pages tell other people to run does what they say.
+//! The instructions for other programs in the documentation work.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn an_inbox_sees_each_event_once_in_the_consumers_own_transaction() {
     create_table(&mut one).await.unwrap();
     let mut tx = one.begin().await.unwrap();
     assert!(!seen(&mut tx, "billing", "e-1").await.unwrap());
-    // The same event at the same time: the second one waits, and gets it when the first one gives up.
+    // The same event at the same time: the second transaction waits, and gets the event when the first one rolls back.
     let second = tokio::spawn(async move {
         let mut tx = two.begin().await.unwrap();
         let seen = seen(&mut tx, "billing", "e-1").await.unwrap();
@@ -77,7 +77,7 @@ async fn an_inbox_sees_each_event_once_in_the_consumers_own_transaction() {
     assert_eq!(forget(&mut one, Duration::ZERO, 1).await.unwrap(), 1, "a batch at a time");
 }
 
-/// The statements of the page for Python and Node, with their drivers' placeholders in PostgreSQL's own form.
+/// The page's statements for Python and Node, with their drivers' placeholders converted to PostgreSQL's form.
 #[tokio::test]
 async fn the_statements_for_python_and_node_are_the_one_statement() {
     let page = include_str!("../../inbox.md");
@@ -90,8 +90,8 @@ async fn the_statements_for_python_and_node_are_the_one_statement() {
     assert_eq!(outbox.execute("SELECT 1 FROM outbox_inbox").await.len(), 1);
 }
 
-/// What Debezium's router is told to read is there, under these names and with types that it takes; the slot it needs can be made by its
-/// plugin where the server has logical decoding.
+/// Everything that Debezium's router is configured to read exists, under these names and with accepted types. Its plugin can create the
+/// slot if the server has logical decoding.
 #[tokio::test]
 async fn debeziums_configuration_names_columns_that_are_there() {
     let page = include_str!("../../postgres.md");

@@ -1,5 +1,5 @@
-//! An outbox with a large backlog: what a poll costs does not depend on how much waits, here, elsewhere or behind a blocked head. A hundred thousand rows
-//! in a test run, ten million in `cargo xtask soak outbox-backlog`.
+//! An outbox with a large backlog: the cost of a poll does not depend on pending events here, elsewhere or behind a blocked head. A
+//! hundred thousand rows in a test run, ten million in `cargo xtask soak outbox-backlog`.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::common::Outbox;
 
 const SLOTS: u32 = 1_024;
 const HELD: [u32; 4] = [1, 16, 256, SLOTS];
-/// Events of one reading: a poll's, and those of a reading that follows full ones.
+/// The events of one reading: of a poll, and of a reading that follows full ones.
 const BATCHES: [usize; 2] = [PublisherOptions::POLL_EVENTS, 1_000];
-/// Events of each aggregate.
+/// The events of each aggregate.
 const EACH: u64 = 10;
-/// In a plan a reading may touch so many blocks for each event. An event lies in a block of its own, and an aggregate takes three seeks.
+/// The most blocks that a reading may touch for each event. Each event lies in a different block, and an aggregate takes three seeks.
 const BLOCKS_AN_EVENT: u64 = 10;
 
-/// One after the other, however long each takes.
+/// Runs the statements one after the other, without a time limit.
 async fn run(outbox: &Outbox, statements: impl IntoIterator<Item = String>) {
     let mut conn = outbox.connection().await;
     for sql in statements {
@@ -30,14 +30,14 @@ async fn run(outbox: &Outbox, statements: impl IntoIterator<Item = String>) {
     conn.close().await.unwrap();
 }
 
-/// As publishers have left it: all have their hashes. The writers' trigger would take ten times as long, and is not what this is about.
+/// As publishers leave it: all aggregates have hashes. The writers' trigger, which is not tested here, would take ten times as long.
 async fn fill(outbox: &Outbox, rows: u64) {
     let aggregates = rows / EACH;
     run(outbox, [
         "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence".to_owned(),
         format!("INSERT INTO outbox_aggregate (key, last_seq) SELECT 'order/' || n, {EACH} FROM generate_series(1, {aggregates}) AS n"),
         "INSERT INTO outbox_head (aggregate, hash) SELECT id, hashtextextended(key, 7) FROM outbox_aggregate".to_owned(),
-        // In turn, so that the events of an aggregate lie far apart.
+        // In turn, so that the events of an aggregate are far apart.
         format!(
             "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, aggregate, seq)
              SELECT lpad(n::text, 12, '0'), 'order', (n % {aggregates} + 1)::text, 'OrderPlaced', repeat('x', 100), n % {aggregates} + 1, n / {aggregates} + 1
@@ -45,12 +45,12 @@ async fn fill(outbox: &Outbox, rows: u64) {
         ),
         "ALTER TABLE outbox ENABLE TRIGGER outbox_sequence".to_owned(),
         "VACUUM ANALYZE".to_owned(),
-        // What was written is on disk, as it is with a backlog that has been there for a while.
+        // All data is on disk, as for an old backlog.
         "CHECKPOINT".to_owned(),
     ]).await;
 }
 
-/// One more aggregate, in the first slot, whose head is blocked.
+/// Adds an aggregate in the first slot whose head is blocked.
 async fn hold_back(outbox: &Outbox, rows: u64) {
     run(
         outbox,
@@ -73,7 +73,7 @@ async fn hold_back(outbox: &Outbox, rows: u64) {
     .await;
 }
 
-/// Blocks that a reading of a thousand events touches, as the server says.
+/// The number of blocks that a reading of a thousand events touches, from the server.
 async fn blocks(outbox: &Outbox, me: &PublisherRegistration, from: i64) -> u64 {
     let sql = format!(
         "{}; PREPARE f (text, bigint, bigint, bigint[], bigint[], bigint, bigint, bigint, bigint, bigint) AS {};
@@ -89,10 +89,10 @@ async fn blocks(outbox: &Outbox, me: &PublisherRegistration, from: i64) -> u64 {
     number("hit=") + number(" read=")
 }
 
-/// Polls as a publisher does that goes around the circle, with ever more slots; answers with milliseconds, sorted.
+/// Polls like a publisher that goes around the circle; returns milliseconds, sorted.
 async fn poll(store: &PostgresStore, me: &PublisherRegistration, batch: usize, polls: usize) -> Vec<f64> {
     let (mut after, mut took) = (None, Vec::with_capacity(polls));
-    // The first ones prepare the statement.
+    // The first polls prepare the statement.
     for poll in 0..polls + 5 {
         let request = FetchRequest { after, events_max: batch, bytes_max: 16 << 20, except_slots: vec![], except_aggregates: vec![] };
         let begun = Instant::now();
@@ -120,7 +120,7 @@ async fn measure(outbox: &Outbox, held_back: u64, incarnation: u64, polls: usize
     };
     store.register(&me).await.unwrap();
     for held in HELD {
-        // Each set has the one before in it.
+        // Each set of slots contains the one before.
         store.take(&me, &SlotSet::from_slots(SLOTS, (0..held).map(|n| n * (SLOTS / held)))).await.unwrap();
         let mut most = 0;
         for from in [i64::MIN, -(1 << 40), 1 << 62] {
@@ -147,7 +147,7 @@ async fn measure(outbox: &Outbox, held_back: u64, incarnation: u64, polls: usize
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poll_costs_the_same_however_much_waits() {
     let rows = std::env::var("SHARDWISE_SOAK_ROWS").ok().map(|rows| rows.parse::<u64>().unwrap());
-    // In earnest on a server that flushes, and in a test beside others on theirs.
+    // A soak uses a server that flushes; a test shares its server with others.
     let outbox = match rows {
         Some(_) => Outbox::on(&Postgres::start(PostgresOptions::default().durable()).await.unwrap()).await,
         None => Outbox::new().await,

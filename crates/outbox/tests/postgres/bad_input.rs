@@ -1,4 +1,4 @@
-//! What happens to a database while publishers work on it: they say what is wrong, and nothing is lost or out of order.
+//! Faults of a database while publishers work on it: they report the cause, and nothing is lost or out of order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -17,7 +17,7 @@ use crate::publishing::delivered;
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_mins(3);
-/// Where the next publisher waits for it to end.
+/// Short, because the next publisher waits for it to expire.
 const SHORT_TTL: Duration = Duration::from_secs(2);
 
 async fn start(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
@@ -29,7 +29,7 @@ fn publisher(store: PostgresStore, sink: &ScriptedSink, sharding: TestSharding) 
     Running::start(OutboxPublisher::builder().store(store).sink(sink.clone()).sharding(sharding).options(options))
 }
 
-/// Each event once or more, the first time in the order of its aggregate and without a gap.
+/// Checks that each event arrived at least once, the first time in the order of its aggregate and without a gap.
 fn in_order(arrived: &[Delivery], events: usize) {
     let (mut last, mut seen) = (BTreeMap::new(), HashSet::new());
     for event in arrived.iter().filter(|event| seen.insert(event.id.clone())) {
@@ -43,7 +43,7 @@ fn of_many(numbers: std::ops::RangeInclusive<u64>) -> Vec<shardwise_outbox::NewE
     (0..20).flat_map(|aggregate| events(&aggregate.to_string(), numbers.clone())).collect()
 }
 
-/// Somebody deletes pending rows by hand: what is left of an aggregate comes in its order, and one that has nothing left waits for nothing.
+/// Pending rows are deleted by hand: the rest of an aggregate arrives in order, and an empty aggregate blocks nothing.
 #[tokio::test]
 async fn rows_deleted_by_hand_leave_holes_that_nobody_waits_for() {
     let outbox = Outbox::new().await;
@@ -67,7 +67,7 @@ async fn nothing_pending(outbox: &Outbox) {
     eventually("nothing is pending", LIMIT, async || outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.is_empty()).await;
 }
 
-/// A publisher at work meets `harm`: it ends with an error of that kind and these words. After `mend` the next one delivers everything.
+/// A publisher at work meets `harm` and ends with an error of that kind and these words. After `mend` the next one delivers everything.
 async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &str) {
     let outbox = Outbox::new().await;
     let role = format!("pub_{}", outbox.database.name());
@@ -90,7 +90,7 @@ async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &st
     }
     outbox.execute(&mend).await;
     outbox.insert(of_many(4..=5)).await;
-    // What it held is free after its TTL.
+    // Its slots become free after its TTL.
     let (mut arrived, rest) = (sink.arrived(), delivered(&outbox).await);
     arrived.extend(rest);
     in_order(&arrived, 100);
@@ -98,7 +98,7 @@ async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &st
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_gone() {
-    // As good as dropped, to everybody but the test.
+    // Renamed, so that the test can restore it; for everyone else it is dropped.
     let words = ["its tables are not what this version expects", "outbox_head", "run `shardwise outbox init`"];
     ends_and_goes_on(
         "ALTER TABLE outbox_head RENAME TO elsewhere",
@@ -121,7 +121,7 @@ async fn the_publishers_tables_dropped_and_made_again_lose_no_event() {
     outbox.execute("DROP TABLE outbox_slot").await;
     let error = within("it ends", LIMIT, running.task).await.unwrap().unwrap_err();
     assert!(error.kind() == ErrorKind::Schema && error.to_string().contains("outbox_slot"), "{error}");
-    // The statement out of the migration; epochs begin anew, and so must the number of slots.
+    // The statement from the migration; epochs begin again, and so must the number of slots.
     let up = postgres::MIGRATIONS[0].up;
     let table = &up[up.find("CREATE TABLE outbox_slot").unwrap()..];
     outbox.execute(&table[..table.find("-- The fence's clock").unwrap()]).await;
@@ -138,7 +138,7 @@ async fn a_right_that_is_taken_away() {
     ends_and_goes_on("REVOKE ALL ON outbox_head FROM <role>", ErrorKind::Denied, &words, "GRANT ALL ON outbox_head TO <role>").await;
 }
 
-/// Schema 1 with events in it, delivered and not; and the way there and back.
+/// Schema 1 with delivered and pending events: upgrade, downgrade, and upgrade again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_schema_with_rows_pending() {
     let server = Postgres::shared().await.unwrap();
@@ -173,7 +173,7 @@ async fn an_older_schema_with_rows_pending() {
     in_order(&arrived, 80);
 }
 
-/// The database's clock jumps by an hour and back while a publisher works, events fail and wait for their retry.
+/// The database's clock jumps by an hour and back while a publisher works, and events fail and wait for their retry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_by_an_hour_at_work() {
     let outbox = Outbox::new().await;
@@ -200,7 +200,7 @@ async fn a_clock_that_jumps_by_an_hour_at_work() {
     in_order(&sink.arrived(), 100);
 }
 
-/// All publishers stop, the number of slots changes, and they start again; writers go on.
+/// All publishers stop, the number of slots changes, and they start again, while writers continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_number_of_slots_with_rows_pending() {
     let outbox = Outbox::new().await;
@@ -211,7 +211,7 @@ async fn another_number_of_slots_with_rows_pending() {
     let early = start(&outbox, &sink, TestSharding::of("early", SlotSet::full(16))).await;
     let error = within("it is refused", LIMIT, early.task).await.unwrap().unwrap_err();
     assert!(error.kind() == ErrorKind::OtherSlots && error.to_string().contains("use 64 slots (one is alive), this one has 16"), "{error}");
-    // Killed, so that it leaves whatever it had in its hands.
+    // Killed, so that events in flight remain unmarked.
     running.crash().await;
     outbox.insert(of_many(3..=4)).await;
     eventually("a publisher with another number comes in after the TTL", LIMIT, async || {
@@ -226,7 +226,7 @@ async fn another_number_of_slots_with_rows_pending() {
     in_order(&sink.arrived(), 80);
 }
 
-/// Whether the condition came to hold before the publisher ended.
+/// Whether the condition held before the publisher ended.
 async fn eventually_or(mut holds: impl AsyncFnMut() -> bool, running: &Running) -> bool {
     let begun = std::time::Instant::now();
     while begun.elapsed() < LIMIT {
@@ -241,8 +241,8 @@ async fn eventually_or(mut holds: impl AsyncFnMut() -> bool, running: &Running) 
     false
 }
 
-/// A standby takes over while batches are on their way: the connections break, and the address leads to the other server. What was
-/// committed is on both, and what was not is sent again.
+/// A standby takes over while batches are in flight: the connections break, and the address leads to the other server. Committed changes
+/// are on both servers, and everything else is sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_in_the_middle_of_a_batch() {
     let primary = Postgres::start(PostgresOptions::default()).await.unwrap();
@@ -261,7 +261,7 @@ async fn a_failover_in_the_middle_of_a_batch() {
     eventually("it is at work", LIMIT, async || !sink.arrived().is_empty()).await;
     primary.kill().unwrap();
     proxy.lead_to(standby.socket_addr());
-    // Until it is promoted the other one only reads: an error that passes.
+    // Until it is promoted, the other server is read-only: a temporary error.
     standby.execute("SELECT pg_promote()").await.unwrap();
     let after = Outbox::of(&outbox.database.on(&standby));
     after.insert(of_many(6..=8)).await;
@@ -272,7 +272,7 @@ async fn a_failover_in_the_middle_of_a_batch() {
 
 fn to_the_servers_user(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    // As root the server is run by nobody, and its key has to be that user's.
+    // As root, the server runs as the user `nobody`, which must own the key.
     let _ = chown(path, Some(65_534), Some(65_534));
 }
 
@@ -284,7 +284,7 @@ async fn a_login_with_password_over_tls() {
     let place = |name: &str| folder.path().join(name);
     std::fs::copy(identity.certificate(), place("server.pem")).unwrap();
     std::fs::copy(identity.key(), place("server.key")).unwrap();
-    // The test's own way in, and one for the role that needs TLS and a password.
+    // One rule for the test itself, and one for the role that requires TLS and a password.
     let rules = "host all postgres 127.0.0.1/32 trust\nhostssl all app 127.0.0.1/32 scram-sha-256\n";
     std::fs::write(place("hba"), rules).unwrap();
     for name in ["server.pem", "server.key", "hba"] {
@@ -308,7 +308,7 @@ async fn a_login_with_password_over_tls() {
     outbox.insert(events("a", 1..=1)).await;
     assert_eq!(store.status().await.unwrap().pending, 1);
     store.close().await;
-    // Private keys whose line breaks were lost, in their own file and beside a certificate.
+    // Private keys that lost their line breaks, in a separate file and next to a certificate.
     let client = authority.client("worker").unwrap();
     let whole = std::fs::read_to_string(client.key()).unwrap();
     let secret = &whole.lines().nth(1).unwrap()[..40];

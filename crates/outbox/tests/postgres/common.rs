@@ -1,4 +1,4 @@
-//! Databases of a test's own, and waiting for what is seen in them.
+//! Databases for each test, and waiting for conditions in them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use shardwise_testkit::{Database, Postgres};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
-/// A fresh outbox in a database of its own, or in a schema of its own of a database that several share.
+/// A fresh outbox in a new database, or in a new schema of a shared database.
 pub(crate) struct Outbox {
     pub(crate) database: Database,
     schema: Option<String>,
@@ -29,12 +29,12 @@ impl Outbox {
         outbox
     }
 
-    /// What is, or will be, in this database.
+    /// The outbox that is, or will be, in this database.
     pub(crate) fn of(database: &Database) -> Self {
         Self { database: database.clone(), schema: None }
     }
 
-    /// In a schema of its own, with a clock that only `advance` moves.
+    /// In a new schema, with a clock that only `advance` moves.
     pub(crate) async fn stopped(database: &Database) -> Self {
         static SCHEMAS: AtomicU32 = AtomicU32::new(1);
         let schema = format!("schema_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
@@ -64,7 +64,7 @@ impl Outbox {
         self.url().parse::<PgConnectOptions>().unwrap().connect().await.unwrap()
     }
 
-    /// Runs statements with all rights; gives back rows as text.
+    /// Runs statements with all rights; returns rows as text.
     pub(crate) async fn execute(&self, sql: &str) -> Vec<Vec<Option<String>>> {
         let path = self.schema.as_ref().map_or_else(String::new, |schema| format!("SET search_path = {schema}; "));
         self.database.execute(&(path + sql)).await.unwrap()

@@ -1,4 +1,4 @@
-//! What calls cost: by their plans, and by what the server counts.
+//! The cost of calls, by their plans and by the server's counters.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use sqlx::Connection;
 use crate::common::{Outbox, insert};
 use crate::shared::{events, eventually};
 
-/// The plan must stay one of seeks, whatever statistics say.
+/// The plan must consist of seeks, whatever statistics say.
 #[tokio::test]
 async fn a_fetch_seeks_and_never_scans() {
     let outbox = Outbox::new().await;
@@ -32,7 +32,7 @@ async fn a_fetch_seeks_and_never_scans() {
         let apart = format!("{}; PREPARE l (bigint[]) AS {}; EXPLAIN EXECUTE l ('{{1,2}}')", postgres::SESSION, postgres::LARGE);
         let apart: Vec<String> = outbox.execute(&apart).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
         assert!(apart[0].contains("Index Scan using outbox_pkey"), "{apart:#?}");
-        // The slots that are held come in order from either index: of so few rows the server may take what it likes.
+        // The held slots come in order from either index: with so few rows the server may use either.
         let expected = [
             ("outbox_slot_", 2),
             ("outbox_head_ready ", 1),
@@ -51,7 +51,7 @@ async fn a_fetch_seeks_and_never_scans() {
     }
 }
 
-/// A server that has no statistics of the slots' table yet compared each slot with each outcome: a quarter of a second for a thousand of both.
+/// A server without statistics of the slots' table compared each slot with each outcome: a quarter of a second for a thousand of both.
 #[tokio::test]
 async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     let outbox = Outbox::new().await;
@@ -60,7 +60,7 @@ async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     let slots = "INSERT INTO outbox_slot (slot, epoch, incarnation, hash_from, hash_to)
         SELECT n, 1, 'me', n, n FROM generate_series(0, 1023) AS n";
     outbox.execute(slots).await;
-    // Parameters of EXECUTE are no subqueries.
+    // Parameters of EXECUTE cannot be subqueries.
     let array = |numbers: &mut dyn Iterator<Item = String>| format!("'{{{}}}'", numbers.collect::<Vec<_>>().join(","));
     let heads = outbox.execute("SELECT aggregate FROM outbox_head").await;
     let ids = array(&mut heads.into_iter().filter_map(|row| row.into_iter().next().flatten()));
@@ -89,7 +89,8 @@ async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     }
 }
 
-/// Rows of other slots, rows behind a blocked head, and heads that wait for a retry must not be looked at: the server says how many blocks it touched.
+/// Rows of other slots, rows behind a blocked head, and heads that wait for a retry must not be visited: the server counts the blocks it
+/// touched.
 #[tokio::test]
 async fn what_waits_elsewhere_costs_a_fetch_nothing() {
     let outbox = Outbox::new().await;
@@ -134,7 +135,7 @@ async fn what_waits_elsewhere_costs_a_fetch_nothing() {
     assert!(waiting <= before * 2, "{before} blocks before, {waiting} with 20,000 heads more that wait for a retry");
 }
 
-/// Each slot that is held costs a seek, so that one call looks at 1,024 of them, and the next call at the next ones.
+/// Each held slot costs a seek, so one call visits 1,024 of them, and the next call the following ones.
 #[tokio::test]
 async fn more_slots_than_a_thousand_are_visited_in_turns() {
     const SLOTS: u32 = 16_384;
@@ -159,7 +160,7 @@ async fn more_slots_than_a_thousand_are_visited_in_turns() {
     assert_eq!(turns, [vec![0; 15], vec![1]].concat(), "the event is in the last slot");
 }
 
-/// Each slot costs a seek, and many slots many statements: whoever has nothing to do asks once.
+/// Each slot costs a seek, and many slots need many statements, so a publisher without work sends one statement only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     const SLOTS: u32 = 16_384;
@@ -168,7 +169,7 @@ async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
     store.take(&me, &SlotSet::full(SLOTS)).await.unwrap();
-    // All the way around, as a publisher goes.
+    // All the way around, as a publisher does.
     let poll = async || {
         let (begun, mut after, mut calls, mut found) = (std::time::Instant::now(), None, 0, 0);
         loop {
@@ -192,7 +193,7 @@ async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     let (calls, found, took) = poll().await;
     eprintln!("the same with one event in the last slot: {calls} calls, {:.1} ms", took.as_secs_f64() * 1e3);
     assert_eq!((calls, found), (16, 1));
-    // A head whose retry is due is something, and one that waits for its time is not.
+    // A head whose retry is due counts, and one that still waits does not.
     for (retry, something) in
         [("now() + interval '5 minutes'", false), ("now() - interval '1 second'", true), ("now() + interval '1 day'", true)]
     {
@@ -202,7 +203,8 @@ async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     }
 }
 
-/// It holds the row of the aggregate's slot: the slot's publisher waits for it. So many at most is allowed: `SHARDWISE_SOAK_ROWS=10000`.
+/// The call holds the row of the aggregate's slot, and the slot's publisher waits for it. `SHARDWISE_SOAK_ROWS=10000` tests the allowed
+/// maximum.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sending_many_events_of_an_aggregate_again_takes() {
     let count: u64 = std::env::var("SHARDWISE_SOAK_ROWS").map_or(2_000, |rows| rows.parse().unwrap());
@@ -218,7 +220,7 @@ async fn sending_many_events_of_an_aggregate_again_takes() {
     assert_eq!((resent.events, resent.from), (count, count + 1));
 }
 
-/// A busy aggregate must not fill the indexes with its past.
+/// A busy aggregate must not fill the indexes with old entries.
 #[tokio::test]
 async fn events_of_an_aggregate_that_waits_touch_no_index_of_its_rows() {
     let outbox = Outbox::new().await;

@@ -1,4 +1,4 @@
-//! What crosses: an operator and another operator, publishers and a writer with many aggregates, publishers and a missing right.
+//! Conflicts: between operators, between publishers and a writer with many aggregates, and between publishers and a missing right.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::common::{Outbox, insert};
 use crate::shared::{Running, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Something in this database waits for a lock.
+/// A session of this database waits for a lock.
 const WAITS: &str = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
     WHERE d.datname = current_database() AND NOT l.granted AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = d.datname)";
 
-/// Aggregates whose row a long transaction has stay listed, although they have nothing to send: more of them than a reading takes.
+/// Aggregates whose rows a long transaction holds stay listed, although they have nothing to send: more of them than a reading fetches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_aggregates_in_a_writers_hands_hide_nobody() {
     let outbox = Outbox::new().await;
@@ -40,8 +40,9 @@ async fn many_aggregates_in_a_writers_hands_hide_nobody() {
     running.stop().await;
 }
 
-/// A mark that waits for somebody who then comes to a row of the mark's own. PostgreSQL makes it wait for a writer now and then, whatever SKIP LOCKED says;
-/// here it is a head that is held. Left to the server, the other one would be stopped: it looks for deadlocks first.
+/// A mark waits for a transaction that then needs a row of the mark. PostgreSQL sometimes makes a mark wait for a writer, whatever SKIP
+/// LOCKED says; here the head's row is locked instead. If the mark did not give way, the server would stop the other transaction, which
+/// looks for deadlocks first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
     let outbox = Outbox::new().await;
@@ -57,7 +58,7 @@ async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
     let held = "SELECT 1 FROM outbox_head WHERE aggregate = (SELECT id FROM outbox_aggregate WHERE key = 'order/a') FOR UPDATE";
     sqlx::query(held).fetch_one(&mut *writer).await.unwrap();
     let mark = tokio::spawn(async move {
-        // As often as the publisher, which tries again.
+        // Repeated, as the publisher does.
         within("the mark", LIMIT, async { while store.record(&me, &outcomes, false).await.is_err() {} }).await;
         store
     });
@@ -68,7 +69,7 @@ async fn a_mark_gives_way_before_a_writer_is_stopped_for_a_deadlock() {
     assert_eq!(status.pending, 1, "the writer's event is there, and the others are marked");
 }
 
-/// An outbox of two events of one aggregate, whose publisher holds all slots and has read them.
+/// An outbox with two events of one aggregate, whose publisher holds all slots and has read them.
 async fn two_events_read(outbox: &Outbox) -> (PostgresStore, PublisherRegistration, EventRun) {
     outbox.insert(events("a", 1..=2)).await;
     let (store, me) = holder(outbox).await;
@@ -76,7 +77,7 @@ async fn two_events_read(outbox: &Outbox) -> (PostgresStore, PublisherRegistrati
     (store, me, run)
 }
 
-/// A publisher that holds all slots, and knows the slot of each aggregate.
+/// A publisher that holds all slots and has hashed all aggregates.
 async fn holder(outbox: &Outbox) -> (PostgresStore, PublisherRegistration) {
     let store = outbox.store().await;
     let me = PublisherRegistration { publisher: "w".into(), incarnation: shardwise::Incarnation::new(1), ttl: LIMIT, slots: 8 };
@@ -90,7 +91,7 @@ const fn all() -> FetchRequest {
     FetchRequest { after: None, events_max: 10, bytes_max: 1 << 20, except_slots: vec![], except_aggregates: vec![] }
 }
 
-/// `discard` waits for the aggregate's row, and meanwhile the event is sent again.
+/// `discard` waits for the aggregate's row, and meanwhile the event is replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
     let outbox = Outbox::new().await;
@@ -106,7 +107,7 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
         async move { store.discard("a-1", &by).await }
     });
     eventually("the discard waits", LIMIT, async || !outbox.execute(WAITS).await.is_empty()).await;
-    // What `replay` does.
+    // The statement of `replay`.
     let replay = "WITH gone AS (DELETE FROM outbox WHERE id = 'a-1' AND parked_at IS NOT NULL RETURNING *)
         INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at, replayed)
         SELECT id, aggregatetype, aggregateid, type, payload, created_at, seq FROM gone";
@@ -116,7 +117,7 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
     assert_eq!(outbox.execute("SELECT seq FROM outbox WHERE id = 'a-1'").await, [[Some("3".to_owned())]]);
 }
 
-/// Another one takes the slot while a mark of it is on its way: it waits for the slot's row, and then sees whose that is now.
+/// Another publisher takes the slot while a mark waits for the slot's row; the mark then sees the new holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_that_waited_for_another_taker_is_fenced() {
     let outbox = Outbox::new().await;

@@ -1,4 +1,4 @@
-//! Text that is no UTF-8, and NUL: what the database refuses, what goes another way, and what is delivered byte for byte.
+//! Text that is not UTF-8, and NUL: what the database refuses, what has to be sent as bytes, and what is delivered byte for byte.
 
 use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::{ErrorKind, NewEvent, Payload, Store, postgres};
@@ -8,7 +8,7 @@ use crate::common::Outbox;
 use crate::publishing::delivered;
 use crate::shared::events;
 
-/// The server refuses them in every column that is text, and in any spelling; nothing of the transaction stays, and no number is used up.
+/// The server refuses them in every text column and in any spelling; nothing of the transaction remains, and no number is used up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
     let outbox = Outbox::new().await;
@@ -17,7 +17,7 @@ async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
     for (value, told) in [
         (r"E'a\xff'", "invalid byte sequence for encoding \"UTF8\": 0xff"),
         (r"E'a\xc3'", "invalid byte sequence for encoding \"UTF8\""),
-        // A surrogate on its own, and more bytes than a character needs.
+        // A lone surrogate, and an overlong encoding.
         (r"E'a\xed\xa0\x80'", "invalid byte sequence for encoding \"UTF8\": 0xed 0xa0 0x80"),
         (r"E'a\xc0\xaf'", "invalid byte sequence for encoding \"UTF8\": 0xc0 0xaf"),
         (r"E'a\x00b'", "invalid byte sequence for encoding \"UTF8\": 0x00"),
@@ -39,7 +39,7 @@ async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
     assert_eq!(sequences, [1, 2]);
 }
 
-/// A savepoint saves the rest of the transaction, and the same bytes go as bytes.
+/// A savepoint saves the rest of the transaction, and the same data is accepted as bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_claim_to_be_text_are_refused_and_those_beside_them_are_not() {
     let outbox = Outbox::new().await;
@@ -57,7 +57,7 @@ async fn bytes_that_claim_to_be_text_are_refused_and_those_beside_them_are_not()
     assert_eq!(arrived, [(1, "before".into()), (2, Payload::Binary(vec![b'{', 0xff, b'}']))]);
 }
 
-/// With the crate's own writer nothing reaches the server that it would refuse: the transaction goes on.
+/// The crate's own writer sends nothing that the server would refuse, so the transaction remains usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nul_is_refused_before_the_server_sees_it_and_spelled_out_in_json_it_is_delivered() {
     let outbox = Outbox::new().await;
@@ -75,7 +75,7 @@ async fn nul_is_refused_before_the_server_sees_it_and_spelled_out_in_json_it_is_
         assert!(error.kind() == ErrorKind::Event && error.to_string().contains("NUL character"), "{error}");
     }
     let json = r#"{"a":"\u0000","b":"\ud800"}"#;
-    // Headers are JSON, in which NUL is spelled out.
+    // Headers are JSON, in which NUL is escaped.
     postgres::enqueue(&mut tx, NewEvent::new("order", "1", "t", json).with_header("tenant", "a\0b")).await.unwrap();
     postgres::enqueue(&mut tx, NewEvent { payload: Payload::Binary(b"a\0b".into()), ..plain() }).await.unwrap();
     tx.commit().await.unwrap();
@@ -86,7 +86,7 @@ async fn nul_is_refused_before_the_server_sees_it_and_spelled_out_in_json_it_is_
     assert_eq!(arrived[0].headers.as_deref(), Some(r#"{"tenant":"a\u0000b"}"#));
 }
 
-/// A database in which anything counts as text would hand bytes to publishers that are none.
+/// A database that accepts anything as text would pass invalid bytes to publishers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_of_another_encoding_is_refused_before_anything_is_made() {
     let server = shardwise_testkit::Postgres::shared().await.unwrap();

@@ -1,4 +1,4 @@
-//! A standby takes over: one that has everything stops nobody, and one that lagged is noticed.
+//! Failover to a standby: a complete standby stops no publisher, and a lagging one is detected.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::shared::{Running, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// A server with a standby, each behind a proxy: the one that clients use, and the one by which the standby follows.
+/// A server with a standby, each behind a proxy: one for the clients, one for replication.
 struct Pair {
     primary: std::sync::Arc<Postgres>,
     standby: std::sync::Arc<Postgres>,
@@ -43,20 +43,20 @@ impl Pair {
         PostgresStore::open(PostgresConfig::from_url(&self.url()).unwrap()).await.unwrap()
     }
 
-    /// Waits until the standby has all that the primary has.
+    /// Waits until the standby has everything that the primary has.
     async fn caught_up(&self) {
         let written = self.primary.execute("SELECT pg_current_wal_insert_lsn()").await.unwrap();
         let there = format!("SELECT 1 WHERE pg_last_wal_replay_lsn() >= '{}'", written[0][0].as_ref().unwrap());
         eventually("the standby has everything", LIMIT, async || !self.standby.execute(&there).await.unwrap_or_default().is_empty()).await;
     }
 
-    /// From here on the standby hears nothing.
+    /// From here on the standby receives nothing.
     async fn lags(&self) {
         self.caught_up().await;
         self.replication.cut_both();
     }
 
-    /// The primary is gone, and clients are led to the other one.
+    /// Stops the primary and redirects clients to the standby.
     async fn fails_over(&self) -> Outbox {
         self.primary.kill().unwrap();
         self.replication.refuse().await.unwrap();
@@ -89,7 +89,7 @@ fn marked(runs: &[EventRun]) -> Vec<Outcome> {
     runs.iter().map(outcome).collect()
 }
 
-/// Tries until the server answers.
+/// Retries until the server answers.
 async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise_outbox::Result<TouchReply> {
     let begun = std::time::Instant::now();
     loop {
@@ -100,7 +100,7 @@ async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise
     }
 }
 
-/// What a lagging standby lacks, each kind alone, and what is said.
+/// Each kind of data that a lagging standby can lack, separately, with its message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
     for (lacks, said) in [
@@ -171,7 +171,7 @@ fn publisher(store: PostgresStore, sink: &ScriptedSink, name: &str) -> Running {
     Running::start(OutboxPublisher::builder().store(store).sink(sink.clone()).sharding(TestSharding::full(name)).options(options))
 }
 
-/// Where the publisher was at work all the time: the standby follows without being waited for, and has everything when the primary goes.
+/// The publisher works all the time: the standby follows asynchronously, and has everything when the primary stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lossless_switchover_stops_no_publisher() {
     for options in [PostgresOptions::default().oldest(), PostgresOptions::default()] {
@@ -180,7 +180,7 @@ async fn a_lossless_switchover_stops_no_publisher() {
         let running = publisher(pair.open().await, &sink, "one");
         pair.outbox.insert((0..20).flat_map(|n| events(&n.to_string(), 1..=10)).collect()).await;
         eventually("everything arrives", LIMIT, async || sink.arrived().len() >= 200).await;
-        // As in a switchover in good order: nobody reaches the old one any more, and the new one gets what is left.
+        // As in a planned switchover: no client reaches the old server any more, and the new one receives the rest.
         pair.clients.cut_both();
         pair.caught_up().await;
         let after = pair.fails_over().await;
@@ -194,7 +194,7 @@ async fn a_lossless_switchover_stops_no_publisher() {
     }
 }
 
-/// What a consumer keeps in order to drop the past.
+/// The numbers that a consumer keeps to drop older events.
 fn highest(arrived: &[Delivery]) -> (u64, u64) {
     let most = |of: fn(&Delivery) -> u64| arrived.iter().map(of).max().unwrap_or(0);
     (most(|event| event.epoch), most(|event| event.sequence))
@@ -228,7 +228,7 @@ async fn a_publisher_stops_where_commits_were_lost_and_goes_on_above_what_consum
     assert!(ids.iter().all(|event| event.epoch > epoch && event.sequence > sequence), "{ids:?} after {epoch} and {sequence}");
 }
 
-/// Both kinds of aggregates: with something to send, and without; and twice.
+/// Both kinds of aggregates, with and without pending events; done twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_keeps_its_numbers_when_others_are_lifted() {
     let outbox = Outbox::new().await;

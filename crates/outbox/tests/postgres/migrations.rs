@@ -1,4 +1,4 @@
-//! Outboxes of before: what was made with an earlier file goes on with everything in it.
+//! Outboxes of earlier versions: one created with an earlier file continues with all its data.
 
 use shardwise_outbox::exercise::StoreHarness as _;
 use shardwise_outbox::{PostgresStore, postgres};
@@ -8,7 +8,7 @@ use crate::common::Outbox;
 use crate::publishing::delivered;
 use crate::shared::events;
 
-/// What `0001` had in it for a while, and `0002` has now.
+/// A part that `0001` contained for a while, and that `0002` contains now.
 const FOR_A_WHILE: &str = "ALTER TABLE outbox_meta ADD COLUMN notify boolean NOT NULL DEFAULT false;
     ALTER TABLE outbox_head DROP COLUMN ready;
     ALTER TABLE outbox_head ADD COLUMN ready boolean GENERATED ALWAYS AS (listed AND blocked_at IS NULL AND retry_at IS NULL) STORED,
@@ -16,7 +16,7 @@ const FOR_A_WHILE: &str = "ALTER TABLE outbox_meta ADD COLUMN notify boolean NOT
     CREATE INDEX outbox_head_ready ON outbox_head (hash, aggregate) WHERE ready;
     CREATE INDEX outbox_head_waiting ON outbox_head (retry_at) WHERE waiting;";
 
-/// Runs a file as another tool does.
+/// Runs a file as another migration tool does.
 async fn run(outbox: &Outbox, sql: &str) {
     outbox.execute(&format!("BEGIN; {sql}; COMMIT")).await;
 }
@@ -37,7 +37,7 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
         arrived.sort();
         let all = [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2), ("c", 1)].map(|(id, sequence)| (id.to_owned(), sequence));
         assert_eq!(arrived, all, "{also}");
-        // And the way back to schema 1, where writers go on, and forward again.
+        // Back to schema 1, where writers continue, and forward again.
         for migration in postgres::MIGRATIONS[1..].iter().rev() {
             run(&outbox, migration.down).await;
         }
@@ -47,7 +47,7 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
     }
 }
 
-/// One role owns the outbox, and an administrator brings it up to date.
+/// One role owns the outbox, and an administrator upgrades it.
 #[tokio::test]
 async fn what_schema_2_adds_belongs_to_the_owner_of_the_outbox() {
     let outbox = Outbox::of(&Postgres::shared().await.unwrap().database().await.unwrap());

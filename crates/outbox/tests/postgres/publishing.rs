@@ -1,4 +1,4 @@
-//! Publishers beside writers: nothing is lost, the order is that of the commits, and nobody waits for a transaction that stays open.
+//! Publishers beside writers: nothing is lost, the order is that of the commits, and an open transaction delays no other.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding)
     Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(sharding).options(options))
 }
 
-/// Delivers what is pending; answers what arrived.
+/// Delivers the pending events; returns those that arrived.
 pub(crate) async fn delivered(outbox: &Outbox) -> Vec<Delivery> {
     let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
     let running = publisher(outbox, &sink, TestSharding::full("one")).await;
@@ -31,7 +31,7 @@ pub(crate) async fn delivered(outbox: &Outbox) -> Vec<Delivery> {
     sink.arrived()
 }
 
-/// Two transactions stay open: a writer's in the middle of an aggregate that has something to deliver, and an old snapshot's.
+/// Two transactions stay open: a writer's, in an aggregate that has events to deliver, and one with an old snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_stays_open_delays_nobody() {
     let outbox = Outbox::new().await;
@@ -51,7 +51,7 @@ async fn a_transaction_that_stays_open_delays_nobody() {
     eventually("and what comes later", LIMIT, async || sink.arrived().len() == 6 && pending().await == 0).await;
     assert_eq!(running.stats.snapshot().fenced, 0);
     open.rollback().await.unwrap();
-    // The aggregate could not be struck off while the writer had it. Nothing came of that; it goes all the same.
+    // The aggregate could not be removed from the list while the writer held its row. After the rollback it is removed.
     let listed = "SELECT 1 FROM outbox_head WHERE listed";
     eventually("it is struck off", LIMIT, async || outbox.execute(listed).await.is_empty()).await;
     outbox.insert(events("held", 3..=3)).await;
@@ -60,13 +60,13 @@ async fn a_transaction_that_stays_open_delays_nobody() {
     running.stop().await;
 }
 
-/// How long a transaction stays open, and how soon what others commit meanwhile is delivered: sooner than any call gives up waiting for a lock (5 s).
+/// How long a transaction stays open. Other commits must meanwhile be delivered faster than any call's lock timeout (5 s).
 const OPEN_FOR: Duration = Duration::from_mins(1);
 const IN_TIME: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_open_for_a_minute_delays_no_event_of_others() {
-    // A server of its own: nothing that dies meanwhile can be vacuumed, in other databases of the server either.
+    // A separate server, because dead rows in its other databases cannot be vacuumed meanwhile either.
     let outbox = Outbox::on(&Postgres::start(PostgresOptions::default()).await.unwrap()).await;
     let (mut writer, store, sink) = (outbox.connection().await, outbox.store().await, ScriptedSink::accepting());
     let running = publisher(&outbox, &sink, TestSharding::full("one")).await;
@@ -92,8 +92,8 @@ const WRITERS: u64 = 64;
 const TRANSACTIONS: u64 = 12;
 const AGGREGATES: u64 = 24;
 
-/// One transaction: events of up to three aggregates in sorted order, a pause, and now and then a change of mind. Beside each event a
-/// number is counted up in the same transaction, behind the insert: it tells the order of the commits without asking the outbox.
+/// One transaction: events of up to three aggregates in sorted order, a pause, and sometimes a rollback. With each event a counter is
+/// increased in the same transaction, after the insert; it shows the order of the commits without the outbox.
 async fn write(conn: &mut PgConnection, chance: &mut StdRng) -> u64 {
     let mut aggregates: Vec<u64> = (0..chance.random_range(1..=3)).map(|_| chance.random_range(0..AGGREGATES)).collect();
     aggregates.sort_by_key(|aggregate| format!("order/{aggregate}"));
@@ -180,7 +180,7 @@ async fn nothing_is_lost_and_the_order_is_that_of_the_commits() {
     }
 }
 
-/// The server goes away in the middle and comes back; connections of publishers are broken one by one as well.
+/// The server restarts in the middle, and single connections of publishers are broken as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_restarts_in_the_middle_loses_nothing() {
     let server = shardwise_testkit::Postgres::start(shardwise_testkit::PostgresOptions::default()).await.unwrap();

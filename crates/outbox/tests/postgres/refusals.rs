@@ -1,4 +1,4 @@
-//! What writers and operators are told.
+//! The errors for writers and operators.
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness;
@@ -109,7 +109,7 @@ async fn a_schema_of_ones_own_works_and_the_way_back_leaves_nothing() {
     outbox.execute("CREATE SCHEMA app").await;
     let config = PostgresConfig::from_url(&format!("{}?options[search_path]=app", outbox.database.url())).unwrap();
     let store = PostgresStore::init(config).await.unwrap();
-    // The writer's search_path does not lead there.
+    // The writer's search_path does not include it.
     outbox.execute("INSERT INTO app.outbox (aggregatetype, aggregateid, type) VALUES ('a', '1', 't')").await;
     assert_eq!(store.status().await.unwrap().pending, 1);
     assert_eq!(outbox.store().await.status().await.unwrap().pending, 0);
@@ -126,7 +126,7 @@ async fn a_schema_of_ones_own_works_and_the_way_back_leaves_nothing() {
     assert!(one.is_ok() && two.is_ok(), "two processes at once: {one:?} {two:?}");
 }
 
-/// The files alone, as another tool runs them.
+/// The files alone, as another migration tool runs them.
 #[tokio::test]
 async fn the_files_know_when_they_are_not_in_a_transaction() {
     let outbox = Outbox::new().await;
@@ -144,7 +144,7 @@ const IDLE: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES
     UPDATE outbox_head SET listed = false, done_seq = 1 WHERE aggregate = (SELECT max(aggregate) FROM outbox_head);
     UPDATE outbox_aggregate SET drained_seq = last_seq WHERE key LIKE 'idle/%'";
 
-/// Each grant that an error names is given, until nothing is missing; it takes no more than the errors say.
+/// Each grant that an error names is given, until none is missing; no other grants are needed.
 #[tokio::test]
 async fn a_role_without_rights_is_told_the_missing_grant() {
     let outbox = Outbox::new().await;
@@ -155,7 +155,7 @@ async fn a_role_without_rights_is_told_the_missing_grant() {
     let url = |role: &str| outbox.database.url().replace("postgres@", &format!("{role}_{name}@"));
     let mut given = Vec::new();
     for _ in 0..12 {
-        // An aggregate that is to be forgotten, so that the rights for that are needed too.
+        // An aggregate to forget, so that the rights for that are needed too.
         outbox.execute(IDLE).await;
         let Err(error) = publish_one(&url("pub"), given.len()).await else { break };
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -203,12 +203,12 @@ async fn a_clock_that_jumps_by_an_hour_hands_slots_over_and_back_under_higher_ep
         store.register(&mine).await.unwrap();
         let before = store.take(&mine, &SlotSet::full(8)).await.unwrap();
         outbox.execute(&format!("UPDATE test_clock SET at = at + interval '{hours} hours'")).await;
-        // Nobody was seen within the new clock's time: whoever is there first has it, and the fence has risen.
+        // No publisher was seen by the new clock, so the first one may take everything, and the fence has risen.
         store.register(&other).await.unwrap();
         let after = store.take(&other, &SlotSet::full(8)).await.unwrap();
         assert_eq!((before.len(), after.len()), (8, 8), "{hours}");
         assert!(before.iter().map(|hold| hold.epoch).max() < after.iter().map(|hold| hold.epoch).min(), "{hours}");
-        // Touched under the new clock, a publisher is alive by it.
+        // After a touch by the new clock, a publisher counts as alive.
         store.touch(&other).await.unwrap();
         store.touch(&mine).await.unwrap();
         assert_eq!(store.take(&mine, &SlotSet::full(8)).await.unwrap(), []);

@@ -1,5 +1,5 @@
-//! What is delivered goes, and so do aggregates without events: tables and indexes stay as large as what is kept. A few rounds in a test run, many
-//! in `cargo xtask soak outbox-retention`.
+//! Delivered events are deleted, and so are aggregates without events: tables and indexes stay in proportion to the kept data. A few
+//! rounds in a test run, many in `cargo xtask soak outbox-retention`.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use shardwise_testkit::{Postgres, PostgresOptions};
 use crate::common::Outbox;
 use crate::shared::{Running, TestSharding, eventually};
 
-/// Each round: two events for each of 400 keys that never come again, twenty for each of 20 that always do.
+/// Each round: two events for each of 400 new keys, and twenty for each of 20 recurring keys.
 const WRITE: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
         SELECT 'once', ROUND || '-' || n % 400, 't', repeat('x', 200) FROM generate_series(1, 800) AS n;
     INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
         SELECT 'often', n % 20, 't', repeat('x', 200) FROM generate_series(1, 400) AS n";
 const TABLES: [&str; 3] = ["outbox", "outbox_aggregate", "outbox_head"];
-/// Rounds until everything has its size.
+/// The number of rounds until all sizes are stable.
 const SETTLED: usize = 4;
-/// A few pages more or less say nothing.
+/// A difference of a few pages is not significant.
 const SLACK: u64 = 256 * 1024;
 
 async fn deliver(store: &PostgresStore, me: &PublisherRegistration) {
@@ -87,7 +87,7 @@ async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
     }
 }
 
-/// Delivered long ago, and as many as a publisher delivers in some seconds.
+/// Delivered long ago, and as many as a publisher delivers in a few seconds.
 const DELIVERED: &str = "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence;
     INSERT INTO outbox_aggregate (key, last_seq, drained_seq) SELECT 'order/' || n, 100, 100 FROM generate_series(1, 2000) AS n;
     INSERT INTO outbox_head (aggregate, hash, listed, done_seq) SELECT id, id, false, 100 FROM outbox_aggregate;
@@ -97,10 +97,10 @@ const DELIVERED: &str = "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence;
     ALTER TABLE outbox ENABLE TRIGGER outbox_sequence;
     INSERT INTO outbox (aggregatetype, aggregateid, type) SELECT 'fresh', n, 't' FROM generate_series(1, 100) AS n";
 
-/// How fast is printed; that it is no slower than a publisher delivers is shown without a clock, in `decide`.
+/// The rate is printed; a test in `decide` shows without a clock that it is no slower than a publisher delivers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
-    // A server of its own: long transactions beside the test above would keep what it measures from being removed.
+    // A separate server: long transactions beside the test above would prevent the removal that it measures.
     let server = Postgres::start(PostgresOptions::default()).await.unwrap();
     let (outbox, sink) = (Outbox::on(&server).await, ScriptedSink::accepting());
     outbox.execute(DELIVERED).await;
@@ -115,7 +115,7 @@ async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
     assert_eq!(outbox.execute("SELECT count(*) FROM outbox").await[0][0].as_deref(), Some("100"), "and kept");
 }
 
-/// Positions rise with time, but for writers whose clock is ahead: behind their rows, others are old.
+/// Positions rise with time, except for writers whose clock is ahead: behind their rows there are older ones.
 #[tokio::test]
 async fn a_sweep_passes_over_rows_of_a_clock_that_is_ahead() {
     for ahead in ["10 minutes", "3 hours", "2 years"] {

@@ -1,4 +1,4 @@
-//! Being told of commits.
+//! Notifications of commits.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn a_commit_is_told_and_nothing_else_and_only_if_it_is_switched_on() {
     outbox.insert(events("a", 1..=3)).await;
     within("the commit is told", LIMIT, wakes.next()).await.unwrap().unwrap();
     assert!(wakes.next().now_or_never().is_none(), "once for a transaction");
-    // The connection that listens is ended: it is made again, and whatever was missed is looked for.
+    // The listening connection is closed: it is reopened, and missed commits are looked for.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
     assert_eq!(outbox.execute(end).await.len(), 1);
     within("the end is noticed", LIMIT, async { while wakes.next().await.unwrap().is_err() {} }).await;

@@ -1,4 +1,4 @@
-//! Writers beside each other: who waits for whom, and who is refused.
+//! Concurrent writers: which one waits, and which one is refused.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_on
     let results = [done, within("the other one", LIMIT, second).await.unwrap()];
     let told: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).map(code).collect();
     assert_eq!(told, ["40P01"], "one of them goes through");
-    // In sorted order the second waits, and that is all.
+    // In sorted order the second transaction waits, and both succeed.
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let mut conn = outbox.connection().await;
@@ -81,8 +81,8 @@ async fn begin_repeatable(conn: &mut PgConnection) {
     conn.execute("SELECT 1 FROM outbox_meta").await.unwrap();
 }
 
-/// Above READ COMMITTED a writer is refused if the aggregate has changed since its transaction began, and also if publishers have struck
-/// it off since: its event would be on no list.
+/// Above READ COMMITTED a writer is refused if the aggregate has changed since its transaction began, and also if publishers have removed
+/// it from the list since: otherwise its event would be on no list.
 #[tokio::test]
 async fn a_repeatable_read_that_comes_second_is_refused_and_loses_nothing() {
     let outbox = Outbox::new().await;

@@ -1,4 +1,4 @@
-//! What the tests of all sinks need.
+//! Shared by the tests of all sinks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use shardwise_outbox::Delivery;
 use shardwise_outbox::exercise::deliveries;
 
-/// For whatever has to come.
+/// The time limit of anything that must happen.
 pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
-/// A name that no other test of this program has.
+/// A name that no other test of this program uses.
 pub(crate) fn unique(start: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     format!("{start}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs what cannot move between threads on one of its own.
+/// Runs work that cannot move between threads on a separate thread.
 pub(crate) async fn aside<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
     let runtime = tokio::runtime::Handle::current();
     tokio::task::spawn_blocking(move || runtime.block_on(work())).await.unwrap();
 }
 
-/// `%XX` as the byte it stands for.
+/// Decodes `%XX`.
 pub(crate) fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((first, behind)) = rest.split_first() {
@@ -32,14 +32,14 @@ pub(crate) fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// One event with all that an event can have.
+/// An event with every optional part.
 pub(crate) fn rich(aggregate_id: &str) -> Delivery {
     let headers =
         r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"a=1","tenant":"ü 1","X-Odd":[1]}"#;
     Delivery { headers: Some(headers.into()), slot: 7, epoch: 9, ..deliveries(aggregate_id, 1, 1).remove(0) }
 }
 
-/// So many headers that are attributes, of about 50 bytes each.
+/// As many headers that become attributes, of about 50 bytes each.
 pub(crate) fn headers(count: usize) -> String {
     let headers: Vec<_> = (0..count).map(|n| format!("\"h{n}\":\"{}\"", "x".repeat(40))).collect();
     format!("{{{}}}", headers.join(","))

@@ -1,4 +1,4 @@
-//! Several services behind one address, one of them down.
+//! Several services behind one address, one of which is down.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::http::{Server, ok};
 use crate::shared::{Outbox, Running, TestSharding, eventually};
 const AGGREGATES: u64 = 20;
 
-/// Answers for what is behind it: invoices go to a service of their own.
+/// A gateway: invoices go to a separate service.
 fn gateway(invoices: SocketAddr, tried: &Arc<AtomicUsize>) -> Server {
     let tried = Arc::clone(tried);
     Server::start(move |request| {
@@ -42,7 +42,7 @@ fn sequences(server: &Server, kind: &str) -> BTreeMap<String, Vec<u64>> {
     by_key
 }
 
-/// With one circuit for the whole sink the invoices would be charged for every order that passes, and soon be blocked.
+/// With one circuit breaker for the whole sink, invoices would be charged for every accepted order, and soon be blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_is_down_is_an_outage_of_its_own_and_holds_nobody_up() {
     let (outbox, invoices, tried) = (Outbox::new().await, Server::start(ok), Arc::new(AtomicUsize::new(0)));

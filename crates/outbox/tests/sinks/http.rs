@@ -20,7 +20,7 @@ use crate::common::{decoded, rich};
 /// Larger than the largest event of the suite.
 const BODY_MAX: usize = 3 << 20;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     method: Method,
@@ -31,7 +31,7 @@ pub(crate) struct Request {
 
 type Answer = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
 
-/// What the server has taken, and how it answers; both outlive it.
+/// The requests that the server has received, and how it answers; both outlive it.
 #[derive(Clone)]
 struct Consumer {
     taken: Arc<Mutex<Vec<Request>>>,
@@ -39,7 +39,7 @@ struct Consumer {
 }
 
 async fn handle(State(consumer): State<Consumer>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    // Read to its end first: a server that hangs up amid a body may reset the connection before its answer is read.
+    // Read the body to its end first: a server that closes in the middle may reset the connection before its answer is read.
     if body.len() > BODY_MAX {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     }
@@ -51,7 +51,7 @@ async fn handle(State(consumer): State<Consumer>, method: Method, uri: Uri, head
     answer
 }
 
-/// A server with a runtime of its own, so that its end is the end of all its connections.
+/// A server with a separate runtime, so that stopping it ends all its connections.
 pub(crate) struct Server {
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     pub(crate) address: SocketAddr,
@@ -67,7 +67,7 @@ impl Server {
         Self { runtime, address, consumer }
     }
 
-    /// From now on nobody listens there.
+    /// Stops listening at the address.
     pub(crate) fn stop(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap().take() {
             runtime.shutdown_background();
@@ -167,7 +167,7 @@ impl SinkServer for Harness {
     }
 
     async fn open_as_stranger(&self) -> Option<Arc<dyn Sink>> {
-        // A webhook cannot be asked without an event: see the test of answers.
+        // A webhook cannot be checked without an event: see the test of answers.
         None
     }
 }
@@ -272,7 +272,7 @@ async fn private_addresses_are_called_only_if_allowed() {
     let error = HttpSink::new(server.config("/").allow_private(false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Settings);
     assert!(error.to_string().contains("127.0.0.1 has no public address"), "{error}");
-    // By name it is known only when the name has been looked up.
+    // A host name is judged only when it has been resolved.
     let by_name = HttpConfig::from_url(&format!("http://localhost:{}/", server.address.port()), "/").unwrap();
     let answer = HttpSink::new(by_name.clone()).unwrap().deliver(deliveries("a", 1, 1).into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("localhost has no public address"), "{answer:?}");
@@ -281,7 +281,8 @@ async fn private_addresses_are_called_only_if_allowed() {
     assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Acceptance::all(&batch));
 }
 
-/// Who writes events chooses their names, and must not choose where they go: also not for a server that decodes and then splits, or splits at backslashes.
+/// Writers of events choose names but must not choose the path: also with a server that decodes before it splits, or splits at
+/// backslashes.
 #[tokio::test]
 async fn no_events_names_lead_out_of_the_webhooks_path() {
     let server = Server::start(ok);
@@ -302,7 +303,7 @@ async fn no_events_names_lead_out_of_the_webhooks_path() {
     assert_eq!(query.deliver(batch.clone().into()).await, Acceptance::all(&batch), "a query has no parts");
 }
 
-/// An address may have a secret anywhere, also where it cannot be read.
+/// An address may contain a secret anywhere, even if it cannot be parsed.
 #[test]
 fn no_error_shows_what_an_address_has_in_it() {
     for (url, told) in [

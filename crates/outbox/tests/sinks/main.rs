@@ -1,4 +1,4 @@
-//! Every sink on its real server: the public suite, and what is a server's own.
+//! Every sink with its real server: the public suite, and cases for each server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod common;

@@ -12,10 +12,10 @@ use tokio::sync::OnceCell;
 
 use crate::common::{LIMIT, aside, decoded, rich, unique};
 
-/// Larger than the largest event of the suite, smaller than what a server allows.
+/// Larger than the largest event of the suite, smaller than the server's limit.
 const PAYLOAD_MAX: usize = 2 << 20;
 
-/// A stream of its own on a server that the cases share.
+/// A new stream on a server that the cases share.
 pub(crate) struct Harness {
     pub(crate) nats: Arc<Nats>,
     proxy: TcpProxy,
@@ -32,7 +32,7 @@ impl Harness {
         harness
     }
 
-    /// By itself it gives up after five seconds, and a server that writes to a busy disk answers later.
+    /// The client's default timeout is five seconds, and a server with a busy disk answers later.
     pub(crate) async fn context(&self) -> async_nats::jetstream::Context {
         let mut context = async_nats::jetstream::new(self.client().await);
         context.set_timeout(LIMIT);
@@ -138,7 +138,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     let event = rich("a.b *");
     for mode in [Mode::Binary, Mode::Structured] {
         let sink = NatsSink::new(harness.config().mode(mode)).unwrap();
-        // The second one would be dropped as a repetition of the first.
+        // With the same id, the second event would be dropped as a duplicate of the first.
         let event = Delivery { id: format!("{mode:?}"), ..event.clone() };
         assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
@@ -171,8 +171,8 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     assert_eq!((read.id.as_str(), read.sequence, read.slot, read.epoch), ("Structured", 1, 7, 9));
 }
 
-/// A paused publisher's sends arrive after its slot went to another: the stream refuses what is in its past, and not only for as long as it
-/// remembers ids.
+/// A paused publisher's sends arrive after another publisher took its slot: the stream refuses older messages, even if it no longer
+/// remembers their ids.
 #[tokio::test]
 async fn the_fence_refuses_the_past() {
     let harness = Harness::new(server().await, true).await;
@@ -181,7 +181,7 @@ async fn the_fence_refuses_the_past() {
     assert_eq!(one.deliver(events[..2].into()).await, Acceptance::all(&events[..2]));
     let later: Vec<_> = events[..3].iter().map(|event| Delivery { epoch: 2, ..event.clone() }).collect();
     assert_eq!(two.deliver(later.clone().into()).await, Acceptance::all(&later), "what is there already counts as accepted");
-    // The first one does not know yet. Another id, so that only the fence can stop the one that is there.
+    // The first sink does not know the newer message. The id is new, so that only the fence can refuse it.
     let late = Delivery { id: "late".into(), ..events[2].clone() };
     for late in [[late], [events[3].clone()]] {
         let late = one.deliver(late.into()).await;
@@ -192,7 +192,7 @@ async fn the_fence_refuses_the_past() {
     assert_eq!(sequences, [1, 2, 3]);
 }
 
-/// To take somebody else's event for one's own would lose one's own without a word.
+/// Taking another program's event for this one would lose this one silently.
 #[tokio::test]
 async fn the_fence_takes_no_other_event_for_this_one() {
     let harness = Harness::new(server().await, true).await;
@@ -200,7 +200,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
     let events = deliveries("a", 1, 9);
     let known = sink();
     assert_eq!(known.deliver(events.clone().into()).await, Acceptance::all(&events));
-    // An outbox made anew begins at 1 again.
+    // A recreated outbox begins at 1 again.
     let anew: Vec<_> = events.iter().map(|event| Delivery { id: format!("{}-anew", event.id), ..event.clone() }).collect();
     for at in [0, 3, 8] {
         for (sink, knows) in [(&known, true), (&sink(), false)] {
@@ -211,7 +211,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
         let answer = sink().deliver(events[at..=at].into()).await;
         assert_eq!(answer, Acceptance::all(&events[at..=at]), "this one is there");
     }
-    // A stranger's message with a sequence far ahead.
+    // Another program's message with a much higher sequence.
     let mut headers = async_nats::HeaderMap::new();
     for (name, value) in [("ce-sequence", "999"), ("ce-source", "/elsewhere"), ("ce-id", "b-1")] {
         headers.insert(name, value);
@@ -222,7 +222,7 @@ async fn the_fence_takes_no_other_event_for_this_one() {
     let answer = sink().deliver(deliveries("b", 1, 2).into()).await;
     let refusal = answer.refusals().next().unwrap();
     assert!(refusal.permanent && refusal.message.contains("use another subject"), "{answer:?}");
-    // What was removed can no longer be proven to have been there.
+    // The existence of a removed message can no longer be proven.
     let stream = harness.stream().await;
     stream.delete_message(5).await.unwrap();
     let answer = sink().deliver(events[4..5].into()).await;
@@ -242,7 +242,7 @@ async fn a_stream_that_is_missing_is_made_only_if_told() {
     sink.check().await.unwrap();
     let batch = deliveries("a", 1, 3);
     assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
-    // A stream that has other subjects than ours.
+    // The stream has other subjects.
     let elsewhere = harness.config().subject(Template::parse("elsewhere.{type}").unwrap()).unwrap();
     let answer = NatsSink::new(elsewhere).unwrap().deliver(batch.into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("give the stream the subjects elsewhere.*"), "{answer:?}");

@@ -1,4 +1,5 @@
-//! Payloads that are no text, and NUL in JSON, from PostgreSQL into each destination: every byte arrives, in order, and nothing is refused.
+//! Payloads that are not text, and NUL in JSON, from PostgreSQL into each destination: every byte arrives, in order, and nothing is
+//! refused.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::shared::{Running, TestSharding, eventually};
 use crate::{nats, rabbitmq, redis};
 const MODES: [Mode; 2] = [Mode::Binary, Mode::Structured];
 
-/// Bytes that are no UTF-8, the same under the name of JSON, NUL in JSON and in a header, half of a character in JSON, bytes with NUL, and text.
+/// Bytes that are not UTF-8, the same labelled as JSON, NUL in JSON and in a header, half of a surrogate pair in JSON, bytes with NUL, and
+/// text.
 const EVENTS: &str = r#"INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers) VALUES
     ('1', 'order', 'n', 't', NULL, '\x00ff80', NULL),
     ('2', 'order', 'n', 't', NULL, '\x7b22ff223a317d', '{"datacontenttype":"application/json"}'),
@@ -28,7 +30,7 @@ fn payloads() -> [Payload; 6] {
     [bytes(b"\0\xff\x80"), bytes(b"{\"\xff\":1}"), r#"{"a":"\u0000"}"#.into(), r#"{"a":"\ud800"}"#.into(), bytes(b"a\0b"), "ü".into()]
 }
 
-/// Has a publisher deliver them.
+/// Publishes the events to the sink.
 async fn publish(sink: impl Sink) {
     let database = Postgres::shared().await.unwrap().database().await.unwrap();
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
@@ -44,7 +46,7 @@ async fn publish(sink: impl Sink) {
     store.close().await;
 }
 
-/// What the bodies say that arrived.
+/// Checks the bodies that arrived.
 fn are_whole(bodies: &[Vec<u8>], mode: Mode) {
     let read = |body: &Vec<u8>| match mode {
         Mode::Binary => Payload::Binary(body.clone()),

@@ -22,13 +22,13 @@ use crate::common::{aside, headers, rich, unique};
 /// Larger than the largest event of the suite.
 const EVENT_MAX: usize = 2 << 20;
 
-/// One node for all tests of this program, because it takes seconds to start. Those that end it have their own.
+/// One node for all tests of this program, because it takes seconds to start. Tests that stop a node start a separate one.
 pub(crate) async fn shared() -> Arc<RabbitMq> {
     static SHARED: SharedServer<RabbitMq> = SharedServer::new();
     SHARED.get(async || RabbitMq::start(RabbitMqOptions::default()).await.map(Arc::new)).await.unwrap()
 }
 
-/// An exchange and a queue of its own.
+/// A new exchange and a new queue.
 pub(crate) struct Harness {
     pub(crate) rabbit: Arc<RabbitMq>,
     proxy: TcpProxy,
@@ -61,7 +61,7 @@ impl Harness {
         config.password("guest").exchange(&self.name).unwrap().event_bytes_max(EVENT_MAX)
     }
 
-    /// Everything in the queue. It goes back, in its order, when the connection ends.
+    /// All messages in the queue. They return to it, in order, when the connection ends.
     pub(crate) async fn messages(&self) -> Vec<BasicGetMessage> {
         let connection = self.connection().await;
         let channel = connection.create_channel().await.unwrap();
@@ -182,20 +182,20 @@ async fn what_reaches_no_queue_is_refused_and_a_missing_exchange_is_told() {
     assert!(refusal.permanent && refusal.message.contains("routing key has 306 bytes"), "{answer:?}");
 }
 
-/// Events of an aggregate of this number.
+/// Events of the aggregate with this number.
 fn of(aggregate: u64, aggregate_type: &str, from: u64) -> impl Iterator<Item = Delivery> {
     let named = deliveries(&format!("n{aggregate}"), from, 2).into_iter();
     let aggregate_type = aggregate_type.to_owned();
     named.map(move |event| Delivery { aggregate: aggregate.try_into().unwrap(), aggregate_type: aggregate_type.clone(), ..event })
 }
 
-/// The server returns what reaches no queue, without a number: what was returned must not be told of another event that is on its way.
+/// The server returns unroutable messages without a number: a return must not be attributed to another event in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unroutable_events_are_not_mistaken_for_those_beside_them() {
     let harness = Harness::new(shared().await).await;
     let connection = harness.connection().await;
     let channel = connection.create_channel().await.unwrap();
-    // In memory, so that confirmations come at once and in between.
+    // In memory, so that confirmations are fast and interleaved.
     let queue = format!("{}-memory", harness.name);
     channel.queue_declare(queue.as_str().into(), QueueDeclareOptions::default(), FieldTable::default()).await.unwrap();
     let config = harness.config().exchange("").unwrap().routing_key(Template::parse("{aggregatetype}").unwrap());
@@ -217,7 +217,7 @@ async fn unroutable_events_are_not_mistaken_for_those_beside_them() {
         arrived.push((of("subject"), of("sequence").parse().unwrap()));
     }
     connection.close(200, "done".into()).await.unwrap();
-    // Stable: the order inside an aggregate stays.
+    // A stable sort keeps the order within an aggregate.
     arrived.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut expected: Vec<_> = (0..300).step_by(2).map(|n| format!("{queue}/n{n}")).collect();
     expected.sort();
@@ -225,7 +225,7 @@ async fn unroutable_events_are_not_mistaken_for_those_beside_them() {
     assert_eq!(arrived, expected);
 }
 
-/// Reads until the other side ends the connection; answers how much there was, and how it ended.
+/// Reads until the other side ends the connection; returns how many bytes there were, and how it ended.
 async fn rest_of(stream: &mut TcpStream) -> (usize, std::io::Result<()>) {
     let (mut bytes, mut part) = (0, vec![0; 1 << 16]);
     loop {
@@ -237,7 +237,7 @@ async fn rest_of(stream: &mut TcpStream) -> (usize, std::io::Result<()>) {
     }
 }
 
-/// What is not confirmed must not be sent later, when another publisher may have gone on.
+/// An unconfirmed event must not be sent later, when another publisher may have continued.
 #[tokio::test]
 async fn what_is_not_confirmed_is_not_sent_later() {
     let harness = Harness::new(shared().await).await;
@@ -259,7 +259,7 @@ async fn what_is_not_confirmed_is_not_sent_later() {
     assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
     stop.notify_one();
     let (mut client, _server) = relay.await.unwrap();
-    // More than sockets hold.
+    // More than the socket buffers hold.
     let size = 15 << 20;
     let large = Delivery { payload: "x".repeat(size).into(), ..deliveries("a", 2, 1).remove(0) };
     let answer = sink.deliver([large].into()).await;
@@ -291,7 +291,7 @@ async fn a_server_short_of_memory_is_an_outage() {
         let sink = Arc::clone(&sink);
         async move { sink.deliver(deliveries("a", 1, 1).into()).await }
     });
-    // The server tells it only to those who send something.
+    // The server notifies only connections that send something.
     let told = timeout(Duration::from_secs(30), async {
         loop {
             match sink.check().await {

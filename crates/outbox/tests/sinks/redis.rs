@@ -17,7 +17,7 @@ use crate::common::{LIMIT, aside, headers, rich, unique};
 const EVENT_MAX: usize = 2 << 20;
 pub(crate) const PER_AGGREGATE: &str = "{aggregatetype}.{aggregateid}";
 
-/// Streams of its own, by the beginning of their names, on a server that the cases share.
+/// Streams with a unique prefix, on a server that the cases share.
 pub(crate) struct Harness {
     redis: Arc<Redis>,
     proxy: TcpProxy,
@@ -25,7 +25,7 @@ pub(crate) struct Harness {
     stream: &'static str,
 }
 
-/// An entry: its id, and fields with values.
+/// An entry: its id, and its fields with values.
 pub(crate) type Entry = (String, Vec<Vec<u8>>);
 
 fn field(entry: &Entry, name: &str) -> String {
@@ -47,7 +47,7 @@ impl Harness {
 
     async fn connection(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://:secret@{}", self.redis.socket_addr())).unwrap();
-        // By itself it gives up after half a second, and a server that writes its log to a busy disk answers later.
+        // The client's default timeout is half a second, and a server that writes its log to a busy disk answers later.
         let patient = AsyncConnectionConfig::new().set_connection_timeout(Some(LIMIT)).set_response_timeout(Some(LIMIT));
         client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }

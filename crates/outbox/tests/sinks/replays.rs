@@ -1,4 +1,4 @@
-//! What an operator sends again reaches a destination that drops what it has already.
+//! Replayed events reach a destination that drops duplicates.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn deliver(outbox: &Outbox, harness: &Harness) {
     running.stop().await;
 }
 
-/// The stream refuses the second of three events for its size, and takes it later.
+/// The stream refuses the second of three events because of its size, and accepts it later.
 async fn an_aggregate_sent_again_is_in_the_stream_again(fence: bool) {
     let (outbox, harness) = (Outbox::new().await, Harness::new(server().await, fence).await);
     let context = harness.context().await;

@@ -1,4 +1,4 @@
-//! What a template is, and what it tells of names.
+//! The syntax and the properties of templates.
 
 use shardwise_outbox::Delivery;
 use shardwise_outbox::exercise::deliveries;

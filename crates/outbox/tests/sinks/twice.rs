@@ -1,7 +1,8 @@
-//! Acknowledgements that come twice, or again for something else: what was not accepted is not taken for accepted, and nothing is lost.
+//! Acknowledgements that are repeated, or belong to another event: an event that was not accepted does not count as accepted, and nothing
+//! is lost.
 //!
-//! A relay stands between the sink and the real server. It repeats each acknowledgement at once; and while it is `deaf` it lets nothing through to the
-//! server and answers whatever is sent with the last acknowledgement.
+//! A relay sits between the sink and the real server. It repeats each acknowledgement immediately. While it is `deaf` it forwards nothing
+//! to the server and answers everything with the last acknowledgement.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -25,13 +26,13 @@ use crate::{nats, rabbitmq};
 const AGGREGATES: u64 = 20;
 const EACH: u64 = 5;
 
-/// Tells what of a server's bytes is whole: how long the first frame is, and how it is said once more if it is an acknowledgement.
+/// Splits a server's bytes: returns the length of the first frame, and its repetition if it is an acknowledgement.
 type Split = fn(&[u8]) -> Option<(usize, Option<Vec<u8>>)>;
 
 struct Relay {
     address: SocketAddr,
     deaf: Arc<AtomicBool>,
-    /// Acknowledgements that were said once more.
+    /// The number of repeated acknowledgements.
     repeated: Arc<AtomicUsize>,
 }
 
@@ -57,7 +58,7 @@ impl Relay {
     }
 }
 
-/// Until either side ends the connection.
+/// Relays until either side ends the connection.
 async fn pass(client: TcpStream, server: TcpStream, split: Split, deaf: &AtomicBool, repeated: &AtomicUsize) -> std::io::Result<()> {
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) = (client.into_split(), server.into_split());
     let (mut asked, mut answered, mut rest, mut last) = (vec![0; 1 << 16], vec![0; 1 << 16], Vec::new(), Vec::new());
@@ -93,7 +94,7 @@ fn line_end(bytes: &[u8], end: &[u8]) -> Option<usize> {
     bytes.windows(end.len()).position(|window| window == end).map(|at| at + end.len())
 }
 
-/// NATS: a line, and behind that of a message its body.
+/// NATS: a line, followed by the body if it is a message.
 fn nats_frames(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     let end = line_end(bytes, b"\r\n")?;
     let line = std::str::from_utf8(&bytes[..end]).unwrap().trim_end();
@@ -106,7 +107,7 @@ fn nats_frames(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     Some((length, acknowledges.then(|| frame.to_vec())))
 }
 
-/// AMQP: `basic.ack`, which says `multiple` the second time.
+/// AMQP: `basic.ack`, repeated with `multiple`.
 fn amqp_frames(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     let size = u32::from_be_bytes(bytes.get(3..7)?.try_into().unwrap());
     let length = usize::try_from(size).unwrap() + 8;
@@ -115,13 +116,13 @@ fn amqp_frames(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     Some((length, acknowledges.then(|| [&frame[..19], &[1], &frame[20..]].concat())))
 }
 
-/// HTTP: every answer is one, and none of these has a body.
+/// HTTP: every answer is an acknowledgement, and none of these has a body.
 fn http_frames(bytes: &[u8]) -> Option<(usize, Option<Vec<u8>>)> {
     let length = line_end(bytes, b"\r\n\r\n")?;
     Some((length, Some(bytes[..length].to_vec())))
 }
 
-/// Has a publisher deliver five events of each of twenty aggregates.
+/// Publishes five events of each of twenty aggregates.
 async fn publish(sink: impl Sink) {
     let outbox = Outbox::new().await;
     outbox.insert_plainly((0..AGGREGATES).flat_map(|n| events(&n.to_string(), 1..=EACH)).collect()).await;
@@ -136,7 +137,7 @@ async fn publish(sink: impl Sink) {
     assert_eq!((status.blocked_aggregates, status.parked), (0, 0));
 }
 
-/// Everything that was marked is there, each the first time in its aggregate's order. Answers with how many came again.
+/// Checks that every marked event is there, the first time in its aggregate's order. Returns how many were repeated.
 fn all_are_there(arrived: Vec<(String, u64, String)>) -> usize {
     let (all, mut seen, mut last) = (arrived.len(), HashSet::new(), BTreeMap::new());
     for (key, sequence, id) in arrived {
@@ -148,7 +149,7 @@ fn all_are_there(arrived: Vec<(String, u64, String)>) -> usize {
     all - seen.len()
 }
 
-/// The first event is accepted through the relay; the second gets no further than to the deaf relay, which acknowledges the first again.
+/// The first event is accepted through the relay; the second reaches only the deaf relay, which acknowledges the first again.
 async fn an_old_acknowledgement_is_nobody_elses(sink: &dyn Sink, relay: &Relay) {
     let first = deliveries("a", 1, 1);
     assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
@@ -189,7 +190,7 @@ async fn rabbitmq_confirms_twice() {
     an_old_acknowledgement_is_nobody_elses(&sink(), &relay).await;
 }
 
-/// Events of every third aggregate are refused at first, so that a second answer that is taken for another event's would be wrong.
+/// Events of every third aggregate are refused at first, so that taking a repeated answer for another event's would show.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_answers_twice() {
     let tried = std::sync::Mutex::new(HashSet::new());
