@@ -75,8 +75,8 @@ fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
 
 /// `each` members for every slot: the owner, then clockwise the members of new zones, then clockwise the remaining members.
 ///
-/// It goes backwards over the points twice and over the slots once. `look` is called for every point, zone and member visited: at most `2
-/// * points + 2 * each * slots` times, whatever the weights and zones.
+/// It goes backwards over the points twice and over the slots once. `look` is called for every point, zone and member visited: at most
+/// `2 * points + 2 * each * slots` times, whatever the weights and zones.
 fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
     let points = ring::circle(placed.members(), params.virtual_nodes, hash);
