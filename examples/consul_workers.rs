@@ -1,4 +1,4 @@
-//! Workers on any number of machines that meet in Consul. Start it on two or three terminals or machines, end one with Ctrl-C or kill -9,
+//! Workers on any number of machines that meet in Consul. Start it in two or three terminals or on several machines, end one with Ctrl-C or kill -9,
 //! and see the shares move.
 //!
 //! `cargo run -p shardwise-examples --example consul_workers`

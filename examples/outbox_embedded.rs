@@ -20,7 +20,7 @@ async fn main() -> Result {
     let dir = tempfile::tempdir()?;
     let store = SqliteStore::init(dir.path().join("shop.db")).await?;
 
-    // The publisher. Start this program on as many terminals as you like: those that share a store share the work.
+    // The publisher. Start this program in as many terminals as you like: those that share a store share the work.
     let serves = shardwise_outbox::serves(&store, "orders").await?;
     let sharding = ShardingFactory::load()?.create_serving("outbox_publishers", serves)?;
     sharding.register_self().await?;

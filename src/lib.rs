@@ -34,7 +34,7 @@
 //!
 //! - `local`: workers of one machine meet in a SQLite file.
 //! - `consul`: workers on several machines meet in Consul, each at the agent of its machine.
-//! - `etcd`: workers on several machines meet in etcd. Needs `protoc` when it is compiled: `apt install protobuf-compiler libprotobuf-dev`, or
+//! - `etcd`: workers on several machines meet in etcd. Needs `protoc` to compile: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
 //! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.
@@ -48,17 +48,17 @@
 // A module imports only from those above it in this list; `tests/layering.rs` checks that.
 //
 // - `error`: The one public error.
-// - `telemetry`: Metrics and traces: what a service reports of itself, through facades for which the application installs an exporter.
-// - `backend`: The table of backends, and the ones that this process has opened.
-// - `settings`: Layered settings, read into validated policies before anything is contacted.
+// - `telemetry`: Metrics and traces, through facades for which the application installs an exporter.
+// - `backend`: The table of backends, and those that this process has opened.
+// - `settings`: Layered settings, read into validated policies before a backend is contacted.
 // - `membership`: One worker's life as a member of one group: its record, lease, view and claims, and the snapshot that readers see.
 // - `service`: The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 // - `work`: User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
 // - `messages`: Typed messages to the holder of a name: a singleton, reached from every member.
 // - `requests`: Requests to one member by its name, answered by handlers that the worker registers.
-// - `operate`: What operators do to a group from outside: observe it, drain members, confirm a loss, end an absence.
-// - `factory`: From a policy's name to the one service that is shared: backends, services and operators' calls by policy.
-// - `testing`: For your own tests: services whose share you choose, and a whole fleet in one process on paused time (feature `testing`).
+// - `operate`: Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
+// - `factory`: Creates and shares one service per policy name: backends, services and operators' calls by policy.
+// - `testing`: For your own tests: services with a chosen share, and a whole fleet in one process on paused time (feature `testing`).
 mod backend;
 mod error;
 mod factory;

@@ -1,4 +1,4 @@
-//! The table of backends, and the ones that this process has opened.
+//! The table of backends, and those that this process has opened.
 //!
 //! Adding a backend takes one line here, one feature and one folder, which defines its name, its settings and its constructor.
 

@@ -1,4 +1,4 @@
-//! From a policy's name to the one service that is shared: backends, services and operators' calls by policy.
+//! Creates and shares one service per policy name: backends, services and operators' calls by policy.
 
 mod builder;
 mod checks;

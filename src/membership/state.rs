@@ -84,7 +84,7 @@ impl Membership {
         self.changes.send_replace(ownership);
     }
 
-    /// Hands a rebalance to the work in flight and to all listeners.
+    /// Passes a rebalance to the work in flight and to all listeners.
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
         self.guards.stop_lost_keys(rebalance);
         self.rebalances.push(rebalance);

@@ -116,7 +116,7 @@ impl Seal {
     }
 }
 
-/// A value as JSON, with room in front for what [`FrameWriter::send`] puts there.
+/// A value as JSON, with room in front for the length and the proof that [`FrameWriter::send`] adds.
 pub(super) struct Frame(Vec<u8>);
 
 pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {

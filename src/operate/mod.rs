@@ -1,4 +1,4 @@
-//! What operators do to a group from outside: observe it, drain members, confirm a loss, end an absence.
+//! Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
 
 mod confirm_loss;
 mod drain;

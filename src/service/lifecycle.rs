@@ -34,7 +34,7 @@ impl ShardingService {
     /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio
     /// runtime. After an error this worker is not a member; call again to retry.
     ///
-    /// Dropping the future does not cancel the join: the worker goes on joining. Call [`ShardingService::deregister_self`] for that.
+    /// Dropping the future does not cancel the join: the worker continues joining. Call [`ShardingService::deregister_self`] for that.
     pub async fn register_self(&self) -> Result<()> {
         inside_runtime()?;
         let span = tracing::info_span!(

@@ -1,4 +1,4 @@
-//! Layered settings, read into validated policies before anything is contacted.
+//! Layered settings, read into validated policies before a backend is contacted.
 //!
 //! # Where settings come from
 //!

@@ -1,4 +1,4 @@
-//! Metrics and traces: what a service reports of itself, through facades for which the application installs an exporter.
+//! Metrics and traces, through facades for which the application installs an exporter.
 
 pub mod metrics;
 pub mod trace;

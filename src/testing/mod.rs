@@ -1,4 +1,4 @@
-//! For your own tests: services whose share you choose, and a whole fleet in one process on paused time (feature `testing`).
+//! For your own tests: services with a chosen share, and a whole fleet in one process on paused time (feature `testing`).
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -87,7 +87,7 @@ impl PlacementChange {
     ///
     /// # Errors
     ///
-    /// [`TooManyPoints`], under a key placement alone.
+    /// [`TooManyPoints`], only under a key placement.
     pub fn new<B, A>(before: (B, PlacementParams), after: (A, PlacementParams)) -> Result<Self, TooManyPoints>
     where
         B: IntoIterator<Item = (InstanceId, Weight)>,

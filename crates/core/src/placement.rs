@@ -151,7 +151,7 @@ mod tests {
         (ratios.iter().sum::<f64>() / f64::from(fleets), ratios.iter().copied().fold(0.0, f64::max))
     }
 
-    /// 200 random fleets of 50: one member more or less moves at most 1.10 times the unavoidable share in the mean, 1.25 times in the worst.
+    /// 200 random fleets of 50: one member more or less moves at most 1.10 times the unavoidable share in the mean, 1.25 in the worst.
     #[test]
     fn one_more_or_less_of_fifty_moves_little_more_than_it_must() {
         // The smaller of the two fleets decides which share it was of.

@@ -27,7 +27,7 @@ impl Driver {
         self.membership.publish(ownership);
     }
 
-    /// Hands a rebalance to the work in flight and to all listeners.
+    /// Passes a rebalance to the work in flight and to all listeners.
     pub(super) fn rebalanced(&mut self, mut rebalance: Rebalance) {
         // Several views may be placed at once: a leaver's mark may have been in one of them.
         rebalance.members_vanished.retain(|id| !self.departures.has_left(id));

@@ -1,4 +1,4 @@
-//! What the backend answers: granted, given back, or failed.
+//! The backend's answers: acquired, released, or failed.
 
 use std::time::Duration;
 

@@ -43,18 +43,18 @@ pub enum ClaimAction {
         /// Its number.
         attempt: u64,
     },
-    /// Ask for these of the store in use; answer with `acquired` or `failed` under this attempt.
+    /// Acquire these in the store in use; answer with `acquired` or `failed` under this attempt.
     Acquire {
         /// Its number.
         attempt: u64,
-        /// What is asked for.
+        /// The resources.
         wanted: Vec<Resource>,
     },
-    /// Give these back; answer with `released` or `failed` under this attempt.
+    /// Release these; answer with `released` or `failed` under this attempt.
     Release {
         /// Its number.
         attempt: u64,
-        /// What, and under which epoch it was held.
+        /// The resources, and the epoch of each claim.
         held: Vec<(Resource, Epoch)>,
     },
     /// New work may start on these from now on.

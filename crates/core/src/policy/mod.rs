@@ -19,7 +19,7 @@ use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
 
 /// The longest wait for work in flight at a handover or a leave.
 pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
-/// The longest time for which a member goes on without the backend.
+/// The longest time for which a member continues without the backend.
 pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
 /// The shortest `rejoin_grace` other than zero: not every backend supports less.
 pub const REJOIN_GRACE_LEAST: Duration = Duration::from_secs(2);

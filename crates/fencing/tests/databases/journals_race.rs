@@ -16,7 +16,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().unwrap())
 }
 
-/// What a journal of such a counter leads to. Each event is the number it counted to.
+/// The count in the journal of such a counter. Each event is the number it counted to.
 fn count(loaded: &LoadedJournal) -> u64 {
     let snapshot = loaded.snapshot.as_ref().map_or(0, |snapshot| number(&snapshot.state));
     loaded.events.iter().fold(snapshot, |count, event| {
