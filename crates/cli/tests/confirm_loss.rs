@@ -26,7 +26,7 @@ fn the_survivors_take_over_only_when_the_operator_says_so() {
     for victim in &victims {
         victim.signal(Signal::SIGKILL);
     }
-    // They expire one after another, so that some of theirs may be taken over before too many are gone.
+    // They expire one after another, so some of their slots may be taken over before too many members are gone.
     let still = survivor.tells("it stands still", |line| line["stands_still"] == true);
     assert!(still["slots_owned"].as_u64().unwrap() < 64 && still["state"] == "active", "{still}");
 

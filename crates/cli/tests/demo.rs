@@ -1,4 +1,4 @@
-//! `shardwise demo`: the main job, run as a newcomer runs it. Few runs, because each starts five processes.
+//! `shardwise demo`, run as a new user runs it. Few runs, because each starts five processes.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
@@ -20,21 +20,21 @@ fn number(verdict: &Value, field: &str) -> u64 {
     verdict[field].as_u64().unwrap_or_else(|| panic!("no number {field}: {verdict}"))
 }
 
-/// A demo alone has five processes. Several at a time would starve each other.
+/// A demo has five processes. Several demos at a time would starve each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs of the demo of which one must keep the times; all must be clean. A debug build on a busy machine may be late once.
+/// The number of runs of which one must be in time; all must be clean. A debug build on a busy machine may be late once.
 const RUNS: usize = 3;
 
 #[test]
 fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {
     let _alone = alone();
     let verdicts = (0..RUNS).map(|_| clean_verdict());
-    // A TTL and one second more from the kill, one second from the start. What is promised is measured with a release build.
+    // A TTL and one second from the kill, one second from the start. The documented limits are measured with a release build.
     let in_time = |verdict: &Value| number(verdict, "takeover_ms") <= 3_000 && number(verdict, "handover_ms") <= 1_000;
     let mut late = Vec::new();
     for verdict in verdicts {
@@ -110,7 +110,7 @@ fn events_that_cannot_be_had_end_it_before_it_begins() {
     place.run(&["demo", "--ttl", "1ms"]).fails(2, &["ttl", "1ms"]);
 }
 
-/// A line that the store would refuse, which would end the demo in the middle.
+/// A line that the store would refuse must not end the demo in the middle.
 #[test]
 fn events_that_the_store_would_refuse_are_refused_before_it_begins() {
     let place = Place::empty();
@@ -133,7 +133,7 @@ fn events_that_the_store_would_refuse_are_refused_before_it_begins() {
 fn the_newcomer_joins_only_when_the_victims_slots_are_taken_over() {
     let _alone = alone();
     let place = Place::empty();
-    // All is written within a moment, long before anybody could miss the victim. The second line has the id of the first.
+    // Everything is written at once, long before the victim's absence can be noticed. The second line has the id of the first.
     let event = |n: u32| {
         format!("{{\"aggregatetype\":\"order\",\"aggregateid\":\"{n}\",\"type\":\"Changed\",\"payload\":{n},\"id\":\"{}\"}}\n", n.max(1))
     };
@@ -150,11 +150,11 @@ fn the_newcomer_joins_only_when_the_victims_slots_are_taken_over() {
     }
 }
 
-/// The processes that this one has started, by id, and the demo's directory in their command lines.
+/// The ids of the child processes of `parent`.
 fn children(parent: i32) -> Vec<i32> {
     let stat = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // Behind the name, which ends at the last parenthesis: state, parent.
+    // After the name, which ends at the last parenthesis: state, parent.
     let started = |pid: &i32| stat(*pid).rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()) == Some(parent);
     pids.filter(started).collect()
 }
@@ -176,7 +176,7 @@ fn however_it_ends_no_process_and_no_directory_stays() {
         demo.signal(signal);
         let ran = demo.ends("after the signal");
         if signal == Signal::SIGKILL {
-            // It can do nothing more; the publishers notice by themselves.
+            // The killed demo can do nothing more; the publishers notice by themselves.
             eventually("all publishers are gone", Duration::from_secs(10), || {
                 publishers.iter().all(|pid| !is_publisher(*pid)).then_some(())
             });

@@ -1,4 +1,4 @@
-//! Every way to end badly: one line on stderr that says what happened and what to do, and the documented exit code.
+//! Failures of commands: one line on stderr with what happened and what to do, and the documented exit code.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
@@ -21,7 +21,7 @@ const STORE: &str = "SHARDWISE__OUTBOX__ORDERS__STORE";
 const MEMBERS: &str = "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH";
 const EVENT: &str = "{\"aggregatetype\":\"order\",\"aggregateid\":\"1\",\"type\":\"Changed\",\"payload\":1}\n";
 
-/// A directory with settings, a directory `folder`, a file `text`, and a `binary` one that is no text.
+/// A directory with settings, a directory `folder`, a text file `text`, and a file `binary` that is not text.
 fn place() -> Place {
     let place = Place::with_settings(
         &(workers("1s", "slots = 64")
@@ -71,7 +71,7 @@ fn what_is_wrong_with_a_file_comes_with_what_to_do() {
 fn a_directory_that_the_demo_cannot_work_in_is_named_before_events_are_read() {
     let place = place();
     for (keep, why) in [("text", "this is a file"), ("text/under", "in a file"), ("folder", "not empty")] {
-        // Stdin is empty, which would be told first.
+        // Stdin is empty, which would be reported first.
         place.run(&["demo", "--from", "-", "--keep", keep]).fails(2, &[&format!("--keep {keep}: "), why, "name a new directory"]);
     }
     place.run(&["demo", "--keep", "/proc/none"]).fails(3, &["cannot make the directory --keep /proc/none", "check the path"]);
@@ -131,7 +131,7 @@ fn a_key_without_an_end_is_refused_before_it_fills_the_memory() {
     assert_eq!((most.code, most.out.len()), (Some(0), key.len() - 1 + "\ta\0".len()), "the longest key is one");
 }
 
-/// What is wrong comes in a fixed order, and nothing behind it has been touched.
+/// Errors are reported in a fixed order, and nothing later in that order was touched.
 #[test]
 fn outbox_run_names_settings_before_the_store_before_the_group() {
     let place = place();
@@ -171,7 +171,7 @@ fn enqueue_that_is_interrupted_says_how_far_it_came() {
     }
 }
 
-/// It used to wait for the whole time of joining, which here is that of a former self that may be alive.
+/// Regression: it waited for the whole time of joining, which here is that of a former incarnation that may be alive.
 #[test]
 fn a_publisher_that_is_still_joining_stops_when_asked() {
     let place = place();
@@ -204,10 +204,10 @@ fn a_second_signal_ends_a_publisher_that_cannot_finish() {
     command.env(SINK, "stdout").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut stdout, stderr) = (child.stdout.take().unwrap(), read_all(child.stderr.take().unwrap()));
-    // It has begun to write, and nobody reads the rest.
+    // It has begun to write, and the rest is not read.
     stdout.read_exact(&mut [0]).unwrap();
     let publisher = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    // Signals that come close together may count as one.
+    // Signals in quick succession may count as one.
     let ended = eventually("it ends", Duration::from_secs(20), || {
         kill(publisher, Signal::SIGTERM).unwrap();
         child.try_wait().unwrap()

@@ -1,4 +1,4 @@
-//! What a newcomer meets who tries the command for the first time: the first settings, short names, a terminal.
+//! The first steps of a new user: the first settings, short ids, a terminal.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -85,7 +85,7 @@ fn drain_finds_a_member_by_a_short_id() {
     place.run(&["drain", "worker"]).fails(4, &["worker", "web-a"]);
 }
 
-/// A command on a terminal of its own, and what it has written there.
+/// A command on a new terminal, and its output there.
 struct OnTerminal {
     child: Child,
     screen: File,
@@ -102,12 +102,12 @@ impl OnTerminal {
 
     fn spawn(command: &mut Command, screen: File) -> Self {
         let child = command.spawn().unwrap();
-        // Its own handles of the terminal go, so that the end of the output is seen.
+        // Drop the command's handles of the terminal, so that the end of the output is seen.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Self { child, screen, written: String::new() }
     }
 
-    /// Reads until the text is there; at the end of the output it must be.
+    /// Reads until the text appears; it must appear before the end of the output.
     fn until(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         while !self.written.contains(text) {
@@ -117,7 +117,7 @@ impl OnTerminal {
         }
     }
 
-    /// All that it has written, once it has ended well.
+    /// The whole output, after the command has succeeded.
     fn ends(mut self) -> String {
         let mut bytes = [0; 4096];
         // On Linux the end of a terminal's output is an error.
@@ -135,7 +135,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // One that has ended needs no end.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -202,7 +202,7 @@ fn a_publisher_draws_its_counts_on_a_terminal_and_prints_them_elsewhere() {
     printed.signal(Signal::SIGTERM);
     printed.ends("after SIGTERM");
 
-    // With /metrics there are no lines of counts in the log.
+    // With /metrics the log has no lines of counts.
     let mut listens = Process::start(place.command(&["outbox", "run", "--listen", "0"]));
     eventually("it has slots", PATIENCE, || (place.run(&["outbox", "status", "--json"]).json()["free_slots"] == 0).then_some(()));
     listens.signal(Signal::SIGTERM);

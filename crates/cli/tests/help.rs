@@ -1,4 +1,4 @@
-//! What the program says of itself, and to those who call it wrongly.
+//! Help texts, and the errors for wrong arguments.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn every_command_has_help_that_names_its_options() {
         assert!(!help.contains("exit-with-parent"), "what is for the program itself is not shown");
         let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
         assert!(longest.chars().count() <= 100, "{command:?} --help has a line that does not fit: {longest}");
-        // The list of commands is the one that is longer than an old terminal.
+        // Only the list of commands may be longer than an old terminal.
         assert!(help.lines().count() <= if command.is_empty() { 44 } else { 40 }, "{command:?} --help does not fit on a screen:\n{help}");
         assert_eq!(place.run(&[command, &["-h"]].concat()).well(), help, "the short help is all there is");
     }

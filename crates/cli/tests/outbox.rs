@@ -1,4 +1,4 @@
-//! `shardwise outbox`: real publishers over a real file.
+//! `shardwise outbox`: real publishers on a real file.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -43,7 +43,7 @@ fn line(aggregate: u64, n: u64) -> String {
     json!({"aggregatetype": "order", "aggregateid": aggregate.to_string(), "type": "Changed", "payload": {"n": n}}).to_string() + "\n"
 }
 
-/// Writes so many more events, of a hundred aggregates in turn.
+/// Writes this many more events, for a hundred aggregates in turn.
 fn enqueue(place: &Place, events: u64) {
     let lines: String = (0..events).map(|n| line(n % 100, n)).collect();
     let told = place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
@@ -54,7 +54,7 @@ fn status(place: &Place) -> Value {
     place.run(&["outbox", "status", "--json"]).json()
 }
 
-/// The slots a publisher holds, and how long ago it was seen; nothing if the store does not know it.
+/// A publisher's number of slots, and when it was last seen; zeros if the store does not know it.
 fn publisher(status: &Value, name: &str) -> (u64, f64) {
     let publishers = status["publishers"].as_array().unwrap();
     let found = publishers.iter().find(|publisher| publisher["publisher"] == name);
@@ -94,7 +94,8 @@ fn stops(process: &mut Process) -> String {
     last.to_owned()
 }
 
-/// Nothing lost; each aggregate's first deliveries in its order; a slot's epoch never goes back. Answers the number of repeats.
+/// Checks that nothing is lost, each aggregate's first deliveries are in order, and a slot's epoch never decreases. Returns the number of
+/// repeats.
 fn check(delivered: &[ReadEvent], written: u64) -> usize {
     let (mut seen, mut next, mut epochs) = (BTreeSet::new(), BTreeMap::<&str, u64>::new(), BTreeMap::<u32, u64>::new());
     for event in delivered {
@@ -155,7 +156,7 @@ fn refused_lines_are_told_by_number_and_reason_and_the_good_ones_are_kept() {
 
 #[test]
 fn two_publishers_share_and_one_that_leaves_gives_back_at_once() {
-    // No machine stands still for so long that a lease runs out, which would be a reason for repeats.
+    // Long enough for no lease to expire on a slow machine, which would be a reason for repeats.
     let place = outbox_with_ttl("10s");
     let (mut a, mut b) = two(&place);
     both_share(&place);
@@ -195,7 +196,7 @@ fn a_publisher_stopped_beyond_its_ttl_marks_nothing_that_another_has_taken() {
         if b_takes_over(&place) {
             break;
         }
-        // Stopped inside a write, it holds up everybody, as documented. Another time, then.
+        // Paused inside a write, it blocks every other process, as documented. Then the scene is repeated.
         assert!(attempt < 10, "stopped {attempt} times inside a write");
         a.signal(Signal::SIGCONT);
         eventually("both are seen again", PATIENCE, || (publisher(&status(&place), "b").1 < 0.5).then_some(()));
@@ -209,12 +210,12 @@ fn a_publisher_stopped_beyond_its_ttl_marks_nothing_that_another_has_taken() {
     all_delivered(&place);
     let stopped = stops(&mut a) + &stops(&mut b);
     let repeats = check(&delivered(&place), written + 2_000);
-    // What was on its way at a stop comes again, and no more than that.
+    // Only events in flight at a stop are repeated.
     assert!(repeats as u64 * 10 < written, "{repeats} repeats; {stopped}");
 }
 
-/// Whether b gets all slots while a is stopped. It does not if a was stopped inside a write: then b is not seen any more either, or it has none because it
-/// cannot renew its membership.
+/// Whether b gets all slots while a is paused. It does not if a was paused inside a write: then b cannot touch the store either, or it has
+/// no slots because it cannot renew its membership.
 fn b_takes_over(place: &Place) -> bool {
     eventually("b has all, or cannot write", PATIENCE, || {
         let (slots, seen_ago) = publisher(&status(place), "b");
@@ -267,11 +268,11 @@ fn what_is_not_there_is_named_with_what_to_do() {
     Place::of_workers("1s", "").run(&["outbox", "status"]).fails(2, &["[default.outbox.<name>]"]);
 }
 
-/// Its write cannot be cancelled; the process used to wait for it for ever, and then for longer than its policy says.
+/// Regression: a blocked write cannot be cancelled, and the process waited for it forever, and later for longer than its policy allows.
 #[test]
 fn a_pipe_that_nobody_reads_keeps_the_publisher_for_the_policys_drain_timeout_only() {
     let place = outbox();
-    // Many times what a pipe holds.
+    // Many times the capacity of a pipe.
     let lines: String = (0..500u64).map(|n| line(n % 100, n).replace("Changed", &format!("Changed{}", "x".repeat(200)))).collect();
     place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
     let mut command = place.command(&["outbox", "run"]);
@@ -297,7 +298,7 @@ fn a_pipe_that_nobody_reads_keeps_the_publisher_for_the_policys_drain_timeout_on
     assert!(0 < marked && marked <= in_the_pipe, "{marked} were marked, {in_the_pipe} can be read");
 }
 
-/// The key is the writer's, and the words are the sink's: neither may move the cursor of whoever looks.
+/// The key comes from the writer and the message from the sink: neither may control the operator's terminal.
 #[test]
 fn a_status_for_people_has_nothing_that_a_terminal_obeys() {
     let place = outbox();
@@ -346,7 +347,7 @@ fn after_a_restore_numbers_are_lifted_and_what_waits_is_counted() {
     );
 }
 
-/// Publishes with a sink that cannot be written until an event is parked by hand; the operator does the rest.
+/// Publishes with a sink that cannot be written until an event is parked by SQL; the operator does the rest.
 #[test]
 fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down() {
     let place = outbox();
@@ -398,7 +399,7 @@ fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down(
     assert!(place.run(&["outbox", "audit"]).well().contains("ann"));
 }
 
-/// Runs statements on the outbox's file, as somebody with rights to it.
+/// Runs statements on the outbox's file, like an application.
 fn sql(place: &Place, statements: &'static str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -410,7 +411,7 @@ fn sql(place: &Place, statements: &'static str) {
     });
 }
 
-/// One request, and the whole answer; nothing if the connection is closed without one.
+/// Sends one request and returns the whole answer; empty if the connection is closed without one.
 fn asked(port: u16, request: &str) -> String {
     asked_with(port, request, &format!("host: 127.0.0.1:{port}"))
 }
@@ -429,7 +430,7 @@ fn readiness(port: u16) -> Value {
     serde_json::from_str(asked(port, "GET /readyz").rsplit("\r\n\r\n").next().unwrap()).unwrap()
 }
 
-/// Whoever connects and says nothing takes nothing from the publisher, and keeps no probe out.
+/// Silent connections neither take resources of the publisher nor block probes.
 #[test]
 fn a_publisher_that_listens_tells_how_it_is() {
     let place = outbox();
@@ -477,7 +478,7 @@ fn a_publisher_that_listens_tells_how_it_is() {
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
 }
 
-/// What a destination says may have names of machines and worse; whoever may probe is told of what kind the trouble is.
+/// A destination's message may contain host names or secrets, so probes report only the kind of a failure.
 #[test]
 fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     let place = outbox();
@@ -499,7 +500,7 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
 }
 
-/// Two machines that meet at one place, each with its own file and the same name for what is in it: half of each would have had no publisher.
+/// Two machines use one group, each with a different file under the same outbox name: half of each outbox would have had no publisher.
 #[test]
 fn an_outbox_of_the_same_name_in_another_file_does_not_join_the_group() {
     let first = outbox();
@@ -541,7 +542,7 @@ fn settings_in_which_two_outboxes_share_a_policy_are_refused_before_anything_is_
     assert!(!place.path("orders.db").exists() && !place.path("shardwise.db").exists(), "nothing was contacted");
 }
 
-/// Nobody publishes: the status says so with its exit code, for scripts, and with a line, for people.
+/// Without a publisher, the status reports it with its exit code for scripts and with a line for people.
 #[test]
 fn events_that_nobody_publishes_are_stuck() {
     let place = outbox();

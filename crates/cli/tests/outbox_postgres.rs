@@ -1,4 +1,4 @@
-//! `shardwise outbox` with a PostgreSQL store: real publishers over a real server.
+//! `shardwise outbox` with a PostgreSQL store: real publishers on a real server.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 const SLOTS: u64 = 64;
 
-/// A fresh database, and an outbox in it that the settings name.
+/// A fresh database with an outbox, and settings that name it.
 fn outbox() -> (Runtime, Database, Place) {
     let runtime = Runtime::new().unwrap();
     let server = runtime.block_on(Postgres::shared()).unwrap();
@@ -127,7 +127,7 @@ fn holds_all(place: &Place) {
     eventually("it holds all slots", PATIENCE, || (status(place)["publishers"][0]["slots"] == SLOTS).then_some(()));
 }
 
-/// The server is killed, and comes back with what it had a while ago.
+/// The server is killed, and returns with an earlier state.
 #[test]
 fn a_publisher_whose_commits_are_gone_ends_and_says_what_to_do() {
     let runtime = Runtime::new().unwrap();
@@ -138,11 +138,11 @@ fn a_publisher_whose_commits_are_gone_ends_and_says_what_to_do() {
     let mut publisher = publish(&place, "a");
     holds_all(&place);
     eventually("nothing is pending", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
-    // It comes back with everything: nothing ends.
+    // It returns with everything, and no publisher ends.
     runtime.block_on(server.restart()).unwrap();
     place.run_with(&["outbox", "enqueue"], line(1, 2).as_bytes()).well();
     eventually("it goes on", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
-    // All at once: the connections are gone before the publisher sees any of it.
+    // In one transaction: the connections are closed before the publisher sees any of it.
     let back = "BEGIN; UPDATE outbox_slot SET epoch = epoch - 1; COMMIT";
     publisher.signal(Signal::SIGSTOP);
     runtime.block_on(database.execute(back)).unwrap();

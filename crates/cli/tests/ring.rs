@@ -1,4 +1,4 @@
-//! `shardwise ring`: keys in, owners out, byte for byte; what would move; why a key has its owner.
+//! `shardwise ring`: keys in, owners out, byte for byte; predicted moves; the explanation of a key's owner.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 
@@ -16,10 +16,10 @@ fn owners(options: &[&str], keys: &[u8]) -> common::Ran {
     Place::empty().run_with(&[&OWNERS, options].concat(), keys)
 }
 
-/// A circle of the golden vectors whose every owner can be followed by hand.
+/// A circle of the golden vectors on which every owner can be verified by hand.
 const CIRCLE: &str = include_str!("../testdata/circle.txt");
 
-/// The owner that the circle's line names for the slot.
+/// The slot's owner according to the circle's line.
 fn golden_owner(slot: u128) -> &'static str {
     let (_, owners) = CIRCLE.split_once("owners => ").unwrap();
     let arc = owners.trim().split(", ").find(|arc| {
@@ -144,7 +144,7 @@ fn what_cannot_be_placed_is_refused_in_one_line() {
     }
 }
 
-/// What a plan says is what `owners` says before and after, key by key.
+/// A plan agrees with the output of `owners` before and after, key by key.
 #[test]
 fn a_plan_tells_what_moves() {
     let constants = ["--slots", "1000", "--virtual-nodes", "64"];
@@ -173,7 +173,7 @@ fn a_plan_tells_what_moves() {
     assert_eq!(pairs, moves);
     let moved = moves.values().sum::<u64>();
     assert_eq!((&told["slots"], &told["moved"]), (&json!(1_000), &json!(moved)));
-    // Shares are slots over all slots, in each pair, together, and between exact shares, where four sevenths of the weight are new.
+    // Shares are slots over all slots: in each pair, in total, and between exact shares, where four sevenths of the weight are new.
     let is_share = |share: &Value, slots: f64| assert!((share.as_f64().unwrap() - slots / 1_000.0).abs() < 1e-9, "{share} for {slots}");
     told["moves"].as_array().unwrap().iter().for_each(|pair| is_share(&pair["share"], pair["slots"].as_f64().unwrap()));
     is_share(&told["moved_share"], moved as f64);
@@ -223,7 +223,7 @@ fn ids_with_commas_join_and_leave() {
     plan(&["--join-file", "now.jsonl"]).fails(2, &["--join a,b", "already"]);
 }
 
-/// What a plan for another placement says is what `owners` says under both, within what can be told from so many keys.
+/// A plan for another placement agrees with the output of `owners` under both, within the precision of this number of keys.
 #[test]
 fn a_plan_for_another_placement_tells_the_share_that_moves() {
     let fleet = "a,b=2,c";
@@ -279,7 +279,7 @@ fn a_plan_for_a_placement_that_cannot_be_is_refused() {
     }
 }
 
-/// The fleet "Two weights" of the vectors: what c, which has three times the weight, would be given beyond its share goes past it.
+/// The fleet "Two weights" of the vectors: slots beyond the share of c, which has three times the weight, pass it over.
 #[test]
 fn explain_tells_that_a_weight_has_its_share() {
     let key_in = |slot: u128| {
@@ -307,7 +307,7 @@ fn explain_tells_that_a_weight_has_its_share() {
     assert!(passed > 0, "no weight had its share before all slots were given");
 }
 
-/// The worked example of docs/reference/placement.md: slots 24 to 27 go past c, who is full.
+/// The worked example of docs/reference/placement.md: slots 24 to 27 pass over c, which is full.
 #[test]
 fn explain_tells_who_was_passed_over_and_why() {
     let key =
@@ -327,7 +327,7 @@ fn explain_tells_who_was_passed_over_and_why() {
     {
         assert!(words.contains(part), "{part}: {words}");
     }
-    // Who is next is whoever owns it when the owner is not there.
+    // The next owner is the owner without the present one.
     let next = owners(&["--members", "b,c", "--slots", "32", "--virtual-nodes", "4"], key.as_bytes()).well();
     assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
 }
@@ -353,7 +353,7 @@ fn other_fleets_rules_have_the_owners_of_the_golden_vectors() {
             assert_eq!((&told["key"], &told["placement"], &told["owner"]["id"]), (&json!(key), &json!(placement[1]), &json!(owner)));
             let position = ["worker-1", "worker-2", "worker-3"].iter().position(|id| *id == owner).unwrap();
             assert_eq!((&told["members"], &told["owner"]["position"]), (&json!(3), &json!(position)));
-            // Who is next is whoever owns it when the owner is not there.
+            // The next owner is the owner without the present one.
             let others = ["worker-1", "worker-2", "worker-3"].into_iter().filter(|id| *id != owner).collect::<Vec<_>>().join(",");
             let next = owners(&[&["--members", &others], placement].concat(), format!("{key}\n").as_bytes()).well();
             assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
@@ -378,7 +378,7 @@ fn other_fleets_rules_have_the_owners_of_the_golden_vectors() {
 /// Options of a plan for a, b and c; the placement before; the members after it, and their placement.
 type Planned = (&'static [&'static str], [&'static str; 2], &'static str, [&'static str; 2]);
 
-/// What a plan from, to or within another fleet's rule says is what `owners` says, within what can be told from so many keys.
+/// A plan from, to or within a key placement agrees with the output of `owners`, within the precision of this number of keys.
 #[test]
 fn a_plan_without_slots_is_measured_on_a_sample_and_says_so() {
     let asked = (0..40_000).map(|n| format!("tenant {n}")).collect::<Vec<_>>().join("\n");
@@ -409,7 +409,7 @@ fn a_plan_without_slots_is_measured_on_a_sample_and_says_so() {
     assert!(exact.get("sample").is_none(), "{exact}");
 }
 
-/// As in the settings' `next`: numbers chosen for another placement are not taken over.
+/// As in the settings' `next`: numbers chosen for another placement are not kept.
 #[test]
 fn a_plan_for_another_placement_begins_with_its_defaults() {
     let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", "a,b=2,c", "--json"], options].concat()).json();

@@ -1,4 +1,4 @@
-//! What whoever starts the program may ask of it: systemd, over a datagram socket, and a container's health check.
+//! The interfaces for supervisors: systemd, over a datagram socket, and a container's health check.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
@@ -30,7 +30,7 @@ impl Systemd {
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
-    /// Everything that is said until the process has ended.
+    /// Everything sent until the process has ended.
     fn hears_to_the_end(&self, process: &mut Process) -> Vec<String> {
         process.signal(Signal::SIGTERM);
         let ran = process.ends("after SIGTERM");
@@ -45,7 +45,7 @@ impl Systemd {
     }
 }
 
-/// Ready, then signs of life, then the end, and nothing else.
+/// Checks the messages: ready, then watchdog notifications, then stopping, and nothing else.
 fn lives_as_systemd_wants(systemd: &Systemd, command: Command) {
     let mut process = Process::start(command);
     assert_eq!(systemd.hears(), "READY=1");

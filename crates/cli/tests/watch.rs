@@ -21,7 +21,7 @@ fn start(place: &Place, id: &str, arguments: &[&str]) -> Process {
     Process::start(command)
 }
 
-/// Started, and active.
+/// Starts a worker and waits until it is active.
 fn join(place: &Place, id: &str, arguments: &[&str]) -> Process {
     let mut process = start(place, id, arguments);
     process.tells("is active", |line| line["state"] == "active");
@@ -174,7 +174,7 @@ fn a_members_file_that_is_no_database_is_named() {
     refuses(&mut start(&place, "a", &WATCH), &["shardwise.db", "not an SQLite database"]);
 }
 
-/// It ends with exit code 4 and one line on stderr that has these parts, having owned nothing.
+/// Checks that it ends with exit code 4 and one line on stderr with these parts, having owned nothing.
 fn refuses(process: &mut Process, parts: &[&str]) -> String {
     let ran = process.ends("refused");
     ran.fails(4, parts);
@@ -194,7 +194,7 @@ fn wrong_settings_end_before_anything_is_contacted() {
     }
 }
 
-/// It used to print nothing, because nothing ever changes.
+/// Regression: it printed nothing, because nothing ever changes.
 #[test]
 fn with_sharding_switched_off_one_line_says_so() {
     let place = place("2s");
@@ -210,7 +210,7 @@ fn with_sharding_switched_off_one_line_says_so() {
     assert!(ran.code == Some(0) && ran.err.contains("this worker owns everything"), "{ran:?}");
 }
 
-/// It told of slots lost, and none gained, where the numbers beside them were null already.
+/// Regression: it reported lost slots, and none gained, although the numbers beside them were already null.
 #[test]
 fn a_switch_to_a_key_placement_tells_the_served_policy_and_no_slots() {
     let place = place("2s");
@@ -232,12 +232,12 @@ fn a_switch_to_a_key_placement_tells_the_served_policy_and_no_slots() {
     assert_eq!(new.ends("after SIGTERM").code, Some(0));
 }
 
-/// `timeout` and others signal the process and then its group, which is the same process again.
+/// `timeout` and others signal the process and then its group, which contains the same process.
 #[test]
 fn a_signal_that_is_sent_twice_counts_once() {
     let place = place("2s");
     let mut in_time = 0;
-    // The second one may also come too late to matter, so it is sent to several.
+    // The second signal may also come too late to matter, so this is repeated.
     for _ in 0..40 {
         let mut process = join(&place, "a", &WATCH);
         let first = Instant::now();
@@ -257,8 +257,8 @@ fn a_signal_that_is_sent_twice_counts_once() {
     panic!("too busy to send two signals within 150 ms: {in_time} of 40 times");
 }
 
-/// Five processes get a `next`, one after the other, two of them by a SIGKILL: each goes over once, and at no revision are more slots
-/// owned than there are.
+/// Five processes get a `next`, one after the other, two of them by a SIGKILL: each changes over once, and at no revision are more slots
+/// owned than exist.
 #[test]
 fn workers_that_are_restarted_with_next_change_over_once() {
     const NEXT: u64 = 160;

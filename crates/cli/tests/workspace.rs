@@ -1,4 +1,4 @@
-//! What holds only inside the workspace. This file is not part of the package, whose tests have to do without their neighbours.
+//! Tests that need the whole workspace. This file is not part of the package, whose tests cannot use the other crates.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
 
@@ -27,7 +27,7 @@ The help of every command, as the program prints it. `cargo install --path crate
 Written by `SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-cli --all-features --test workspace`.
 ";
 
-/// Writes that page of the book if it is asked for, and compares it.
+/// Writes that page of the book if requested, and compares it.
 fn is_written(path: &str, page: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if std::env::var_os("SHARDWISE_WRITE_PAGES").is_some() {
@@ -38,19 +38,19 @@ fn is_written(path: &str, page: &str) {
     assert!(written == page, "{path} is out of date: run {how}");
 }
 
-/// The commands that a help lists.
+/// The commands that a help text lists.
 fn listed(help: &str) -> Vec<&str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // What is behind a long name begins a line of its own, further in.
+    // The text after a long name begins on a separate line, further indented.
     let named = lines.filter_map(|line| line.strip_prefix("  ").filter(|name| !name.starts_with(' ')));
     named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }
 
-/// The help of a command and of all below it.
+/// The help of a command and all its subcommands.
 fn describe(place: &Place, command: &[&str], page: &mut String) {
     let help = place.run(&[command, &["--help"]].concat()).well();
     let name = command.iter().fold("shardwise".to_owned(), |name, word| name + " " + word);
-    // Writing to a text does not fail.
+    // Writing to a String does not fail.
     let _ = writeln!(page, "\n## {name}\n\n```text\n{}\n```", help.trim_end());
     for below in listed(&help) {
         describe(place, &[command, &[below]].concat(), page);
@@ -97,7 +97,7 @@ Written from the tables in the code by
 `SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-cli --all-features --test workspace`.
 ";
 
-/// What a key may have as its value.
+/// The allowed values of a key.
 fn allowed(shape: Shape) -> String {
     match shape {
         Shape::Flag => "`true` or `false`".into(),
@@ -112,7 +112,7 @@ fn allowed(shape: Shape) -> String {
     }
 }
 
-/// The duration as a file has it, in the largest unit of which it is a whole number.
+/// The duration as written in a file, in the largest unit that gives a whole number.
 fn duration(duration: Duration) -> String {
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
     let millis = duration.as_millis();
@@ -146,7 +146,7 @@ fn the_page_of_settings_is_the_table_of_keys() {
     is_written("docs/reference/settings.md", &page);
 }
 
-/// Blocks of settings on that page.
+/// The blocks of settings on that page.
 fn blocks(page: &str) -> Vec<&str> {
     let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     blocks.filter(|block| block.contains("[default")).collect()
@@ -161,7 +161,7 @@ fn settings_on_pages_of_the_book_are_accepted() {
         let text = std::fs::read_to_string(&path).unwrap();
         let blocks = blocks(&text);
         for block in &blocks {
-            // A block may go on with what the page's first one has begun.
+            // A block may continue the page's first one.
             let ran = [(*block).to_owned(), format!("{}\n{block}", blocks[0])].map(|settings| {
                 let place = Place::with_settings(&settings);
                 for secret in ["consul.token", "outbox.password", "nats.password"] {

@@ -1,4 +1,4 @@
-//! The OpenAPI document of all routes.
+//! The API document of all routes (`openapi.json`).
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

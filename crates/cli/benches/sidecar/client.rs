@@ -1,10 +1,10 @@
-//! As much of an HTTP client as the figures need: one connection that is kept, and answers that are read and counted.
+//! A minimal HTTP client for the figures: one connection that is kept open, and answers that are read and counted.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// No answer takes longer on the busiest machine.
+/// Longer than any answer takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Client {
@@ -24,7 +24,7 @@ impl Client {
         Self { at, sending, reading, piece: Vec::new() }
     }
 
-    /// How many bytes the answer has.
+    /// Returns the number of bytes in the answer.
     pub(crate) fn get(&mut self, path: &str) -> u64 {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.at);
         self.sending.write_all(request.as_bytes()).unwrap();
@@ -43,12 +43,12 @@ impl Client {
         self.send(path, kind, body, 1)
     }
 
-    /// The same text several times over.
+    /// Sends the same text several times.
     pub(crate) fn stream(&mut self, path: &str, body: &[u8], times: usize) -> u64 {
         self.send(path, "text/plain", body, times)
     }
 
-    /// Sends while it reads, because nothing is kept for us.
+    /// Sends while it reads, because the server does not buffer answers.
     fn send(&mut self, path: &str, kind: &str, body: &[u8], times: usize) -> u64 {
         let (mut sending, length) = (self.sending.try_clone().unwrap(), body.len() * times);
         let head = format!("POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n", self.at);
@@ -69,7 +69,7 @@ impl Client {
         line
     }
 
-    /// Reads an answer, which must be 200; its length.
+    /// Reads an answer, which must have the status 200; returns its length.
     fn answer(&mut self, told: &mut impl FnMut(&[u8])) -> u64 {
         let status = self.line();
         assert!(status.starts_with("HTTP/1.1 200"), "{status}");

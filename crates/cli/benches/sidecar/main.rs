@@ -1,7 +1,7 @@
-//! What `shardwise serve` gives over loopback, asked by plain sockets of this process: `cargo xtask bench sidecar`.
+//! The throughput of `shardwise serve` over loopback, with plain sockets of this process as clients: `cargo xtask bench sidecar`.
 //!
-//! A line of JSON for each figure goes into the file of `SHARDWISE_SIDECAR_FIGURES`. Under `cargo test --benches` everything is much smaller. Clients and
-//! sidecar share the machine's cores, so what is found is less than the sidecar alone could do.
+//! Each figure appends a line of JSON to the file in `SHARDWISE_SIDECAR_FIGURES`. Under `cargo test --benches` everything is much smaller.
+//! Clients and sidecar share the machine's cores, so the figures are lower than the sidecar alone could reach.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::panic, missing_docs, reason = "a benchmark reports by panicking")]
 
 mod client;
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use client::Client;
 use served::{Served, path};
 
-/// Connections that ask for owners.
+/// The number of connections that request owners.
 const CONNECTIONS: usize = 16;
-/// Connections that send lists beside them while renewals are looked at.
+/// The number of connections that send lists while renewals are measured.
 const LISTS_BESIDE: usize = 2;
-/// How often the metrics are looked at meanwhile: several times between two renewals.
+/// How often the metrics are read meanwhile: several times between two renewals.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How much of everything.
+/// The size of each measurement.
 struct Scale {
     rounds: usize,
     list: usize,
@@ -37,7 +37,7 @@ const EARNEST: Scale =
 const SMALL: Scale =
     Scale { rounds: 2, list: 1_000, stream: 10_000, owners_for: Duration::from_millis(200), load_for: Duration::from_millis(1_500) };
 
-/// One figure: to the terminal, and into the file.
+/// Reports one figure on the terminal and in the file.
 fn tell(figure: &Value) {
     println!("{figure}");
     if let Some(path) = std::env::var_os("SHARDWISE_SIDECAR_FIGURES") {
@@ -65,7 +65,7 @@ fn tell_rounds(figure: &str, keys: usize, mut rounds: Vec<Duration>) {
     tell(&json!({"figure": figure, "keys": keys, "fastest_ms": millis(rounds[0]), "median_ms": millis(rounds[rounds.len() / 2])}));
 }
 
-/// A JSON list in one request; alone in its group the worker owns all of it, so that all of it comes back.
+/// A JSON list in one request; the only worker of a group owns all keys, so all of them come back.
 fn lists(served: &Served, scale: &Scale) {
     let body = serde_json::to_vec(&keys(scale.list).collect::<Vec<_>>()).unwrap();
     let mut client = Client::connect(served.at);
@@ -79,7 +79,7 @@ fn lists(served: &Served, scale: &Scale) {
     tell_rounds("list", scale.list, (0..scale.rounds).map(|_| round(&mut client)).collect());
 }
 
-/// Text that is answered while it comes in, and what memory that takes: once, and four times as long.
+/// Text that is answered while it is received, and the memory for that: once, and with four times the length.
 fn streams(served: &Served, scale: &Scale) {
     let body: Vec<u8> = keys(scale.stream).flat_map(|key| [key.into_bytes(), b"\n".to_vec()].concat()).collect();
     let mut client = Client::connect(served.at);
@@ -100,7 +100,7 @@ fn streams(served: &Served, scale: &Scale) {
     tell(&json!({"figure": "memory", "body": body.len(), "idle": idle, "once": once, "four_times": four_times}));
 }
 
-/// Asks for owners until it is told to stop; how many were answered.
+/// Requests owners until `stop` is set, and counts the answers.
 fn ask_owners(served: &Served, stop: &AtomicBool, asked: &AtomicU64) {
     let mut client = Client::connect(served.at);
     let mut number = 0_u64;
@@ -130,7 +130,7 @@ fn owners(served: &Served, scale: &Scale) {
     tell(&json!({"figure": "owner", "connections": CONNECTIONS, "best": rates[2], "median": rates[1]}));
 }
 
-/// What is left of the lease when a renewal is answered, idle and under load: the difference is how late the renewals were.
+/// The remaining lease time when a renewal is answered, idle and under load: the difference is the delay of renewals.
 fn renewals(served: &Served, scale: &Scale) {
     let watch = |for_: Duration| {
         let (begun, mut lowest, mut looks) = (Instant::now(), f64::INFINITY, 0);

@@ -1,4 +1,4 @@
-//! A real sidecar, alone in its group, and what can be seen of it from outside.
+//! A real sidecar, alone in its group, and its measurements from outside.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ impl Served {
         Self { child, at: ready["listening"].as_str().unwrap().parse().unwrap(), _place: place }
     }
 
-    /// The most memory that was in use since [`Served::forget_peak`], in bytes.
+    /// The peak memory use since [`Served::forget_peak`], in bytes.
     pub(crate) fn peak(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -55,12 +55,12 @@ impl Served {
         Client::connect(self.at).text("/metrics")
     }
 
-    /// How many seconds were left of the lease when the last renewal was answered.
+    /// The remaining lease time in seconds when the last renewal was answered.
     pub(crate) fn margin(&self) -> f64 {
         loop {
             let metrics = self.metrics();
             let line = metrics.lines().find(|line| line.starts_with("shardwise_deadline_margin_seconds{"));
-            // Before the first renewal there is none.
+            // Before the first renewal there is no such line.
             if let Some(line) = line {
                 return line.rsplit(' ').next().unwrap().parse().unwrap();
             }
@@ -68,7 +68,7 @@ impl Served {
         }
     }
 
-    /// How often its lease ended in between.
+    /// How often its lease expired meanwhile.
     pub(crate) fn lost(&self) -> usize {
         let history: Value = serde_json::from_str(&Client::connect(self.at).text(&path("rebalances"))).unwrap();
         history["rebalances"].as_array().unwrap().iter().filter(|event| event["cause"] == "fenced").count()
@@ -77,7 +77,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // One that has ended needs no end.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! The clients in other languages, against sidecars that run. Their own tests are written in their own languages; here are the sidecars, and workers that lose theirs.
+//! The clients in other languages, with running sidecars. Their tests are in their own languages; this file provides the sidecars, and
+//! tests workers that lose theirs.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -14,7 +15,7 @@ use std::process::Command;
 use common::process::Process;
 use common::{Place, Ran, run};
 
-/// Short enough to be typed, long enough to be taken.
+/// Readable, and long enough to be accepted.
 const TOKEN: &str = "correct-horse-battery-staple";
 
 /// A sidecar that has joined.
@@ -24,7 +25,7 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// In the group `workers` of that place, with more arguments.
+    /// Starts a member of the group `workers` in that place, with additional arguments.
     fn start(place: &Place, arguments: &[&str]) -> Self {
         let serve = ["serve", "--policy", "workers", "--listen", "127.0.0.1:0"];
         let mut process = Process::start(place.command(&[&serve, arguments].concat()));
@@ -39,17 +40,17 @@ fn place() -> Place {
     place
 }
 
-/// The folder of that client.
+/// The directory of that client.
 fn client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").join(name).canonicalize().unwrap()
 }
 
-/// Runs a client's own tests beside two sidecars, which need a token.
+/// Runs a client's own tests with two sidecars that require a token.
 fn beside_two_sidecars(mut tests: Command) -> Ran {
     let place = place();
     let [one, other] = [(); 2].map(|()| Sidecar::start(&place, &["--token-file", "token"]));
     tests.env("SHARDWISE_ONE", &one.url).env("SHARDWISE_OTHER", &other.url).env("SHARDWISE_TOKEN", TOKEN);
-    // A loopback address is never asked for by way of somebody else.
+    // A loopback address must never be requested through a proxy.
     tests.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
     run(tests, b"")
 }

@@ -1,4 +1,4 @@
-//! `clients/python`, with whatever Python 3.9 or newer is there.
+//! `clients/python`, with any installed Python 3.9 or newer.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::common::run;
 use crate::workers::{self, Workers};
 use crate::{beside_two_sidecars, client};
 
-/// The releases that were tried; these still know Python 3.9.
+/// The tested releases, which still support Python 3.9.
 const PACKAGES: [&str; 3] = ["anyio==4.12.0", "httpx==0.28.1", "mypy==1.19.1"];
 
 fn python() -> Command {
@@ -23,7 +23,7 @@ fn it_agrees_with_its_types() {
     let cache = std::env::temp_dir().join(format!("shardwise-mypy-{}", std::process::id()));
     mypy.args(["-m", "mypy", "--strict", "--cache-dir"]).arg(&cache).args(["src", "examples", "tests"]);
     let ran = run(mypy, b"");
-    // A folder that stays is no reason to fail.
+    // A leftover directory is no reason to fail.
     let _ = std::fs::remove_dir_all(&cache);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! `clients/typescript`: its tests with the oldest Node that it is for, its compiler and the example workers with whatever Node is there.
+//! `clients/typescript`: its tests with the oldest supported Node; its compiler and the example workers with the installed Node.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::common::run;
 use crate::workers::{self, Workers};
 use crate::{beside_two_sidecars, client};
 
-/// The last of the Node that `package.json` names as the oldest, among npm's packages.
+/// The last release of the oldest Node in `package.json`, as an npm package.
 const OLDEST: &str = "18.20.5";
 
-/// What `package.json` names for development.
+/// The development dependencies in `package.json`.
 fn packages() -> Vec<String> {
     let manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(client("typescript").join("package.json")).unwrap()).unwrap();
     assert!(manifest.get("dependencies").is_none(), "at run time it needs nothing");
@@ -34,7 +34,7 @@ fn tsc(project: &str) -> Command {
     tsc
 }
 
-/// Everything as JavaScript; compiled once.
+/// The client compiled to JavaScript, once.
 fn compiled() -> &'static Path {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
     COMPILED.get_or_init(|| {
@@ -52,7 +52,7 @@ fn node() -> Command {
     run_by("node".into())
 }
 
-/// The program of npm's package; elsewhere than on Linux whatever is there.
+/// The program of the npm package on Linux; elsewhere the installed one.
 fn oldest_node() -> Command {
     let cpu = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
     let package = format!("node-linux-{cpu}");
@@ -66,7 +66,7 @@ fn run_by(program: PathBuf) -> Command {
     node
 }
 
-/// Without Node's types: it uses nothing that a browser lacks.
+/// Without Node's types: the client uses nothing that a browser lacks.
 #[test]
 fn it_is_for_browsers_too() {
     let mut tsc = tsc("tsconfig.json");

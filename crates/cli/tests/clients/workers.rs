@@ -1,4 +1,4 @@
-//! The example workers: each key is worked on by one of them, and when a sidecar dies its worker stops and the other one takes over.
+//! The example workers: each key is processed by one of them, and when a sidecar dies its worker stops and the other one takes over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use crate::{Sidecar, place};
 
 const KEYS: usize = 40;
 
-/// How an example worker is started.
+/// How to start an example worker.
 pub(crate) struct Workers {
     pub(crate) command: fn() -> Command,
     pub(crate) program: PathBuf,
 }
 
-/// What a worker does at the moment, by the lines that it has written.
+/// A worker's present state, from its output lines.
 struct Worker {
     process: Process,
     read: usize,
     at_work: BTreeSet<String>,
     worked: BTreeMap<String, usize>,
-    /// Why its sidecar could not be heard.
+    /// Why its sidecar could not be reached.
     lost: Vec<String>,
 }
 

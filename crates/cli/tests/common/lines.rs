@@ -1,4 +1,4 @@
-//! What the lines of `shardwise watch` say, and who had which slot when.
+//! Evaluates the lines of `shardwise watch`: which worker had which slot when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn ranges(line: &Value, field: &str) -> impl Iterator<Item = u32> {
     ranges.into_iter().flat_map(|[from, to]| from..=to)
 }
 
-/// What a worker has after each of its lines, by what the lines say was gained and lost.
+/// A worker's slots after each of its lines, from the gained and lost slots in the lines.
 pub(crate) fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
     let mut set = BTreeSet::new();
     let after = |line: &Value| {
@@ -34,7 +34,7 @@ pub(crate) fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
     told.iter().map(after).collect()
 }
 
-/// From when until when a worker had each slot: from the line on, until its next line or the deadline, whichever is first.
+/// The periods in which a worker had each slot: from a line until the next line or the deadline, whichever is first.
 pub(crate) fn held(told: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
     let mut held = BTreeMap::<_, Vec<_>>::new();
     for (n, set) in sets(told).into_iter().enumerate() {
@@ -45,7 +45,7 @@ pub(crate) fn held(told: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
     held
 }
 
-/// The longest time that both had the same slot.
+/// The longest time for which both had the same slot.
 pub(crate) fn longest_overlap(one: &[Value], other: &[Value]) -> Duration {
     let (one, other) = (held(one), held(other));
     let both = one.iter().flat_map(|(slot, mine)| mine.iter().map(move |interval| (slot, interval)));

@@ -1,4 +1,4 @@
-//! What the tests share: a directory with settings, the program itself in it, and waits that end.
+//! Shared by the tests: a directory with settings, the program in it, and waits with a time limit.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Long enough for the busiest machine; a test that waits this long fails.
+/// Long enough even for a busy machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Waits until `condition` gives something.
+/// Waits until `condition` returns a value.
 pub(crate) fn eventually<T>(what: &str, within: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -34,7 +34,7 @@ pub(crate) fn eventually<T>(what: &str, within: Duration, mut condition: impl Fn
     }
 }
 
-/// What a command said at its end.
+/// The result of a command.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) out: Vec<u8>,
@@ -48,7 +48,7 @@ impl fmt::Debug for Ran {
 }
 
 impl Ran {
-    /// Its output, having ended well and silently.
+    /// The output of a command that succeeded with nothing on stderr.
     pub(crate) fn well(self) -> String {
         assert!(self.code == Some(0) && self.err.is_empty(), "{self:?}");
         self.text()
@@ -63,10 +63,10 @@ impl Ran {
         String::from_utf8(self.out.clone()).unwrap()
     }
 
-    /// The one line of a failure with that exit code, which has all these parts.
+    /// Checks that the command failed with that exit code and one line that contains all these parts.
     pub(crate) fn fails(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
-        // A command may have said first that it waits.
+        // A command may first have printed that it waits.
         let says = |line: &&str| !line.starts_with("shardwise: still waiting for ");
         let lines = self.err.lines().filter(says).count();
         assert!(self.err.starts_with("shardwise: ") && self.err.ends_with('\n') && lines == 1, "not one line: {self:?}");
@@ -77,7 +77,7 @@ impl Ran {
     }
 }
 
-/// A working directory of its own.
+/// A new working directory.
 pub(crate) struct Place {
     dir: TempDir,
 }
@@ -94,7 +94,7 @@ impl Place {
         place
     }
 
-    /// A group `workers` with that TTL, and whatever else the policy says.
+    /// A group `workers` with that TTL, and additional policy lines.
     pub(crate) fn of_workers(ttl: &str, policy: &str) -> Self {
         Self::with_settings(&workers(ttl, policy))
     }
@@ -107,7 +107,7 @@ impl Place {
         std::fs::write(self.path(name), content).unwrap();
     }
 
-    /// The program, here, untouched by the environment of the tests.
+    /// The program in this directory, without the environment of the tests.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
         let is_heard = |name: &str| ["SHARDWISE", "OTEL_"].iter().any(|start| name.starts_with(start));
@@ -134,11 +134,11 @@ pub(crate) fn workers(ttl: &str, policy: &str) -> String {
     )
 }
 
-/// Runs a command to its end, which must come in time.
+/// Runs a command to its end, with a time limit.
 pub(crate) fn run(mut command: Command, stdin: &[u8]) -> Ran {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut input, bytes) = (child.stdin.take().unwrap(), stdin.to_vec());
-    // It may end without reading everything.
+    // The command may end without reading everything.
     let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
     let (out, err) = (read_all(child.stdout.take().unwrap()), read_all(child.stderr.take().unwrap()));
     let status = ended(&mut child, PATIENCE, &format!("{command:?}"));
@@ -146,7 +146,7 @@ pub(crate) fn run(mut command: Command, stdin: &[u8]) -> Ran {
     Ran { code: status.code(), out: out.join().unwrap(), err: String::from_utf8_lossy(&err.join().unwrap()).into_owned() }
 }
 
-/// Waits for the end of a process, and ends it itself if that does not come.
+/// Waits for the end of a process, and kills it at the time limit.
 pub(crate) fn ended(child: &mut Child, within: Duration, what: &str) -> ExitStatus {
     let started = Instant::now();
     loop {
@@ -164,7 +164,7 @@ pub(crate) fn ended(child: &mut Child, within: Duration, what: &str) -> ExitStat
 pub(crate) fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before a failure is enough to tell what happened.
+        // Output read before a failure is enough for a message.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })

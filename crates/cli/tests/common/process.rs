@@ -1,4 +1,4 @@
-//! A running program: its lines as they come, signals to it, its end.
+//! A running program: its lines as they appear, signals to it, its end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -49,7 +49,7 @@ impl Process {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// The next line for which `wanted` holds; those before it are read over.
+    /// The next line for which `wanted` holds; earlier lines are skipped.
     pub(crate) fn tells(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         self.tells_within(PATIENCE, what, wanted)
     }
@@ -73,7 +73,7 @@ impl Process {
         }
     }
 
-    /// The last line that has come, if `wanted` holds for it, else the next for which it does.
+    /// The last line so far, if `wanted` holds for it, else the next line for which it does.
     pub(crate) fn shows(&mut self, within: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         match self.told.last().filter(|line| wanted(line)) {
             Some(line) => line.clone(),
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Reads what has come, without waiting.
+    /// Reads the available lines without waiting.
     pub(crate) fn catch_up(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
             self.note(&line);
@@ -92,7 +92,7 @@ impl Process {
         self.told.push(serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {line}")));
     }
 
-    /// Waits for its end; `told` has every line it printed.
+    /// Waits for its end; `told` then has every line it printed.
     pub(crate) fn ends(&mut self, what: &str) -> Ran {
         let status = ended(&mut self.child, PATIENCE, what);
         let err = self.stderr.take().map(|stderr| stderr.join().unwrap()).unwrap_or_default();
@@ -105,7 +105,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended needs no end.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What happens to workers wherever they meet.
+//! Scenes for workers on any backend.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use nix::sys::signal::Signal;
 use super::lines::{longest_overlap, members, number, owns};
 use super::process::Process;
 
-/// Two workers have joined a group of `slots` slots; one is stopped until the other has taken over, and goes on.
+/// Two workers have joined a group of `slots` slots; one is paused until the other has taken over, and then continues.
 pub(crate) fn stopped_beyond_its_ttl(mut a: Process, mut b: Process, slots: u32) {
     let slots = u64::from(slots);
     for attempt in 1.. {
         a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
-        // Right behind a renewal nothing is being written, if the machine lets this process run in time.
+        // Right after a renewal nothing is being written, if the machine runs this process in time.
         a.tells("a renewal", |line| number(line, "gained") + number(line, "lost") == 0);
         a.signal(Signal::SIGSTOP);
         let line = b.tells("has taken over, or cannot renew", |line| [0, slots].contains(&owns(line)));
         if owns(&line) == slots {
             break;
         }
-        // In a file, a process that is stopped inside a write holds up the others, as documented. Then it is done again.
+        // With a file, a process that is paused inside a write blocks the others, as documented. Then the scene is repeated.
         assert!(attempt < 10, "stopped {attempt} times inside a write");
         a.signal(Signal::SIGCONT);
         b.tells("is back", |line| members(line) == 2 && line["state"] == "active" && owns(line) > 0);
@@ -43,7 +43,7 @@ pub(crate) fn stopped_beyond_its_ttl(mut a: Process, mut b: Process, slots: u32)
     for line in &a.told[before..back] {
         assert!(owns(line) == 0 && ["fenced", "joining"].contains(&line["state"].as_str().unwrap()), "{line}");
     }
-    // Before it was back, it never had a slot together with the one that took over for it.
+    // Until its return it never had a slot at the same time as the worker that took over.
     let joined = number(&a.told[before - 1], "monotonic_ns");
     let shared = b.told.iter().position(|line| members(line) == 2 && line["state"] == "active").unwrap();
     let takeover = b.told.iter().position(|line| number(line, "monotonic_ns") > joined && owns(line) == slots).unwrap();

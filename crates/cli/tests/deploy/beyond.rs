@@ -1,4 +1,4 @@
-//! A sidecar beyond loopback, as the drop-in of systemd starts it, and Prometheus, as `prometheus/scrape.yaml` has it ask.
+//! A sidecar beyond loopback, as the systemd drop-in starts it, and Prometheus, as `prometheus/scrape.yaml` configures it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ fn promtool_takes_the_scrapes() {
     let prometheus = place.path("etc");
     std::fs::create_dir(&prometheus).unwrap();
     let with = |content: &str| {
-        // It looks for the files that are named.
+        // The checker looks for the named files.
         place.write("etc/scrape.yaml", content.replace("/etc/prometheus", &prometheus.display().to_string()));
         let mut check = Command::new(program("promtool").unwrap());
         check.args(["check", "config"]).arg(prometheus.join("scrape.yaml"));
@@ -50,14 +50,14 @@ fn the_command_of_the_page_is_one() {
     assert_eq!(flags(&arguments), flags(&beyond_loopback("0.0.0.0:8087", str::to_owned)), "the page and the drop-in agree");
 }
 
-/// Prometheus, running; what it says of the one sidecar that it asks.
+/// A running Prometheus that scrapes one sidecar.
 struct Prometheus {
     _process: Process,
     port: Port,
 }
 
 impl Prometheus {
-    /// With the scrapes of `deploy/`, of which these files and this sidecar are taken instead.
+    /// Starts it with the scrape configuration of `deploy/`, with these files and this sidecar in it.
     fn start(place: &Place, name: &str, token: &str, target: &str) -> Self {
         let mut config = yaml("prometheus/scrape.yaml").remove(0);
         let files = [("/authorization/credentials_file", token), ("/tls_config/ca_file", "ca.pem")];
@@ -78,7 +78,7 @@ impl Prometheus {
         Self { _process: Process::start(command), port }
     }
 
-    /// The health of its one target, and the last error, once it has asked.
+    /// The health of its one target, and the last error, after the first scrape.
     fn health(&self) -> (String, String) {
         eventually("Prometheus has asked", PATIENCE, || {
             let told = get(&self.port, "/api/v1/targets")?;
@@ -89,7 +89,7 @@ impl Prometheus {
     }
 }
 
-/// What is answered, once somebody listens.
+/// The answer, once the port is open.
 fn get(port: &Port, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(port.address()).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -112,7 +112,7 @@ fn prometheus_sees_a_sidecar_beyond_loopback() {
         "key" => server.key().display().to_string(),
         other => panic!("what is {other}?"),
     };
-    // All addresses of this machine, as the drop-in has it; loopback among them.
+    // All addresses of this machine, as in the drop-in; loopback is one of them.
     let arguments = beyond_loopback("0.0.0.0:0", credential);
     let mut sidecar = Process::start(place.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
     let line = sidecar.tells("it listens", |line| line["listening"].is_string());

@@ -9,7 +9,7 @@ fn compose() -> Value {
     compose
 }
 
-/// Our own services, with what each is told.
+/// Our own services, with their configuration.
 fn ours(compose: &Value) -> Vec<(&String, &Value)> {
     let services = compose["services"].as_object().unwrap().iter();
     services.filter(|(_, service)| service["image"].as_str().unwrap().starts_with("shardwise:")).collect()

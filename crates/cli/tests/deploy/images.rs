@@ -2,7 +2,7 @@
 
 use crate::{file, is_pinned, probes, takes, text};
 
-/// Instructions with continued lines joined; comments are left out.
+/// Instructions with continued lines joined, without comments.
 fn instructions() -> Vec<(String, String)> {
     let joined = text("Dockerfile").replace("\\\n", " ");
     let lines = joined.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! `deploy/kubernetes`: against Kubernetes' own schemas, and against the program.
+//! `deploy/kubernetes`: checked against Kubernetes' own schemas, and against the program.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, stri
 const FILES: [&str; 3] = ["outbox-deployment.yaml", "outbox-statefulset.yaml", "sidecar-deployment.yaml"];
 const INSTANCE: &str = "SHARDWISE__RESILIENCE__SHARDING__INSTANCE__";
 
-/// One manifest of ours.
+/// One of our manifests.
 struct Manifest {
     name: &'static str,
     documents: Vec<Value>,
@@ -37,13 +37,13 @@ impl Manifest {
         ["containers", "initContainers"].iter().filter_map(|name| self.pod()[name].as_array()).flatten().collect()
     }
 
-    /// The one that runs our program.
+    /// The container that runs our program.
     fn ours(&self) -> &Value {
         self.containers().into_iter().find(|container| container["image"].as_str().unwrap().starts_with("shardwise:")).unwrap()
     }
 }
 
-/// What Kubernetes' schemas of that version say of the files; fields that are not in them are errors.
+/// Validates the files with Kubernetes' schemas of that version; unknown fields are errors.
 fn validated(version: &str, files: &[PathBuf]) -> Ran {
     let mut validate = python();
     validate.args(["-m", "kubernetes_validate", "--strict", "--kubernetes-version", version]).args(files);
@@ -149,7 +149,8 @@ fn arguments_settings_and_ports_fit_the_program() {
     }
 }
 
-/// An ordinary container is told to stop at the same moment as the worker, which is to end while what it works on is still its own. Publishers have nobody beside them.
+/// An ordinary container is stopped at the same moment as the worker, which must end while it still owns its keys. Publishers have no
+/// worker beside them.
 #[test]
 fn only_a_sidecar_waits_before_it_stops() {
     for manifest in Manifest::all() {
@@ -161,7 +162,7 @@ fn only_a_sidecar_waits_before_it_stops() {
     }
 }
 
-/// What a variable is in a pod.
+/// The value of a variable in a pod.
 fn downward(variable: &Value) -> &str {
     assert!(variable["name"].as_str().unwrap().starts_with(INSTANCE), "{variable}");
     match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {

@@ -1,4 +1,4 @@
-//! What compose.yaml starts, with its own settings and its own SQL, on servers of the tests.
+//! The commands of compose.yaml, with its own settings and SQL, on the tests' servers.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{strings, text, yaml};
 
-/// What differs from compose's network: where the servers are.
+/// The difference from compose's network: the servers' addresses.
 struct Network(Vec<(&'static str, String)>);
 
 impl Network {

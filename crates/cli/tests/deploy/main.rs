@@ -1,4 +1,5 @@
-//! What stands in `deploy/`: docker and kubectl do not run here, so the files are read, and everything in them that has to fit the program is held against it.
+//! The files in `deploy/`: docker and kubectl do not run here, so the tests parse the files and compare everything that must fit the
+//! program.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
@@ -23,10 +24,10 @@ use shardwise_testkit::python_with_all;
 
 use common::{Place, run};
 
-/// The releases that were tried.
+/// The tested releases.
 const PACKAGES: [&str; 2] = ["pyyaml==6.0.3", "kubernetes-validate==1.37.0"];
 
-/// What is in `deploy/` under that name.
+/// The path of a file in `deploy/`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name).canonicalize().unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -39,7 +40,7 @@ fn python() -> Command {
     Command::new(python_with_all(&PACKAGES).unwrap())
 }
 
-/// The documents of a file of YAML.
+/// The documents of a YAML file.
 fn yaml(name: &str) -> Vec<Value> {
     let mut read = python();
     read.args(["-c", "import json, sys, yaml; json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)"]).arg(file(name));
@@ -52,13 +53,13 @@ fn strings(list: &Value) -> Vec<&str> {
     list.as_array().unwrap_or_else(|| panic!("no list: {list}")).iter().map(|each| each.as_str().unwrap()).collect()
 }
 
-/// The program takes these arguments: with `--help` behind them it says what it would do, and to those that it does not know it says no.
+/// Checks that the program accepts these arguments: followed by `--help` they print help, and unknown ones fail.
 fn takes(arguments: &[&str]) {
     let ran = Place::empty().run(&[arguments, &["--help"]].concat());
     assert!(ran.code == Some(0) && ran.text().contains("Usage: shardwise"), "{arguments:?}: {ran:?}");
 }
 
-/// Our loader takes these settings with these variables; gives back what is in force.
+/// Checks that our loader accepts these settings with these variables; returns the effective values.
 fn settings(content: &str, variables: &[(&str, &str)]) -> impl Fn(&str) -> String + use<> {
     let place = Place::with_settings(content);
     let mut command = place.command(&["settings", "--json"]);
@@ -77,20 +78,20 @@ fn seconds(duration: &str) -> u64 {
     duration.strip_suffix('s').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no seconds: {duration}"))
 }
 
-/// An image is named with a version, or by its digest.
+/// Checks that an image is named with a version or by its digest.
 fn is_pinned(image: &str) {
     let tag = image.split_once(':').unwrap_or_else(|| panic!("{image} has no version")).1;
     let is_version = tag.starts_with(|first: char| first.is_ascii_digit()) && tag.matches('.').count() >= 1;
     assert!(is_version || image.contains("@sha256:"), "{image} moves by itself");
 }
 
-/// The number behind `--listen`.
+/// The port after `--listen`.
 fn listens_at(arguments: &[&str]) -> u16 {
     let at = arguments.iter().position(|argument| *argument == "--listen").unwrap();
     arguments[at + 1].rsplit(':').next().unwrap().parse().unwrap()
 }
 
-/// Where `shardwise probe` asks, if this is such a command.
+/// The port that `shardwise probe` asks, if this is such a command.
 fn probes(command: &[&str]) -> u16 {
     assert_eq!(command[..2], ["shardwise", "probe"]);
     takes(&command[1..]);

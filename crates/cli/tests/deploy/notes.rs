@@ -1,4 +1,4 @@
-//! What `deploy/README.md` notes for ECS and Nomad.
+//! The notes in `deploy/README.md` for ECS and Nomad.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::{is_pinned, settings, takes, text};
 
 const POLICY: &str = "[default.resilience.sharding.policies.p]\ngroup_name = \"g\"\n";
 
-/// The first code in that language behind these words.
+/// The first code block in that language after these words.
 fn code(words: &str, language: &str) -> String {
     let notes = text("README.md");
     let (_, rest) = notes.split_once(words).unwrap_or_else(|| panic!("nothing is said of {words}"));
@@ -16,7 +16,7 @@ fn code(words: &str, language: &str) -> String {
     code.unwrap_or_else(|| panic!("{words}: there is no {language}")).0.to_owned()
 }
 
-/// Our loader knows each variable that is set there, and takes a value as the platform would give it.
+/// Checks that our loader knows each variable there, and accepts a value as the platform would pass it.
 fn variables_are_known(code: &str, count: usize) {
     let words = code.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let names: Vec<_> = words.filter(|word| word.starts_with("SHARDWISE__")).collect();
@@ -58,7 +58,7 @@ fn the_job_for_nomad_starts_the_program_with_settings_of_ours() {
         let found = job.lines().filter_map(|line| line.split_once('=')).find(|(left, _)| left.trim() == name);
         found.unwrap_or_else(|| panic!("there is no {name}")).1.trim().to_owned()
     };
-    // A list of texts is written as in JSON.
+    // A list of strings is written as in JSON.
     let arguments: Vec<String> = serde_json::from_str(&set("args")).unwrap();
     takes(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     is_pinned(set("image").trim_matches('"'));

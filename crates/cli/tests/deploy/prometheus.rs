@@ -1,4 +1,4 @@
-//! `deploy/prometheus`: what the alerts name is counted, and they fire when they should and are silent when they should.
+//! `deploy/prometheus`: the metrics in the alerts exist, and the alerts fire exactly when they should.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::{file, text, yaml};
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];
 
-/// Every series that there can be: its name, and its labels.
+/// Every possible series: its name and its labels.
 pub(crate) fn series() -> Vec<(String, Vec<String>)> {
     let mut series = Vec::new();
     let mut add = |name: &str, is_histogram: bool, labels: &[&str]| {
@@ -26,7 +26,7 @@ pub(crate) fn series() -> Vec<(String, Vec<String>)> {
     for metric in METRICS {
         add(metric.name, metric.kind == MetricKind::Histogram, metric.labels);
     }
-    // The outbox's page is made from its table as well, by a test of its own.
+    // A separate test generates the outbox's page from its table as well.
     let page = include_str!("../../../outbox/metrics.md");
     for row in page.lines().filter(|line| line.starts_with("| `shardwise_outbox_")) {
         let mut cells = row.split(" | ").map(|cell| cell.trim_matches(['|', ' ', '`']));
@@ -36,13 +36,13 @@ pub(crate) fn series() -> Vec<(String, Vec<String>)> {
     series
 }
 
-/// The words of an expression, without what stands between quotation marks.
+/// The words of an expression, without quoted text.
 fn words(expression: &str) -> Vec<&str> {
     let outside = expression.split('"').step_by(2);
     outside.flat_map(|part| part.split(|each: char| !each.is_ascii_alphanumeric() && each != '_')).filter(|word| !word.is_empty()).collect()
 }
 
-/// Every metric in the expression is counted, and every label of it is one that this metric has.
+/// Checks that every metric in the expression exists, and has every label used with it.
 pub(crate) fn names_what_is_counted(what: &str, expression: &str) {
     let series = series();
     let words = words(expression);

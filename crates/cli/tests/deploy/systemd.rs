@@ -7,11 +7,11 @@ use crate::common::{Place, Ran, run};
 use crate::{seconds, settings, takes, text};
 
 const UNITS: [&str; 3] = ["shardwise-outbox@.service", "shardwise-serve@.service", "shardwise-observe@.service"];
-/// For units of that name; see `beyond.rs`.
+/// The drop-in for units of that name; see `beyond.rs`.
 const DROP_IN: &str = "shardwise-serve@.service.d/beyond-loopback.conf";
 const PROGRAM: &str = "/usr/local/bin/shardwise";
 
-/// The value behind `name=`.
+/// The value after `name=`.
 fn value(unit: &str, name: &str) -> String {
     let content = text(&format!("systemd/{unit}"));
     let line = content.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -31,7 +31,7 @@ fn units_fit_the_program() {
         let content = text(&format!("systemd/{unit}"));
         let default = content.lines().find_map(|line| line.strip_prefix("Environment=SHARDWISE_LISTEN="));
         let arguments: Vec<_> = words
-            // Nothing, unless its file of variables says otherwise.
+            // Empty, unless its file of variables sets it.
             .filter(|word| *word != "$SHARDWISE_OUTBOX")
             .map(|word| match word {
                 "%i" => "orders",
@@ -66,7 +66,7 @@ fn units_fit_the_program() {
     }
 }
 
-/// What systemd says of a unit, with our program in the place of the installed one.
+/// Verifies a unit with systemd, with our program instead of the installed one.
 fn verified(unit: &str, content: &str, drop_in: Option<&str>) -> Ran {
     let (place, name) = (Place::empty(), unit.replace('@', "@orders"));
     let ours = |content: &str| content.replace(PROGRAM, env!("CARGO_BIN_EXE_shardwise"));
@@ -96,7 +96,7 @@ fn systemd_takes_the_units() {
     assert!(misspelt.err.contains("LoadCredentials"), "a mistake is seen: {misspelt:?}");
 }
 
-/// The arguments of the sidecar that other machines ask, as the drop-in starts it, with these files and this address in the places of its own.
+/// The arguments of the sidecar for other machines, as the drop-in starts it, but with these files and this address.
 pub(crate) fn beyond_loopback(listen: &str, credential: impl Fn(&str) -> String) -> Vec<String> {
     let content = text(&format!("systemd/{DROP_IN}"));
     let mut starts = content.lines().filter_map(|line| line.strip_prefix("ExecStart="));

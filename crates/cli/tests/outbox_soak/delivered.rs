@@ -1,4 +1,4 @@
-//! What has arrived, as lines of a file.
+//! The delivered events, as lines of a file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -14,13 +14,13 @@ use crate::stage::{Stage, Written};
 
 const FILE: &str = "delivered.jsonl";
 
-/// How many events are in the file.
+/// The number of events in the file.
 pub(crate) fn lines(stage: &Stage) -> usize {
     read_events(stage.place.path(FILE)).unwrap().count()
 }
 
-/// What is in the file: events delivered once or more, those that came again, and of these those behind the first `before` lines. Panics if an
-/// aggregate's events first came in another order than 1, 2, 3 …
+/// Counts the delivered events, the repeats, and the repeats after the first `before` lines. Panics if an aggregate's first deliveries are
+/// not in the order 1, 2, 3 …
 pub(crate) fn delivered(stage: &Stage, before: usize) -> (u64, u64, u64) {
     let (mut seen, mut next) = (HashSet::new(), BTreeMap::<String, u64>::new());
     let (mut again, mut again_later) = (0, 0);
@@ -37,7 +37,7 @@ pub(crate) fn delivered(stage: &Stage, before: usize) -> (u64, u64, u64) {
     (seen.len() as u64, again, again_later)
 }
 
-/// The ids of events as they come.
+/// The ids of events as they arrive.
 pub(crate) struct News {
     file: File,
     torn: Vec<u8>,
@@ -50,37 +50,37 @@ impl News {
         Self { file, torn: Vec::new() }
     }
 
-    /// What has come since it was last asked; a line that is not whole yet comes later.
+    /// The ids since the last call; an incomplete line comes later.
     pub(crate) fn read(&mut self) -> Vec<String> {
         self.file.read_to_end(&mut self.torn).unwrap();
         let whole = self.torn.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines: Vec<u8> = self.torn.drain(..whole).collect();
-        // The first may have begun before: it is no event then.
+        // The first line may be incomplete at its beginning and is then not an event.
         let id = |line: &[u8]| Some(serde_json::from_slice::<serde_json::Value>(line).ok()?["id"].as_str()?.to_owned());
         lines.split(|byte| *byte == b'\n').filter_map(id).collect()
     }
 }
 
-/// The oldest of the events that were seen at one look, and how long before that it was committed.
+/// The oldest event seen in one check, and how long before the check it was committed.
 pub(crate) struct Late {
     at: Instant,
     age: Duration,
 }
 
-/// The longest time from the commit to the delivery, of what was committed until that moment, and after it.
+/// The longest time from commit to delivery, for events committed until that moment and for later ones.
 pub(crate) fn longest(late: &[Late], until: Instant) -> [Duration; 2] {
     [true, false]
         .map(|before| late.iter().filter(|late| (late.at <= until + late.age) == before).map(|late| late.age).max().unwrap_or_default())
 }
 
-/// Watches what comes until all has come; answers with the oldest event of each look.
+/// Watches until everything has arrived; returns the oldest event of each check.
 pub(crate) fn slowest(mut news: News, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
     let (written, over) = (written.clone(), Arc::clone(over));
     std::thread::spawn(move || {
         let mut late: Vec<Late> = Vec::new();
         while !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
-            // What comes before its writer knows of the commit has not waited.
+            // An event that arrives before its writer knows of the commit has not waited.
             let ages = news.read().iter().filter_map(|id| written.age(id)).max();
             late.extend(ages.map(|age| Late { at: Instant::now(), age }));
         }

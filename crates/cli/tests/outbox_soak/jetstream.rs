@@ -1,4 +1,4 @@
-//! A stream that drops what it has already, read into the same file that the file's sink writes.
+//! A stream that drops duplicates, copied into a file like that of the file sink.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -27,12 +27,12 @@ impl JetStream {
         let settings = Config {
             name: STREAM.into(),
             subjects: vec![format!("{STREAM}.>")],
-            // Longer than any run: what a publisher sends again is dropped, however late.
+            // Longer than any run: repeated events are dropped, however late.
             duplicate_window: Duration::from_hours(2),
             ..Config::default()
         };
         let mut context = async_nats::jetstream::new(client);
-        // By itself it gives up after five seconds, and the machine is busy.
+        // The default is five seconds, and the machine is busy.
         context.set_timeout(Duration::from_mins(1));
         let stream = context.create_stream(settings).await.unwrap();
         Self { server, stream, copied: Arc::default() }
@@ -45,7 +45,7 @@ impl JetStream {
         )
     }
 
-    /// Appends each message of the stream, in its order, to a file as a line.
+    /// Appends each message of the stream to a file, as a line, in order.
     pub(crate) fn copy_to(&self, runtime: &Runtime, path: PathBuf) {
         let mut file = std::fs::File::create(path).unwrap();
         let (stream, copied) = (self.stream.clone(), Arc::clone(&self.copied));
@@ -61,7 +61,7 @@ impl JetStream {
         });
     }
 
-    /// Whether all that is in the stream now is in the file.
+    /// Whether all messages in the stream are in the file.
     pub(crate) async fn is_copied(&self) -> bool {
         let messages = self.stream.get_info().await.unwrap().state.messages;
         self.copied.load(Ordering::SeqCst) >= messages

@@ -1,5 +1,6 @@
-//! Publishers as real processes over PostgreSQL that are killed and stopped while 64 writers write, then all restarted one after the other, and some killed
-//! at rest to see how soon their events flow again; into a file and into `JetStream`. The short form of `cargo xtask soak outbox`.
+//! Publishers as real processes on PostgreSQL. They are killed and paused while 64 writers write, then restarted one after the other, and
+//! some are killed at rest to measure when their events flow again; with a file and with `JetStream`. The short form of `cargo xtask soak
+//! outbox`.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
@@ -27,7 +28,7 @@ use trouble::{Takeover, roll, takeovers, trouble};
 
 const BATCH: u64 = 200;
 const TTL: Duration = Duration::from_secs(3);
-/// After a crash its events flow again within this time.
+/// The time limit from a crash until the events of the crashed publisher flow again.
 const TAKEOVER_MAX: Duration = Duration::from_secs(4);
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -48,7 +49,8 @@ fn jetstream_has_each_event_once_whatever_happens_to_publishers() {
     lives("JetStream");
 }
 
-/// A life of four publishers that send to that sink. What is lost, out of order or repeated without a reason fails; the rest is told as figures.
+/// A run of four publishers with that sink. Lost, unordered, or unexplained repeated events fail the test; the rest is reported as
+/// figures.
 fn lives(sink: &str) {
     let (events, seconds) = (number("SHARDWISE_SOAK_EVENTS", 6_400), number("SHARDWISE_SOAK_SECONDS", 5));
     let (rolling, long) = ((seconds / 10).max(3), seconds > 60);
@@ -63,13 +65,13 @@ fn lives(sink: &str) {
     stage.all_is_delivered();
     let (seen, repeated, _) = delivered(&stage, 0);
     assert_eq!(seen, written.events(), "lost");
-    // What one of them can have on its way: a batch being sent, one that waits, and two whose marks are not written.
+    // The most events one publisher can have in flight: a batch being sent, one that waits, and two whose marks are not written.
     let repeats_max = if stage.drops_repeats() { 0 } else { (kills + beyond) * 4 * BATCH };
     assert!(repeated <= repeats_max, "{repeated} repeated by {kills} kills and {beyond} long pauses");
 
-    // Whom the last kill has left waiting is not the restart's.
+    // Events that still wait after the last kill must not count for the restart.
     let served = stage.all_are_served("served");
-    // Watched from before the first of them is written: on a busy machine the writers may have ended when the first has come.
+    // Watched from before the first event is written: on a busy machine the writers may have ended when the first event arrives.
     let (before, news) = (lines(&stage), News::behind_the_last(&stage));
     let more = stage.write("rolling", events * rolling / seconds, Duration::from_secs(rolling), seed + 1);
     let over = Arc::new(AtomicBool::new(false));
@@ -81,7 +83,7 @@ fn lives(sink: &str) {
     eventually("the writers are done", Duration::from_mins(5), || more.all().then_some(()));
     stage.all_is_delivered();
     over.store(true, Ordering::SeqCst);
-    // What takes long without any restart is the machine's, the database's or the sink's.
+    // Delays without any restart come from the machine, the database or the sink.
     let [gap, steady] = longest(&watcher.join().unwrap(), rolled_at);
     let (all, _, rolled) = delivered(&stage, before);
     assert_eq!(all, written.events() + served + more.events(), "lost");

@@ -19,10 +19,10 @@ const AGGREGATES: u64 = 500;
 /// Events of one transaction.
 const TOGETHER: u64 = 10;
 pub(crate) const PUBLISHERS: usize = 4;
-/// In so many transactions there is one with an event that is read apart for its size.
+/// One in this many transactions has an event that is large enough to be read separately.
 const LARGE_ONE_IN: u64 = 100;
 
-/// A small random sequence (xorshift), repeated by its seed.
+/// A pseudo-random sequence (xorshift), reproducible by its seed.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -34,12 +34,12 @@ impl Chance {
     }
 }
 
-/// What some writers have committed so far.
+/// The events that some writers have committed so far.
 #[derive(Clone, Default)]
 pub(crate) struct Written {
     events: Arc<AtomicU64>,
     all: Arc<AtomicBool>,
-    /// When the writer knew that a transaction is committed.
+    /// When the writer learned that the event was committed.
     committed: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -53,7 +53,7 @@ impl Written {
         self.all.load(Ordering::SeqCst)
     }
 
-    /// How long ago an event of this id was committed; nothing if its writer does not know yet, or it is not one of these.
+    /// How long ago the event with this id was committed; `None` if its writer does not know yet, or the event is not one of these.
     pub(crate) fn age(&self, event: &str) -> Option<Duration> {
         let (transaction, _) = event.rsplit_once('-')?;
         self.committed.lock().unwrap().get(transaction).map(Instant::elapsed)
@@ -95,7 +95,7 @@ impl Stage {
         Self { runtime, database, place, jetstream }
     }
 
-    /// Whether what is sent twice is there once.
+    /// Whether the sink drops repeated events.
     pub(crate) const fn drops_repeats(&self) -> bool {
         self.jetstream.is_some()
     }
@@ -106,7 +106,7 @@ impl Stage {
         Process::start(command)
     }
 
-    /// So many events, by 64 writers side by side, within about that time. Their ids begin with `run`.
+    /// Writes this many events with 64 concurrent writers, within about that time. Their ids begin with `run`.
     pub(crate) fn write(&self, run: &'static str, events: u64, within: Duration, seed: u64) -> Written {
         let written = Written::default();
         let transactions = events / WRITERS / TOGETHER;
@@ -116,9 +116,9 @@ impl Stage {
             let (database, written, mut chance) = (self.database.url(), written.clone(), Chance(seed ^ (writer + 1)));
             tasks.spawn_on(
                 async move {
-                    // One for all its transactions, as a pool has them: with one for each the server is busy with connections.
+                    // One connection for all transactions, as with a pool: otherwise the server would be busy with connections.
                     let mut connection = PgConnection::connect(&database).await.unwrap();
-                    // Not all at the same moment: what is measured as a gap would be theirs.
+                    // Not all at the same moment, because the burst would be measured as a gap.
                     tokio::time::sleep(every * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap()).await;
                     for number in 0..transactions {
                         let due = tokio::time::Instant::now() + every;
@@ -136,7 +136,7 @@ impl Stage {
         }
         let all = Arc::clone(&written.all);
         self.runtime.spawn(async move {
-            // A writer that fails leaves `all` false, and the test says that it waited in vain.
+            // If a writer fails, `all` stays false, and the test's wait fails.
             while let Some(ended) = tasks.join_next().await {
                 ended.unwrap();
             }
@@ -157,7 +157,7 @@ impl Stage {
         eventually("the new one has slots", Duration::from_mins(3), || (!self.execute(&holds).is_empty()).then_some(()));
     }
 
-    /// Waits until no slot is a dead publisher's: an event of each aggregate is delivered. Answers how many those are.
+    /// Waits until no dead publisher holds slots: an event of each aggregate is delivered. Returns the number of these events.
     pub(crate) fn all_are_served(&self, run: &str) -> u64 {
         let insert = format!(
             "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
@@ -168,7 +168,7 @@ impl Stage {
         written
     }
 
-    /// Waits until nothing is pending, and all that was sent is in the file.
+    /// Waits until nothing is pending, and all sent events are in the file.
     pub(crate) fn all_is_delivered(&self) {
         let pending =
             "SELECT 1 FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate WHERE a.last_seq > h.done_seq LIMIT 1";
@@ -181,7 +181,7 @@ impl Stage {
     }
 }
 
-/// A transaction of ten events, one of which is large now and then, that sometimes waits before its end; whether that is a commit.
+/// A transaction of ten events, one of which is sometimes large, that sometimes waits before its end; returns whether it commits.
 fn sql(transaction: &str, chance: &mut Chance) -> (String, bool) {
     let mut aggregates: Vec<u64> = (0..TOGETHER).map(|_| chance.below(AGGREGATES)).collect();
     aggregates.sort_by_key(u64::to_string);

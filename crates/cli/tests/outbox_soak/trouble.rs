@@ -1,4 +1,4 @@
-//! What happens to publishers: kills, pauses, restarts.
+//! Faults of publishers: kills, pauses, restarts.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::delivered::News;
 use crate::stage::{Chance, PUBLISHERS, Stage, Written};
 use crate::{TAKEOVER_MAX, TTL};
 
-/// So often a takeover is tried, because another test may have the processor just then.
+/// How often a takeover is tried, because another test may use the processor just then.
 const TAKEOVERS: usize = 3;
 
-/// Kills and stops publishers until the writers are done; answers how many of each, and how many of the pauses are long enough to lose slots.
+/// Kills and pauses publishers until the writers are done; returns how many of each, and how many pauses were long enough to lose slots.
 pub(crate) fn trouble(
     stage: &Stage,
     publishers: &mut [Process],
@@ -30,14 +30,14 @@ pub(crate) fn trouble(
         if (kills + stops) % 2 == 0 {
             kills += 1;
             publishers[unlucky].signal(Signal::SIGKILL);
-            // The new one has the name of the dead one and waits for its place in the group.
+            // The new publisher has the name of the dead one and waits for its place in the group.
             publishers[unlucky] = stage.publisher(unlucky);
         } else {
             stops += 1;
             publishers[unlucky].signal(Signal::SIGSTOP);
             let stopped = Duration::from_millis(chance.below(2 * u64::try_from(TTL.as_millis()).unwrap()));
             std::thread::sleep(stopped);
-            // A third of the TTL may be gone since it was seen, and it gives up a little before the end.
+            // Up to a third of the TTL may have passed since its last touch, and it gives up slightly before the end.
             beyond += u64::from(stopped >= TTL / 2);
             publishers[unlucky].signal(Signal::SIGCONT);
         }
@@ -45,7 +45,7 @@ pub(crate) fn trouble(
     (kills, stops, beyond)
 }
 
-/// Restarts all in good order, one after the other.
+/// Restarts all gracefully, one after the other.
 pub(crate) fn roll(stage: &Stage, publishers: &mut [Process]) {
     for (number, publisher) in publishers.iter_mut().enumerate() {
         publisher.signal(Signal::SIGTERM);
@@ -55,7 +55,7 @@ pub(crate) fn roll(stage: &Stage, publishers: &mut [Process]) {
     }
 }
 
-/// How long after the kill the last event of the killed one's aggregates came, and how much of that this machine itself was late.
+/// The time from the kill to the last event of the killed publisher's aggregates, and how much of that is due to the machine.
 pub(crate) struct Takeover {
     pub(crate) took: Duration,
     late: Duration,
@@ -67,7 +67,7 @@ impl Takeover {
     }
 }
 
-/// Kills a publisher, writes an event to each aggregate of its slots, and answers how long it took until they came, and how many were written.
+/// Kills a publisher and writes an event to each aggregate of its slots; returns how long they took to arrive, and how many were written.
 fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64) {
     let theirs = format!(
         "FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate JOIN outbox_slot AS s ON h.hash BETWEEN s.hash_from AND s.hash_to
@@ -91,8 +91,8 @@ fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64
     (Takeover { took: killed.elapsed(), late: lag.allowance() }, written as u64)
 }
 
-/// How long some takeovers took, and how many events were written for them; each publisher that is killed is started again. Where `all` are not asked for,
-/// one in time is enough.
+/// The durations of several takeovers, and the number of events written for them; each killed publisher is restarted. Unless `all` are
+/// requested, one takeover in time is enough.
 pub(crate) fn takeovers(stage: &Stage, publishers: &mut [Process], all: bool) -> (Vec<Takeover>, u64) {
     let (mut tries, mut events) = (Vec::new(), 0);
     for (number, publisher) in publishers.iter_mut().enumerate().take(TAKEOVERS) {

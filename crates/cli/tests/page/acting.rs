@@ -1,4 +1,4 @@
-//! What may be done from the page, and by whom.
+//! The actions of the page, and their authorization.
 
 use serde_json::json;
 use shardwise_testkit::{Browser, PageView, Tab};
@@ -9,7 +9,7 @@ use crate::{Worker, http};
 pub(crate) const TOKEN: &str = "correct-horse-battery-staple";
 const DRAIN: &str = "/v1/policies/workers/drain";
 
-/// The status of an action that is sent by the page's own origin with these headers.
+/// The status of an action sent from the page's own origin with these headers.
 fn sent(tab: &Tab<'_>, headers: &serde_json::Value) -> serde_json::Value {
     let body = json!({"instance_id": "worker-1"}).to_string();
     let options = json!({"method": "POST", "headers": headers, "body": body});
@@ -49,7 +49,7 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     tab.until("the workers are listed", "document.querySelectorAll('#members tbody tr').length === 3").unwrap();
     assert_eq!(tab.eval("[location.href, document.cookie].join().includes('correct')").unwrap(), false);
 
-    // The operator's token alone is not enough for what a browser sends, and neither is another page's.
+    // The operator's token alone is not enough for a request from a browser, and neither is another page's CSRF token.
     let bearer = format!("Bearer {TOKEN}");
     assert_eq!(sent(&tab, &json!({"Content-Type": "application/json"})), 401);
     assert_eq!(sent(&tab, &json!({"Content-Type": "application/json", "Authorization": bearer})), 403);
@@ -71,7 +71,7 @@ pub(crate) fn sign_in(tab: &Tab<'_>, token: &str) {
     tab.eval(&fill).unwrap();
 }
 
-/// Nothing happens before it is asked, nothing if that is refused, and then it does.
+/// Nothing happens before the confirmation or after a refusal; after the confirmation it does.
 pub(crate) fn drain(tab: &Tab<'_>, worker: &Worker) {
     let slots = || worker.get("ownership")["slots_owned"].clone();
     assert_ne!(slots(), 0);

@@ -8,7 +8,7 @@ use crate::acting::{TOKEN, drain, sign_in};
 use crate::common::Place;
 use crate::{Worker, pictures};
 
-/// The address by which other machines reach this one. Nothing is sent for it.
+/// The address by which other machines reach this one. Nothing is sent to find it.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let address = socket.connect("203.0.113.1:9").and_then(|()| socket.local_addr()).map(|address| address.ip());
@@ -31,7 +31,7 @@ fn beyond_this_machine_the_page_comes_over_tls_and_acts_with_the_token() {
     let browser = Browser::start().unwrap();
     let refused = browser.open(&far.url(), PageView::DESKTOP).unwrap_err().to_string();
     assert!(far.url().starts_with("https://") && refused.contains("ERR_CERT"), "nobody has told the browser of this authority: {refused}");
-    // Another one: what the browser shows instead is not of the page.
+    // A new tab, because the browser's warning is not part of the page.
     let tab = browser.tab(PageView::DESKTOP).unwrap();
     tab.believe_certificates().unwrap();
     tab.go(&far.url()).unwrap();

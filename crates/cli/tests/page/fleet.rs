@@ -1,4 +1,4 @@
-//! Five sidecars, and three publishers of two outboxes with a policy each: killed, paused and starved, and the page is green at no look meanwhile.
+//! Five sidecars, and three publishers of two outboxes with a policy each: killed, paused and starved. Meanwhile the page is never green.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::common::process::Process;
 use crate::common::{Place, workers};
 use crate::{Worker, pictures};
 
-/// Waits until the verdict says that, in a colour that is not green.
+/// Waits until the verdict contains that text, in a colour other than green.
 fn says(tab: &Tab<'_>, part: &str) {
     let there = format!(
         "document.getElementById('verdict').innerText.includes({}) && document.getElementById('verdict').dataset.state",
@@ -19,7 +19,7 @@ fn says(tab: &Tab<'_>, part: &str) {
     assert!(state == "warn" || state == "bad", "{part}: {state}");
 }
 
-/// From here on every moment at which the verdict is green is written down.
+/// Records every moment at which the verdict is green from here on.
 fn records(tab: &Tab<'_>) {
     let record = "window.greens = []; new MutationObserver(() => { const { dataset, innerText } = document.getElementById('verdict'); \
                   if (dataset.state === 'good') window.greens.push(innerText); }).observe(document.getElementById('verdict'), \
@@ -27,7 +27,7 @@ fn records(tab: &Tab<'_>) {
     tab.eval(record).unwrap();
 }
 
-/// No moment was green since then.
+/// Checks that the verdict was never green since then.
 fn was_never_green(tab: &Tab<'_>, during: &str) {
     assert_eq!(tab.eval("window.greens").unwrap(), json!([]), "green while {during}");
 }
@@ -71,7 +71,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
         tab.until(policy, &format!("document.querySelectorAll('#members tbody tr').length === {members}")).unwrap();
     };
     tab.until("the groups are known", "document.getElementById('group').options.length === 3").unwrap();
-    // The policies come in the order of their names.
+    // The policies are sorted by name.
     choose("workers", 5);
     pictures(&tab, "fleet");
     tab.look(PageView::DESKTOP).unwrap();
@@ -93,7 +93,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     was_never_green(&tab, "a worker hangs and another one is dead");
     click(&tab, "I know of the workers that vanished");
 
-    // Nobody publishes any more, and events wait.
+    // No publisher is left, and events wait.
     for publisher in &publishers[..2] {
         publisher.signal(Signal::SIGKILL);
     }
@@ -111,6 +111,6 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     says(&tab, "Policy orders: No worker owns anything: active workers: none");
     choose("orders", 0);
     was_never_green(&tab, "nobody publishes the orders");
-    // A browser complains of members that were asked and did not answer, so its complaints say nothing here.
+    // The browser logs an error for each member that did not answer, so its log is not checked here.
     pictures(&tab, "fleet-starved");
 }

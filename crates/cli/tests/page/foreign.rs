@@ -1,4 +1,4 @@
-//! A page of another origin in a real browser: whatever it makes the browser ask of a sidecar on this machine, no handler of it is reached.
+//! A page of another origin in a real browser: no request that it causes reaches a handler of a sidecar on this machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use shardwise_testkit::{Browser, PageView};
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Worker, http};
 
-/// A page at a port of its own, which is an origin of its own; it is served until the test ends.
+/// A page at a separate port, and so of a separate origin; it is served until the test ends.
 fn elsewhere() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -26,7 +26,7 @@ fn elsewhere() -> SocketAddr {
     at
 }
 
-/// How often a route under `/v1/` was answered with such a status, and how often with another one.
+/// The number of requests to routes under `/v1/` that were refused with 403, and the number of all others.
 fn answered(worker: &Worker) -> (u64, u64) {
     let metrics = String::from_utf8(http::get(worker.at, "/metrics").body).unwrap();
     let (mut refused, mut other) = (0, 0);
@@ -44,7 +44,7 @@ fn a_page_of_another_origin_reaches_no_handler() {
     let (browser, page) = (Browser::start().unwrap(), elsewhere());
     let routes = ["members", "ownership", "owner/x", "any/status", "instances/worker-1/status", "any/a-handler"];
     let mut asked = 0;
-    // The same address with another port is another origin of the same site; a name for it is another site.
+    // The same address with another port is another origin of the same site; a host name for it is another site.
     for host in ["127.0.0.1", "localhost"] {
         let tab = browser.open(&format!("http://{host}:{}/", page.port()), PageView::DESKTOP).unwrap();
         for route in routes {
@@ -70,7 +70,7 @@ fn a_page_of_another_origin_reaches_no_handler() {
             assert_eq!(tab.eval(&ways).unwrap(), true);
             asked += 6;
         }
-        // And where the page sends its visitor himself.
+        // Navigation by the page.
         let away = format!("location.href = '{}v1/policies/workers/any/status'; true", worker.url());
         tab.eval(&away).unwrap();
         asked += 1;
@@ -79,7 +79,7 @@ fn a_page_of_another_origin_reaches_no_handler() {
     let (refused, other) = answered(&worker);
     assert!(refused >= asked && other == 0, "{refused} of {asked} requests were refused, {other} were not");
 
-    // The address line is the operator's own, and yet no way to a handler: links of other programs lead there too.
+    // The address bar belongs to the operator, but it must not reach a handler: links of other programs open there too.
     let tab = browser.open(&format!("{}v1/policies/workers/ownership", worker.url()), PageView::DESKTOP).unwrap();
     tab.until("the operator sees it", "document.body.innerText.includes('worker-1')").unwrap();
     tab.go(&format!("{}v1/policies/workers/any/status", worker.url())).unwrap();

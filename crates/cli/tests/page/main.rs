@@ -1,4 +1,4 @@
-//! The page of `shardwise serve` in a real browser: what it shows of real processes, and what it may do.
+//! The page of `shardwise serve` in a real browser: its display of real processes, and its actions.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 #![expect(clippy::print_stdout, reason = "what was measured is told")]
@@ -57,18 +57,18 @@ impl Worker {
         http::get(self.at, &format!("/v1/policies/workers/{rest}")).well(rest)
     }
 
-    /// Waits until it sees so many members, the worker first and then who looks at the group for it.
+    /// Waits until the sidecar sees this many members: first the worker itself, then its observer.
     fn sees(&self, members: u64) {
         eventually("the worker sees so many members", PATIENCE, || (self.get("ownership")["members"] == members).then_some(()));
         eventually("the group has so many members", PATIENCE, || {
-            // Only so many of these are answered in a second.
+            // The rate of these requests is limited.
             std::thread::sleep(Duration::from_millis(50));
             (self.get("members")["members"].as_array().unwrap().len() as u64 == members).then_some(())
         });
     }
 }
 
-/// Pictures for people to look at.
+/// Takes pictures for visual inspection.
 fn picture(tab: &Tab<'_>, name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/screenshots");
     tab.screenshot(&folder.join(format!("{name}.png"))).unwrap();

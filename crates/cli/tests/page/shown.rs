@@ -1,4 +1,4 @@
-//! What the page shows, of a group that changes under its eyes.
+//! The page's display of a group that changes while the page is open.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn text(tab: &Tab<'_>, of: &str) -> String {
     tab.eval(&format!("document.querySelector({}).innerText", json!(of))).unwrap().as_str().unwrap().to_owned()
 }
 
-/// What stands under these heads in each row of a table.
+/// The cells under these headings in each row of a table.
 fn cells(tab: &Tab<'_>, of: &str, heads: &[&str]) -> Vec<Vec<String>> {
     let (rows, heads) = (json!(format!("{of} tbody tr")), json!(heads));
     let cell = "row.querySelector(`[data-label=\"${head}\"]`).textContent";
@@ -71,7 +71,7 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     gone(&tab, &mut workers);
 }
 
-/// Another fleet's rule has no slots: there is nothing to draw, and everything else is there.
+/// A key placement has no slots: there is no ring, and everything else is shown.
 #[test]
 fn a_group_without_slots_says_why_there_is_no_ring() {
     let place = Place::of_workers("5s", "placement = \"modulo\"");
@@ -88,7 +88,7 @@ fn a_group_without_slots_says_why_there_is_no_ring() {
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 
-/// Every arc stands for the slots that the sidecar tells, and the band has each worker's colour on its part of the ring.
+/// Every arc represents the slots that the sidecar reports, and the band has each worker's colour on its part of the ring.
 fn ring(tab: &Tab<'_>, worker: &Worker) {
     let slots = worker.get("slots");
     let owned = |id: &str| {
@@ -109,23 +109,23 @@ fn ring(tab: &Tab<'_>, worker: &Worker) {
     tab.until("all is well", "/All is well.*256 slots/.test(document.getElementById('verdict').innerText)").unwrap();
 }
 
-/// The shares in words, as a picture with the line where all would be even, and as a table.
+/// The shares as text, as a picture with a line for an even distribution, and as a table.
 fn shares(tab: &Tab<'_>, worker: &Worker) {
     let slots = worker.get("slots");
     let owners = slots["owners"].as_array().unwrap();
     let most = (0..3).map(|place: usize| owners.iter().filter(|owner| **owner == place).count()).max().unwrap();
-    // Each is entitled to a third. Rounded by the browser: of two equally close numbers it takes the larger one.
+    // Each is entitled to a third. The browser rounds, because it takes the larger of two equally close numbers.
     let peak = tab.eval(&format!("({most} / 256 / (1 / 3)).toFixed(2)")).unwrap();
     let told = text(tab, "#shares-said");
     assert!(told.starts_with(&format!("Peak over mean: {} (worker-", peak.as_str().unwrap())), "{told}, with {most} slots at most");
     tab.until("there is the line where all would be even", "document.querySelector('#shares line.ideal') !== null").unwrap();
     let rows = cells(tab, "#shares-table", &["Worker", "Slots", "Ratio"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
-    // The one with the most is the first.
+    // The worker with the largest share comes first.
     assert_eq!(rows[0][1..], [most.to_string(), peak.as_str().unwrap().to_owned()], "{rows:?}");
 }
 
-/// Each worker's zone, version and weight, as its settings have them.
+/// Each worker's zone, version and weight, as in its settings.
 fn members(tab: &Tab<'_>) {
     let rows = cells(tab, "#members", &["Worker", "Weight", "Zone", "Version"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
@@ -135,7 +135,7 @@ fn members(tab: &Tab<'_>) {
     }
 }
 
-/// All three see what this sidecar sees.
+/// All three see the same view as this sidecar.
 fn views(tab: &Tab<'_>, worker: &Worker) {
     let view = worker.get("ownership")["view_fingerprint"].as_str().unwrap()[..12].to_owned();
     let rows = cells(tab, "#agree", &["View", "Revision", "Same?"]);
@@ -145,7 +145,7 @@ fn views(tab: &Tab<'_>, worker: &Worker) {
     }
 }
 
-/// The ring is reached and walked with keys, and says in words what it shows.
+/// The ring can be used with the keyboard, and has a text alternative.
 fn keyboard(tab: &Tab<'_>) {
     tab.eval("document.getElementById('ring-pick').focus()").unwrap();
     let picked = || tab.eval("document.getElementById('ring-pick').getAttribute('aria-valuetext')").unwrap().as_str().unwrap().to_owned();
@@ -189,7 +189,7 @@ fn what_if(tab: &Tab<'_>, place: &Place) {
     }
 }
 
-/// SIGKILL, the lease runs out, somebody takes over: from then on the page has little time, and is not loaded again.
+/// SIGKILL, lease expiry, takeover: the page must show each within a short time, without a reload.
 fn killed(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     tab.eval("window.same = true").unwrap();
     let killed = workers.pop().unwrap();
@@ -207,7 +207,7 @@ fn killed(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     assert_eq!(tab.eval("window.same").unwrap(), true, "the page was not loaded again");
 }
 
-/// The newest row says what the sidecar does of the same event.
+/// The newest row agrees with the sidecar's answer about the same event.
 fn newest(tab: &Tab<'_>, worker: &Worker) {
     let id = tab.eval("document.querySelector('#timeline tbody tr').dataset.event").unwrap();
     let row = cells(tab, "#timeline", &["Why", "Moved", "Took"]).swap_remove(0);
@@ -225,7 +225,7 @@ fn newest(tab: &Tab<'_>, worker: &Worker) {
     assert!(says_how_long, "{row:?} of {event}");
 }
 
-/// No request of the page went anywhere else, and its policy for browsers says so too.
+/// The page sent no request elsewhere, and its security policy forbids it.
 fn from_here_alone(tab: &Tab<'_>, worker: &Worker) {
     let fetched = tab.fetched();
     assert!(fetched.len() > 15, "{fetched:?}");
@@ -248,7 +248,7 @@ fn from_here_alone(tab: &Tab<'_>, worker: &Worker) {
     http::get(worker.at, "/assets/..%2f..%2fCargo.toml").refuses(404, "no way out");
 }
 
-/// Without its sidecar the page says since when it is old, and goes on asking.
+/// Without its sidecar the page shows since when its data is old, and continues to ask.
 fn gone(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     workers.remove(0).process.signal(Signal::SIGKILL);
     let lost = "!document.getElementById('lost').hidden && document.getElementById('lost').innerText";

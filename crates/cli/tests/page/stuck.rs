@@ -1,4 +1,4 @@
-//! An outbox on the page: what is stuck, and sending it again.
+//! An outbox on the page: stuck events, and replaying them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually, workers};
 use crate::{Worker, http, pictures};
 
-/// An outbox of which an event is parked. No publisher runs, so it stays as it is.
+/// An outbox with a parked event. No publisher runs, so nothing changes.
 fn place() -> Place {
     let settings = workers("5s", "slots = 256")
         + "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\nslots = 256\n"
@@ -33,7 +33,7 @@ fn place() -> Place {
     place
 }
 
-/// Of one aggregate.
+/// Writes three events of one aggregate.
 fn three_events(place: &Place) {
     place.run(&["outbox", "init"]).well();
     let line = |n: u32| {
@@ -43,7 +43,7 @@ fn three_events(place: &Place) {
     place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
 }
 
-/// What is asked before an event is sent again is answered like this.
+/// Answers the questions before a replay.
 fn words(tab: &Tab<'_>, why: &str) {
     let fill = format!("document.querySelectorAll('#ask input').forEach((input, at) => {{ input.value = ['ann', {}][at]; }})", json!(why));
     tab.eval(&fill).unwrap();
@@ -62,7 +62,7 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     tab.until("the event is listed", "document.querySelectorAll('#outbox tbody tr').length === 1").unwrap();
     let told = tab.eval("document.getElementById('outbox').innerText").unwrap();
     let told = told.as_str().unwrap();
-    // What the sink says is text, whatever it looks like.
+    // The sink's message is shown as text, whatever it contains.
     assert!(told.contains("e-2") && told.contains("order/7") && told.contains("no such <b>customer</b>"), "{told}");
     waiting(&tab, &place);
     pictures(&tab, "outbox");
@@ -81,7 +81,7 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 
-/// How many events wait, and the oldest for how long.
+/// The number of waiting events, and the age of the oldest.
 fn waiting(tab: &Tab<'_>, place: &Place) {
     let pending = place.run(&["outbox", "status", "--json"]).json()["pending"].as_u64().unwrap();
     assert!(pending > 0, "nobody publishes");
@@ -93,11 +93,11 @@ fn waiting(tab: &Tab<'_>, place: &Place) {
     assert!(since.starts_with(|first: char| first.is_ascii_digit()), "{oldest}");
 }
 
-/// A webhook that will have nothing of `e-2` until it is mended.
+/// A webhook that refuses `e-2` until it is repaired.
 #[derive(Clone, Default)]
 struct Hook {
     mended: Arc<AtomicBool>,
-    /// The ids of what it took.
+    /// The ids of the accepted events.
     taken: Arc<Mutex<Vec<String>>>,
 }
 
@@ -109,7 +109,7 @@ impl Hook {
         (hook, at)
     }
 
-    /// One request, read to its end.
+    /// Reads one request to its end and answers it.
     fn answer(&self, mut stream: TcpStream) {
         let (mut text, mut bytes) = (String::new(), [0; 4_096]);
         let header = |text: &str, name: &str| {
@@ -186,7 +186,7 @@ fn an_outbox_that_is_not_there_is_told_at_once() {
     place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0", "--outbox", "orders"]).fails(2, &["orders"]);
 }
 
-/// The page shows what an answer says that has these fields in the place of its own.
+/// Replaces these fields in the sidecar's answers to the page.
 fn answers_with(tab: &Tab<'_>, fields: &str) {
     let replace = format!(
         "window.asked ??= window.fetch; window.fetch = async (path, options) => {{\n\

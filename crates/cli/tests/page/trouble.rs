@@ -1,4 +1,4 @@
-//! What happened and what hangs: the page never says that all is well then.
+//! Failures: the page never shows that all is well during one.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::{Worker, pictures};
 
 const VERDICT: &str = "document.getElementById('verdict')";
 
-/// Waits until the verdict has that colour and says that.
+/// Waits until the verdict has that colour and text.
 fn verdict(tab: &Tab<'_>, state: &str, part: &str) {
     let what = format!("the verdict is {state} and says {part:?}");
     tab.until(&what, &format!("{VERDICT}.dataset.state === {} && {VERDICT}.innerText.includes({})", json!(state), json!(part))).unwrap();
@@ -35,7 +35,7 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
     tab.until("it has vanished", "document.getElementById('timeline').innerText.includes('worker-2 vanished')").unwrap();
     pictures(&tab, "vanished");
     tab.look(PageView::DESKTOP).unwrap();
-    // Date and zone, as other machines' logs have them.
+    // With date and zone, as in logs of other machines.
     let times = "/\\d{4}, \\d\\d:\\d\\d:\\d\\d [A-Z]/";
     assert_eq!(tab.eval(&format!("{times}.test({VERDICT}.innerText)")).unwrap(), true);
     click(&tab, "I know of the workers that vanished");
@@ -46,7 +46,7 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 
-/// A worker's weight is fixed when it starts, and one that starts again is a new one, so nothing but a record changed by hand shows this.
+/// A worker's weight is fixed when it starts, and a restarted worker is a new member, so only a record that is changed by hand shows this.
 #[test]
 fn what_changed_of_a_worker_is_told_with_before_and_after() {
     let place = Place::of_workers("5s", "slots = 64");

@@ -1,4 +1,4 @@
-//! What each route answers.
+//! The answers of each route.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use crate::{Served, http, place};
 const JSON: &str = "Content-Type: application/json\r\n";
 const TEXT: &str = "Content-Type: text/plain; charset=UTF-8\r\n";
 
-/// Tests of its own: the two sidecars of one group, from the first question to the end of one of them.
+/// Two sidecars of one group, from the first request to the end of one of them.
 #[test]
 fn two_sidecars_share_the_keys_and_say_who_has_which() {
     let place = place();
@@ -47,7 +47,7 @@ fn lists(one: &Served, other: &Served) {
 
     assert_eq!(one.post("owned", JSON, "[]").well("nothing"), json!([]));
     assert_eq!(one.post("owned", TEXT, "").body, b"");
-    // Keys of 0 bytes are keys, and somebody's.
+    // The key of 0 bytes is a valid key with an owner.
     let empty = |served: &Served| served.post("owned", JSON, "[\"\"]").well("a key of 0 bytes") == json!([""]);
     assert_ne!(empty(one), empty(other));
     assert_eq!(empty(one), one.post("owned", TEXT, "\n").body == b"\n");
@@ -119,7 +119,7 @@ fn events(one: &mut Served, mut other: Served) {
     other.process.signal(Signal::SIGTERM);
     assert_eq!(other.process.ends("after SIGTERM").code, Some(0));
     let (id, event) = next_event(&mut live);
-    // It is not gone yet: it drains.
+    // The member is not gone yet: it drains.
     assert!(event["slots_owned"] == 256 && event["cause"] == "members_changed" && event["id"] == id, "{event}");
     let again = follow(one, &format!("Last-Event-ID: {}\r\n", first["id"].as_str().unwrap()));
     let ids: Vec<_> = std::iter::repeat_with({

@@ -1,4 +1,4 @@
-//! What clients send that is wrong, slow or too much: a clear refusal, no growth, and nothing changes for anybody.
+//! Requests that are wrong, slow or too large: a clear refusal, bounded memory, and no change of ownership.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ const JSON: &str = "Content-Type: application/json\r\n";
 const TEXT: &str = "Content-Type: text/plain\r\n";
 const MIB: u64 = 1 << 20;
 
-/// What must stay as it is.
+/// The part of an ownership that must stay the same.
 fn essence(ownership: &Value) -> Value {
     json!([ownership["state"], ownership["slots_owned"], ownership["revision"], ownership["view_fingerprint"]])
 }
 
-/// Whatever `trouble` makes, nothing of ownership changes, no lease ends, and hardly any memory is kept.
+/// Checks that `trouble` changes no ownership, ends no lease, and leaves hardly any memory in use.
 fn unharmed(served: &Served, trouble: impl FnOnce()) {
     served.settles(1, |owned| owned == 256);
     let (before, memory) = (essence(&served.ownership()), served.memory());
@@ -165,13 +165,13 @@ fn a_body_without_an_end_is_ended() {
             drop(stream);
             assert!(writer.join().unwrap() < PATIENCE, "it was let to send for ever");
             assert_eq!(answer.status, status, "{}", answer.head);
-            // A mistake that comes when the answer has begun cannot be told, but seen.
+            // An error after the answer has begun cannot be reported in the status, but the answer is incomplete.
             assert!(status != 200 || !answer.is_whole);
         }
     });
 }
 
-/// A million keys are sent to it by somebody who goes on reading, but hardly: the sidecar keeps neither them nor the answer, and has enough of it one day.
+/// A client sends a million keys and reads the answer very slowly: the sidecar buffers neither, and eventually closes the connection.
 #[test]
 fn who_reads_a_byte_a_second_is_ended_and_nothing_piles_up_meanwhile() {
     let place = place();
@@ -196,9 +196,9 @@ fn who_reads_a_byte_a_second_is_ended_and_nothing_piles_up_meanwhile() {
     });
 }
 
-/// Reads so until it is over; looks much more often whether it is. Gives back how many bytes came.
+/// Reads a byte per second until it is over, and checks more often whether it is. Returns the number of bytes.
 fn a_byte_a_second(stream: &mut TcpStream, mut is_over: impl FnMut() -> bool) -> usize {
-    // Also the wait for a byte that does not come ends soon.
+    // The wait for a byte must also end soon.
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let (mut next, mut read) = (Instant::now(), 0);
     while !is_over() {

@@ -1,4 +1,4 @@
-//! Where few files may be open.
+//! A sidecar with a low limit on open files.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Served, http, place};
 
-/// A sidecar in a shell that has set its limits so.
+/// A sidecar started by a shell with these limits.
 fn limited(place: &Place, limits: &str) -> Served {
     let program = place.command(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]);
     let mut command = Command::new("/bin/sh");

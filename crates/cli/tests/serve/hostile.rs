@@ -1,5 +1,5 @@
-//! A member that calls itself what no terminal should be shown: nothing of it begins a line, moves the cursor or turns the writing, and programs get it as
-//! it is.
+//! A member with a hostile id: no terminal output begins a line with it, moves the cursor or changes the text direction because of it.
+//! JSON output contains it unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::common::process::Process;
 use crate::{Served, place};
 
-/// An id, and a zone and a version like it: a line that looks like ours, a cleared screen, a title, and text from right to left.
+/// An id, also used as a zone and a version: a line that looks like ours, a cleared screen, a title, and right-to-left text.
 const EVIL: &str = "evil\nshardwise: all is well\r\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}txet\u{2066}\u{200b}";
 const SHOWN: &str = r"evil\nshardwise: all is well\r\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}txet\u{2066}\u{200b}";
 
-/// Whether a terminal would show it as it is, in as many lines as there are line feeds of ours.
+/// Whether a terminal would print the text unchanged, with no line breaks except ours.
 fn is_plain(text: &str) -> bool {
     let is_unsafe = |c: char| c.is_control() && !matches!(c, '\n' | '\t') || "\u{202e}\u{2066}\u{200b}".contains(c);
     !text.contains(is_unsafe) && !text.lines().any(|line| line.starts_with("shardwise: all is well"))
@@ -53,7 +53,7 @@ fn what_others_call_themselves_is_escaped_for_people_and_exact_for_programs() {
             "{command:?}: {ran:?}"
         );
     }
-    // Programs get what it is, and a terminal that shows their JSON obeys nothing of it.
+    // JSON preserves the value, and a terminal that prints the JSON is not controlled by it.
     let json = place.run(&["members", "--policy", "workers", "--json"]).well();
     let parsed: Value = serde_json::from_str(&json).unwrap();
     assert!(is_plain(&json) && parsed["members"][0]["instance_id"] == EVIL, "{json:?}");

@@ -1,4 +1,4 @@
-//! As much HTTP as a test needs, good and bad, byte by byte.
+//! A minimal HTTP client for valid and invalid requests, byte by byte.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// No answer takes longer on the busiest machine.
+/// Longer than any answer takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// What came back.
+/// A received answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// Its end was there.
+    /// Whether the answer is complete.
     pub(crate) is_whole: bool,
 }
 
@@ -24,7 +24,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
-    /// A refusal with that status, as RFC 9457 has it.
+    /// Checks that the answer is a refusal with that status in the format of RFC 9457.
     pub(crate) fn refuses(&self, status: u16, what: &str) -> Value {
         assert_eq!(self.status, status, "{what}: {self:?}");
         assert!(self.head.contains("content-type: application/problem+json"), "{what}: {self:?}");
@@ -47,7 +47,7 @@ pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A request as it is, and all that comes back. It is sent while the answer is read, because nothing is kept for us.
+/// Sends raw bytes and returns everything received. It sends while it reads, because the server does not buffer answers.
 pub(crate) fn raw(to: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = connect(to);
     let (mut sending, bytes) = (stream.try_clone().unwrap(), request.to_vec());
@@ -68,10 +68,10 @@ pub(crate) fn post(to: SocketAddr, path: &str, headers: &str, body: &[u8]) -> An
     raw(to, &[head.as_bytes(), body].concat())
 }
 
-/// Everything until the other side closes.
+/// Reads until the other side closes.
 pub(crate) fn read(stream: &mut TcpStream) -> Answer {
     let mut bytes = Vec::new();
-    // What came before a reset counts.
+    // Data received before a reset counts.
     let _ = stream.read_to_end(&mut bytes);
     let end =
         bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&bytes)));

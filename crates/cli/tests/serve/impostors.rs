@@ -1,4 +1,4 @@
-//! Who sits where a member's record leads, or on the way there: it hears nothing of what is asked and forges no answer.
+//! Another process at a member's address, or on the way there: it learns nothing of requests and cannot forge answers.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,12 +20,12 @@ use crate::{Served, http};
 const TOKENED: [&str; 4] = ["--token-file", "token", "--peer-token-file", "peers"];
 const SECRET: &str = "{\"a\":1}";
 
-/// Where it is, and what was heard there.
+/// The address, and what was received there.
 type Heard = (SocketAddr, Receiver<String>);
-/// What becomes of a request (`true`) or an answer that passes.
+/// Changes a request (`true`) or an answer in transit.
 type Way = fn(bool, &str) -> String;
 
-/// Says to each request what `says` has for it; all that was heard comes out.
+/// Answers each request with the result of `says`, and passes on everything received.
 fn impostor(says: impl Fn(&str) -> Option<String> + Send + 'static) -> Heard {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -45,7 +45,7 @@ fn impostor(says: impl Fn(&str) -> Option<String> + Send + 'static) -> Heard {
     (at, requests)
 }
 
-/// A greeting's answer with that nonce and proof.
+/// An answer to a greeting, with that nonce and proof.
 fn greeting(nonce: &str, proof: &str) -> String {
     format!("HTTP/1.1 204 No Content\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\nshardwise-proof: {proof}\r\n\r\n")
 }
@@ -54,7 +54,7 @@ fn base(text: &str) -> &str {
     text.split(' ').nth(1).unwrap()
 }
 
-/// What a dead member's port says to whoever has it now: the record is there until the lease has ended.
+/// Another process listens at a dead member's port: the record exists until the lease has expired.
 #[test]
 fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
     let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
@@ -66,7 +66,7 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
     let old = "HTTP/1.1 200 OK\r\nshardwise-peer: 1\r\ncontent-length: 2\r\n\r\nok";
     let refused = "HTTP/1.1 401 Unauthorized\r\nshardwise-peer: refused\r\ncontent-length: 0\r\n\r\n";
     let random = || Nonce::random().to_string();
-    // To the living member goes the greeting that it would take, with the caller's nonce.
+    // The greeting is relayed to a live member that accepts it, with the caller's nonce.
     let (relayed_at, relayed_base) = (living.at, living_base);
     let relayed = move |text: &str| {
         let mut stream = TcpStream::connect(relayed_at).unwrap();
@@ -75,7 +75,7 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
         heard(&mut stream)
     };
     let (back_to, reflected_to) = (one.at, Arc::new(one.id.clone()));
-    // To the caller itself, as if it were the member that is called.
+    // The greeting is reflected to the caller, as if the caller were the member.
     let reflected = move |text: &str| {
         let path = base(text).replacen("/reflecting/", &format!("/{reflected_to}/"), 1);
         let mut stream = TcpStream::connect(back_to).unwrap();
@@ -117,7 +117,7 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
     drop(runtime);
 }
 
-/// A member of this process behind `way`, which changes requests and answers as they pass; how often it has acted.
+/// A member of this process behind `way`, which changes requests and answers in transit; returns how often it has done so.
 fn behind(runtime: &Runtime, place: &Place, id: &str, way: Way) -> (ShardingService, Arc<AtomicUsize>) {
     let tokened = format!("peer_token_file = '{}'\n", place.path("peers").display());
     let (member, acted) = (service(runtime, place, id, &tokened), Arc::new(AtomicUsize::new(0)));
@@ -178,14 +178,14 @@ fn what_is_changed_on_the_way_is_refused_in_both_directions() {
             continue;
         }
         let why = answer.refuses(502, id)["detail"].as_str().unwrap().to_owned();
-        // The member itself says, proven, that the body is another one; all else could be anybody's.
+        // The member itself proves its answer that the body was changed; all other answers could be from anyone.
         let is_said = if id == "body" { why.contains("status 400") } else { why.contains("is not proven") && why.contains("unknown") };
         assert!(is_said, "{id}: {why}");
     }
     drop(runtime);
 }
 
-/// A recorded request, again on its own connection and on others, to a sidecar that keeps connections.
+/// A recorded request, repeated on its own connection and on others, to a sidecar that keeps connections.
 #[test]
 fn a_recorded_request_counts_once() {
     let place = place_of_peers();
@@ -217,7 +217,7 @@ fn a_recorded_request_counts_once() {
         let without: Answer = http::raw(one.at, request.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1).as_bytes());
         without.refuses(401, "without a greeting");
     }
-    // Two greetings to one connection: the first one's proofs are worth nothing behind the second.
+    // Two greetings on one connection: proofs for the first are invalid after the second.
     let mut caller = greeted(&one, &bases[0]);
     let early = caller.request("GET", &target, "");
     let again =

@@ -1,4 +1,4 @@
-//! Connections between members: which are used again, and by which name a member is called on them.
+//! Pooled connections between members: which are reused, and with which host name.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,8 @@ use crate::http::Answer;
 use crate::peers::{asks, member, place_of_peers, service_at, status_of};
 use crate::proofs::{Fake, heard};
 
-/// A place where requests arrive, so many behind a greeting on one connection at most, which then is closed without a word before. The number of the connection comes out with each request.
+/// A server that handles up to `each` requests after a greeting on one connection and then closes it silently. It reports the connection's
+/// number with each request.
 fn answering(each: usize) -> (SocketAddr, Receiver<(usize, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -56,7 +57,7 @@ fn questions_share_a_connection_and_an_action_has_one_of_its_own() {
         eventually("it is seen", PATIENCE, || (get(id) == 200).then_some(()));
         requests.recv_timeout(PATIENCE).unwrap();
     }
-    // A machine that stands still for so long that none is kept does so once, and not each time.
+    // A slow machine may lose all pooled connections once, but not every time.
     let ten = |id: &str, requests: &Receiver<(usize, String)>| -> BTreeSet<usize> {
         let one = |_| {
             assert_eq!(get(id), 200);
@@ -74,7 +75,7 @@ fn questions_share_a_connection_and_an_action_has_one_of_its_own() {
         acted.insert(number);
     }
     assert!(ten("lasting", &long).is_disjoint(&acted), "a question came on the connection of an action: {acted:?}");
-    // One that the other side has closed meanwhile is no answer: a question is asked again, on another one, and arrives once.
+    // A connection that the other side has closed meanwhile gives no answer: a read is repeated on another one, and arrives once.
     assert_eq!(ten("closing", &short).len(), 10);
     assert!(short.try_recv().is_err() && long.try_recv().is_err());
     drop(runtime);
@@ -85,7 +86,7 @@ fn a_member_is_called_by_the_name_in_its_record_and_says_so_where_that_is_not_it
     let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());
     let arguments = ["--token-file", "token", "--peer-token-file", "peers"];
     let one = Served::start(&place, &arguments);
-    // A name that leads to this machine, and that nobody here knows.
+    // A name that resolves to this machine but is not configured.
     let name = "127.1";
     let knowing = Served::start(&place, &[&arguments[..], &["--allow-host", name]].concat());
     let mapped = |id: &str, to: &Served| {
@@ -105,7 +106,7 @@ fn a_member_is_called_by_the_name_in_its_record_and_says_so_where_that_is_not_it
     };
     let why = refused("unknown", 502);
     assert!(why.contains(&format!("is not to be called {name}:")) && why.contains("--allow-host"), "{why}");
-    // Behind the gate somebody else is there, by the incarnation.
+    // The host name is accepted, but another member is at this address, recognized by its incarnation.
     let why = refused("known", 404);
     assert!(why.contains("another member is there now"), "{why}");
     drop(runtime);

@@ -1,4 +1,4 @@
-//! The terminal asks the living group, without joining it.
+//! The commands that show the live group without joining it.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -15,7 +15,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
     follower.tells("nobody is there", |line| line["members"] == 0);
 
-    // One after the other: of whoever comes where nobody was nothing moves.
+    // One after the other: the first member of an empty group moves nothing.
     let one = Served::start(&place, &[]);
     follower.tells("one is there", |line| line["members"] == 1);
     let other = Served::start(&place, &[]);
@@ -23,7 +23,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let told = place.run(&["members", "--json"]).json();
     let ids: Vec<_> = told["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();
     assert!(ids.contains(&one.id.as_str()) && ids.contains(&other.id.as_str()) && ids.len() == 2, "{told}");
-    // Its own view may come a moment after the terminal's.
+    // Its own view may follow a moment after the command's.
     one.settles(2, |_| true);
     assert_eq!(other.ownership()["members"], 2, "whoever looks is no member");
 
@@ -82,7 +82,7 @@ fn whoever_looks_makes_no_store() {
     assert_eq!((owner.code, owner.err.contains("active members: none")), (Some(1), true), "{owner:?}");
     let files: Vec<_> = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["settings.toml"]);
-    // Whoever is looking already sees the first one come.
+    // A follower that is already running sees the first member join.
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
     follower.tells("nobody is there", |line| line["members"] == 0);
     let _one = Served::start(&place, &[]);

@@ -1,4 +1,4 @@
-//! What is refused is in the log: at a limited rate, and without what was shown. And what browsers say of where a request comes from counts.
+//! Refusals are logged at a limited rate and without credentials; and the origin that browsers send is checked.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! `shardwise serve` as a process: what it answers, and what it refuses. Nothing that a client sends changes what is owned.
+//! `shardwise serve` as a process: its answers and refusals. No request changes ownership.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -28,7 +28,7 @@ use common::process::Process;
 use common::{PATIENCE, Place, eventually};
 use http::Answer;
 
-/// Short enough to be typed, long enough to be taken.
+/// Readable, and long enough to be accepted.
 const TOKEN: &str = "correct-horse-battery-staple";
 
 /// A sidecar that has joined.
@@ -39,7 +39,7 @@ struct Served {
 }
 
 impl Served {
-    /// In the group `workers` of that place, with more arguments.
+    /// Starts a member of the group `workers` in that place, with additional arguments.
     fn start(place: &Place, arguments: &[&str]) -> Self {
         let mut process =
             Process::start(place.command(&[&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], arguments].concat()));
@@ -59,7 +59,7 @@ impl Served {
         http::post(self.at, &Self::path(rest), headers, body.as_ref())
     }
 
-    /// With JSON and the token.
+    /// Posts JSON with the token.
     fn acts(&self, rest: &str, body: &Value) -> Answer {
         self.post(rest, &format!("Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"), body.to_string())
     }
@@ -68,7 +68,7 @@ impl Served {
         self.get("ownership").well("ownership")
     }
 
-    /// Waits until it has so many members and slots.
+    /// Waits until the sidecar sees this many members and `slots` holds for its own number of slots.
     fn settles(&self, members: u64, slots: impl Fn(u64) -> bool) {
         eventually("the group has settled", PATIENCE, || {
             let seen = self.ownership();
@@ -76,7 +76,7 @@ impl Served {
         });
     }
 
-    /// Bytes of memory that are in use.
+    /// The memory in use, in bytes.
     fn memory(&self) -> u64 {
         memory_of(self.process.pid())
     }

@@ -1,4 +1,5 @@
-//! One instance, any instance: who is let in, and who answers: a sidecar, the worker beside it, a Rust worker of its own, with TLS and without.
+//! Requests to one instance or any instance: admission, and the answers of a sidecar, the local worker and a Rust worker, with TLS and
+//! without.
 
 use serde_json::json;
 use shardwise::requests::{self, Request, encoded};
@@ -23,7 +24,7 @@ fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
     open.post(&format!("any/{}", "status"), "", "").refuses(403, "without an operator's token nobody acts");
     asks(&tokened, "POST", &format!("instances/{}/status", open.id), "").refuses(502, "nor without a peer's");
     for (from, to) in [(&open, &closed), (&foreign, &closed), (&closed, &foreign), (&open, &tokened)] {
-        // Each has a view of its own, and may not see all of them yet.
+        // Each has its own view, and may not see all of them yet.
         let known = || Some(get(from, to)).filter(|answer| answer.status != 404);
         let refusal = eventually("the one is known to the other", PATIENCE, known).refuses(502, "another token or none");
         assert!(refusal["detail"].as_str().unwrap().contains("token"), "{refusal}");
@@ -99,7 +100,7 @@ fn a_rust_worker_without_a_sidecar_answers_by_its_own_handlers() {
         runtime.block_on(service.register_self()).unwrap();
         service
     });
-    // Who has a token asks who proves to know it, and nobody else; without one a worker is read all the same.
+    // A sidecar with a token asks only members that prove it; one without a token can still be read.
     let open = Served::start(&place, &[]);
     for (from, worker) in [(&one, &worker), (&open, &stranger)] {
         let id = encoded(worker.instance_id().as_str());

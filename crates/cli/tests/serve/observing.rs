@@ -1,4 +1,4 @@
-//! A group that is shown without joining it, an outbox's too.
+//! A group that is shown without joining it, including that of an outbox.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn observing(place: &Place, arguments: &[&str]) -> Served {
     Served { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
 }
 
-/// Waits until it sees so many members.
+/// Waits until it sees this many members.
 fn sees(observer: &Served, members: u64) {
     eventually("so many are seen", PATIENCE, || (observer.ownership()["members"] == members).then_some(()));
 }
@@ -54,7 +54,7 @@ fn what_is_only_observed_is_shown_and_not_joined() {
     assert_eq!(observer.get("owner/tenant-7").well("owner")["mine"], false);
     observer.post("owned", "Content-Type: application/json\r\n", "[\"tenant-7\"]").refuses(409, "it owns nothing");
     assert_eq!(http::get(observer.at, "/readyz").well("readyz")["status"], "ok");
-    // The worker keeps everything, and its leaving is seen as that.
+    // The worker keeps everything, and its leaving is shown as such.
     worker.settles(1, |slots| slots == 64);
     worker.process.signal(Signal::SIGTERM);
     assert_eq!(worker.process.ends("after SIGTERM").code, Some(0));
@@ -96,7 +96,7 @@ fn an_outboxs_policy_is_observed() {
     assert_eq!(http::get(observer.at, "/v1/outbox").well("outbox")["pending"], 0);
 }
 
-/// Publishers count their outbox, but not while none of them lives.
+/// Publishers count their outbox, but only while one of them is alive.
 #[test]
 fn a_sidecar_counts_an_outbox_that_nobody_publishes() {
     let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";

@@ -1,4 +1,4 @@
-//! One instance, any instance: whom a request is brought to, and what goes along.
+//! Requests to one instance or any instance: the member that receives a request, and the parts that are forwarded.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -23,7 +23,7 @@ pub(crate) fn place_of_peers() -> Place {
     place
 }
 
-/// With the operator's token and what a browser would send along.
+/// Sends a request with the operator's token and with headers of a browser.
 pub(crate) fn asks(served: &Served, method: &str, rest: &str, body: &str) -> Answer {
     let head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nCookie: session=of-the-caller\r\nX-Api-Key: of-the-caller\r\n\
@@ -40,7 +40,7 @@ pub(crate) fn by(answer: &Answer) -> &str {
     answer.head.lines().find_map(|line| line.strip_prefix("shardwise-instance: ")).unwrap_or_default()
 }
 
-/// An id as that header has it.
+/// An id as encoded in that header.
 fn name(served: &Served) -> String {
     encoded(&served.id).to_lowercase()
 }
@@ -49,7 +49,7 @@ pub(crate) fn status_of(served: &Served, id: &str) -> Answer {
     asks(served, "GET", &format!("instances/{id}/status"), "")
 }
 
-/// A place where requests arrive that somebody in this process answers, each with `answer`, proven if it is a member's; what arrived comes out.
+/// A server in this process that answers each request with `answer`, proven if the caller is a member; passes on what was received.
 pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -74,12 +74,12 @@ pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) 
     (at, requests)
 }
 
-/// A service in this process for the place's group, with more lines in its policy.
+/// A service in this process for the place's group, with additional policy lines.
 pub(crate) fn service(runtime: &Runtime, place: &Place, id: &str, lines: &str) -> ShardingService {
     service_at(runtime, place, id, lines, "")
 }
 
-/// The same, with more lines on where it is.
+/// The same, with additional lines about its address.
 pub(crate) fn service_at(runtime: &Runtime, place: &Place, id: &str, lines: &str, instance: &str) -> ShardingService {
     let _on = runtime.enter();
     let text = std::fs::read_to_string(place.path("settings.toml")).unwrap()
@@ -90,7 +90,7 @@ pub(crate) fn service_at(runtime: &Runtime, place: &Place, id: &str, lines: &str
     ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap()
 }
 
-/// A member of the place's group in this process that says that requests to it arrive there.
+/// A member of the place's group in this process that publishes that address for requests.
 pub(crate) fn member(runtime: &Runtime, place: &Place, id: &str, at: SocketAddr, tls: bool) -> ShardingService {
     let service = service(runtime, place, id, "");
     service.requests_arrive_at(at, tls).unwrap();
@@ -109,7 +109,7 @@ fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
         });
     };
     for served in [&one, &other, &third] {
-        // Each of them must have seen all three, and its requests' address must have arrived here.
+        // Each must have seen all three, and the addresses must have arrived here.
         let status = eventually("all see all", PATIENCE, || {
             let answer = status_of(&one, &served.id);
             (answer.status == 200 && by(&answer) == name(served)).then(|| answer.well("status")).filter(|status| status["members"] == 3)
@@ -149,7 +149,7 @@ fn each_member_is_asked_by_its_name_and_any_healthy_one_without() {
     });
     other.process.signal(Signal::SIGKILL);
     other.process.ends("after SIGKILL");
-    // Before the group has noticed it, and with a body that nobody has handled.
+    // Before the group has noticed it, and with a body that no member has handled.
     assert_eq!(by(&asks(&one, "GET", "any/status", "")), name(&one), "nobody else is there");
     assert_eq!(by(&asks(&one, "POST", "any/status", "{}")), name(&one), "nobody else is there");
     members(1);
@@ -184,7 +184,7 @@ fn nothing_of_the_callers_goes_along_and_only_what_peer_networks_has_is_called()
         ("open", "192.0.2.1:80".parse().unwrap(), false),
     ]
     .map(|(id, at, tls)| member(&runtime, &place, id, at, tls));
-    // The last one that has joined.
+    // The member that joined last.
     eventually("they are seen", PATIENCE, || (asks(&one, "GET", "instances/open/x", "").status == 502).then_some(()));
 
     let answer = asks(&one, "POST", "instances/listens/cache/flush?what=all", "{\"a\":1}");
@@ -215,7 +215,7 @@ fn nothing_of_the_callers_goes_along_and_only_what_peer_networks_has_is_called()
     drop(runtime);
 }
 
-/// What reads may be asked of several; what acts is asked of one, whatever that one answers.
+/// A read may be tried with several members; an action is sent to one, whatever it answers.
 #[test]
 fn who_answers_nonsense_is_passed_over_where_any_may_answer() {
     let (place, runtime) = (place_of_peers(), Runtime::new().unwrap());

@@ -1,4 +1,4 @@
-//! Both ends of a request between members as a test needs them, byte by byte: a member that is none of ours, and a caller.
+//! Both ends of a request between members, byte by byte: a fake member, and a caller.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ pub(crate) fn header<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.split_once(": ").filter(|(found, _)| found.eq_ignore_ascii_case(name))).map(|(_, value)| value)
 }
 
-/// A request or an answer, up to the end of its body; `None` at the end of the connection.
+/// Reads a request or an answer up to the end of its body; `None` at the end of the connection.
 pub(crate) fn heard(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -35,7 +35,7 @@ pub(crate) fn heard(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// Who is called, by the path of a request to it.
+/// The member that a request's path names.
 fn with_recipient<T>(path: &str, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
     let mut parts = path.strip_prefix("/v1/peers/").unwrap().split('/');
     let (group, id) = (GroupName::new(parts.next().unwrap()).unwrap(), InstanceId::new(parts.next().unwrap()).unwrap());
@@ -48,7 +48,7 @@ fn with_recipient<T>(path: &str, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
 pub(crate) struct Fake(RecipientEnd);
 
 impl Fake {
-    /// The answer to a greeting; `None` if that is none.
+    /// The answer to a greeting; `None` if the text is not a greeting.
     pub(crate) fn greets(&self, text: &str) -> Option<String> {
         let nonce = header(text, "shardwise-nonce")?;
         let path = text.split(' ').nth(1).unwrap();
@@ -57,7 +57,7 @@ impl Fake {
         Some(format!("HTTP/1.1 204 No Content\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\nshardwise-proof: {proof}\r\n\r\n"))
     }
 
-    /// That answer with its proof, once the request has proven itself.
+    /// That answer with its proof, if the request has proven itself.
     pub(crate) fn answers(&self, text: &str, answer: &str) -> String {
         let mut line = text.split(' ');
         let (method, target, body) = (line.next().unwrap(), line.next().unwrap(), text.split_once("\r\n\r\n").unwrap().1);
@@ -77,7 +77,7 @@ impl Fake {
     }
 }
 
-/// One connection to a member, once that has proven itself.
+/// One connection to a member that has proven itself.
 pub(crate) struct Caller {
     pub(crate) stream: TcpStream,
     asking: CallerEnd,
@@ -85,7 +85,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// `base` is what every path to the member begins with. What has come instead of a proof is the error.
+    /// `base` is the prefix of every path to the member. The error is what was received instead of a proof.
     pub(crate) fn greets(at: SocketAddr, base: &str, token: &str) -> Result<Self, String> {
         let (mut stream, nonce) = (http::connect(at), Nonce::random());
         write!(stream, "GET {base} HTTP/1.1\r\nHost: {at}\r\nshardwise-peer: 1\r\nshardwise-nonce: {nonce}\r\n\r\n").unwrap();
@@ -106,7 +106,7 @@ impl Caller {
         )
     }
 
-    /// What comes back, and whether it proves that it is the answer to the last request.
+    /// The answer, and whether it proves to be the answer to the last request.
     pub(crate) fn sends(&mut self, request: &str) -> (String, bool) {
         self.stream.write_all(request.as_bytes()).unwrap();
         let text = heard(&mut self.stream).unwrap();

@@ -1,4 +1,4 @@
-//! The document beside the sidecar itself, by schemathesis.
+//! `openapi.json` compared with the sidecar itself, by schemathesis.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::common::run;
 use crate::{Served, TOKEN, http, place};
 
-/// The release that was tried.
+/// The tested release.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 #[test]
@@ -30,7 +30,7 @@ fn the_document_tells_the_truth() {
         let ran = run(schemathesis, b"");
         assert_eq!(ran.code, Some(0), "{which:?}: {}\n{}", ran.text(), ran.err);
     };
-    // A stream of events has no end, and nobody is given one who asks for JSON alone.
+    // A stream of events has no end; a client that accepts only JSON does not receive one.
     tried(&["--exclude-path-regex", "rebalances"]);
     tried(&["--include-path-regex", "rebalances", "--header", "Accept: application/json"]);
     assert_eq!(one_state(&one), "active");

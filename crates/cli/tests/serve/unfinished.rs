@@ -1,4 +1,4 @@
-//! Bodies that are begun and not ended, by many at once: they cost so much memory together and no more, and who sends his whole is answered meanwhile.
+//! Many unfinished bodies at once: their total memory is bounded, and clients with complete bodies are answered meanwhile.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,32 +12,32 @@ use crate::{Served, http, memory_of, place};
 const JSON: &str = "Content-Type: application/json\r\n";
 const TEXT: &str = "Content-Type: text/plain\r\n";
 const MIB: u64 = 1 << 20;
-/// What `deploy/kubernetes/sidecar-deployment.yaml` gives the sidecar.
+/// The memory limit of the sidecar in `deploy/kubernetes/sidecar-deployment.yaml`.
 const SHIPPED: u64 = 128 * MIB;
 const ATTACKERS: usize = 200;
-/// How often a client comes again that is told to.
+/// How often a client retries when it is asked to.
 const AGAIN_MOST: u32 = 20;
 /// All but the last byte of the longest body that is read as a whole.
 const SENT: usize = (1 << 20) - 1;
 
-/// Begins a body of 1 MiB, sends all of it but the end, and gives the connection back.
+/// Begins a body of 1 MiB, sends all of it but the end, and returns the connection.
 fn begins(at: SocketAddr, number: usize) -> TcpStream {
     let (route, kind, line) = match number % 10 {
         0 => ("owned", TEXT, "a-key-that-is-mine-because-i-am-alone\n"),
-        // A key as long as keys may be, all of it escaped.
+        // A key of the largest size, completely escaped.
         1 => ("owned", JSON, "\\u0041"),
         _ => ("plan", JSON, " "),
     };
     let mut stream = http::connect(at);
     let head = format!("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n{kind}\r\n", Served::path(route), at, SENT + 1);
     let begin = if number % 10 == 1 { format!("[\"{}", line.repeat(60_000)) } else { line.repeat(SENT / line.len()) };
-    // It may be refused before everything was sent.
+    // The request may be refused before everything was sent.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(begin.as_bytes()));
     stream
 }
 
-/// Asks as clients do that come again when they are told to, or when an answer breaks off because the rest of the list was given up, after a second;
-/// gives back the answer, and how often it had to come again.
+/// Sends a request and retries after a second, as clients do, if the sidecar asks for it or an answer breaks off because the rest of the
+/// list was dropped. Returns the answer and the number of retries.
 fn asks_again(one: &Served, route: &str, body: &str) -> (Value, u32) {
     for again in 0.. {
         let answer = one.post(route, JSON, body);
@@ -51,21 +51,21 @@ fn asks_again(one: &Served, route: &str, body: &str) -> (Value, u32) {
     unreachable!()
 }
 
-/// Asks for all that takes a body, and for what does not; gives back how often it had to come again.
+/// Sends every kind of request, with and without a body; returns the number of retries.
 fn asks(one: &Served) -> u32 {
     let keys: Vec<String> = (0..20_000).map(|n| format!("tenant-{n}")).collect();
     let (mine, listing) = asks_again(one, "owned", &json!(keys).to_string());
     assert_eq!(mine.as_array().unwrap().len(), keys.len(), "all of them, as it is alone");
     let (plan, planning) = asks_again(one, "plan", &json!({"join": [{"instance_id": "x"}]}).to_string());
     assert_eq!(plan["after"]["members"], 2);
-    // As large as plans get.
+    // The largest possible plan.
     let many: Vec<_> = (0..1_000).map(|n| json!({"instance_id": format!("{n}-{}", "x".repeat(200))})).collect();
     let (_, much) = asks_again(one, "plan", &json!({"join": many}).to_string());
     assert_eq!(one.ownership()["slots_owned"], 256);
     listing + planning + much
 }
 
-/// Says that it is over, also where it has failed.
+/// Sets the flag at the end of the scope, even after a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -92,7 +92,7 @@ fn two_hundred_unfinished_bodies_stay_within_the_shipped_limit_and_others_are_an
             highest
         });
         let attacking: Vec<_> = (0..ATTACKERS).map(|number| scope.spawn(move || begins(at, number))).collect();
-        // While they begin, when it is not known yet who ends what he has begun, and when all are there and say nothing more.
+        // During their beginning, while it is unknown which bodies will be completed, and when all are unfinished and silent.
         let begun = Instant::now();
         let meanwhile = asks(&one);
         let streams: Vec<_> = attacking.into_iter().map(|attacker| attacker.join().unwrap()).collect();

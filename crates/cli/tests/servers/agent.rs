@@ -1,4 +1,4 @@
-//! Consul only: the agent of a worker loses its servers, and the worker still reaches the agent.
+//! Consul only: a worker's agent loses its servers, while the worker still reaches the agent.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::meeting::{Kind, SLOTS, SOON, alone, differ_at_most, is_active_of, lea
 use crate::soak;
 
 const TTL: Duration = Duration::from_secs(2);
-/// Gossip has to find out that the node is gone, and that it is back: some 8 s and up to 20 s.
+/// The limit for gossip to detect that the node is gone, and that it is back: usually 8 s, and up to 20 s.
 const GOSSIP_MAX: Duration = Duration::from_mins(1);
 
 #[test]

@@ -1,4 +1,4 @@
-//! The terminal asks a group on a real server and drains a member, and a sidecar is one more member.
+//! Commands show a group on a real server and drain a member; a sidecar is another member.
 
 use serde_json::Value;
 

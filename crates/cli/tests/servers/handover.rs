@@ -1,4 +1,4 @@
-//! A worker joins and leaves in good order: when do the others act on it?
+//! The time of a planned change: a worker joins and leaves gracefully.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::common::lines::{number, owns};
 use crate::meeting::{Kind, Meeting, SOON, is_active_of, now_ns, policy, settle};
 use crate::soak;
 
-/// For most of them on a busy machine, in a debug build. What the soak allows is in xtask.
+/// The limit for most handovers on a busy machine, in a debug build. The limits of the soak are in xtask.
 const HANDOVER_MAX: Duration = Duration::from_millis(250);
-/// For each: nobody waited for a TTL to end.
+/// The limit for each: no handover waits for a TTL to end.
 const EACH_MAX: Duration = Duration::from_secs(2);
 
 on_both!(joins_and_leaves_are_in_force_at_once);
@@ -26,7 +26,7 @@ fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
     let (mut joins, mut leaves) = (Vec::new(), Vec::new());
     for run in 0..soak::runs(5) {
         let mut newcomer = meeting.start_worker("workers", &format!("newcomer-{run}"));
-        // From before its registration was sent. Those who were there have to give something up, because all are close to their fair share.
+        // From before its registration was sent. All existing members must give something up, because all are close to their fair share.
         let asked = newcomer.shows(SOON, "it begins to join", |line| line["state"] == "joining");
         let owning = newcomer.shows(SOON, "it owns its share", |line| is_active_of(4)(line) && owns(line) > 0);
         let gave = fleet.iter_mut().map(|worker| worker.shows(SOON, "it gives to the newcomer", |line| is_active_of(4)(line)));
@@ -36,7 +36,7 @@ fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
         let first = gave.iter().map(at).min().unwrap_or_default().min(at(&owning));
         let (join, spread) = (Duration::from_nanos(last - at(&asked)), Duration::from_nanos(last.max(at(&owning)) - first));
 
-        // From the signal and not from the line that it has stopped: the others may be faster than the one who writes that line.
+        // From the signal, not from the line that it has stopped: the others may be faster than the process that prints that line.
         let signalled = now_ns();
         newcomer.signal(Signal::SIGTERM);
         let took = fleet.iter_mut().map(|worker| worker.tells_within(SOON, "it takes back", |line| number(line, "gained") > 0));

@@ -1,5 +1,5 @@
-//! Real workers over real Consul and etcd servers: who owns what when workers are killed, paused, join and leave, when the way to the
-//! server is cut, and when the settings are wrong. The same scenes for both, many times over under `cargo xtask soak`.
+//! Real workers on real Consul and etcd servers: ownership when workers are killed, paused, join and leave, when the connection to the
+//! server is cut, and when the settings are wrong. The same scenes for both backends, repeated many times under `cargo xtask soak`.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
@@ -7,7 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-/// Runs a scene on both backends, one after the other: the scenes have limits for real time.
+/// Runs a scene on both backends, one after the other, because the scenes have limits on real time.
 macro_rules! on_both {
     ($scene:ident) => {
         mod $scene {

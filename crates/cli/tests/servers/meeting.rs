@@ -1,4 +1,4 @@
-//! Where the workers of a test meet: a real server, a proxy before it, and settings that lead there.
+//! The environment of a scene: a real server, a proxy in front of it, and settings for it.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use crate::common::lines::{longest_overlap, members, owns, sets};
 use crate::common::process::Process;
 
 pub(crate) const SLOTS: u32 = 64;
-/// How long a change may take where its time is not what the test is about.
+/// The time limit of a change if the test is not about its duration.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Held by the one scene that runs.
+/// Held by the running scene.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Consul,
@@ -39,24 +39,24 @@ impl Kind {
         }
     }
 
-    /// The settings of a fleet that meets at this address, without its policies.
+    /// The settings of a fleet with this address, without its policies.
     pub(crate) fn settings(self, address: &str, ttl: &str, more: &str) -> String {
         let (name, table) = (self.name(), "[default.resilience.sharding.discovery");
         let address = match self {
             Self::Consul => format!("address = {address:?}"),
-            // Several with commas between them.
+            // Several addresses are separated by commas.
             Self::Etcd => format!("endpoints = {:?}", address.split(',').collect::<Vec<_>>()),
         };
         format!("{table}]\nbackend = \"{name}\"\nttl = \"{ttl}\"\n{table}.{name}]\n{address}\n{more}\n")
     }
 }
 
-/// A policy for a group of its own.
+/// A policy for a separate group.
 pub(crate) fn policy(name: &str, more: &str) -> String {
     format!("[default.resilience.sharding.policies.{name}]\ngroup_name = \"{name}\"\nslots = {SLOTS}\n{more}\n")
 }
 
-/// The present moment on the clock of the lines.
+/// The present time on the clock of the lines.
 pub(crate) fn now_ns() -> u64 {
     Clock::system().now().as_nanos()
 }
@@ -94,12 +94,13 @@ impl Meeting {
         self.runtime.block_on(self.proxy.heal()).unwrap();
     }
 
-    /// An address that a proxy has just had: the system gives it to nobody by itself, so whoever connects there too early does not meet itself.
+    /// A port that a proxy has just had: the system assigns it to no other socket, so a connection that is opened too early does not reach
+    /// itself.
     pub(crate) fn unused(&self) -> SocketAddr {
         self.runtime.block_on(TcpProxy::start(self.proxy.address())).unwrap().address()
     }
 
-    /// A worker that tells everything, just started.
+    /// Starts a worker that prints everything.
     pub(crate) fn start_worker(&self, policy: &str, id: &str) -> Process {
         start_worker(&self.place, "settings.toml", policy, id)
     }
@@ -112,7 +113,7 @@ impl Meeting {
     }
 }
 
-/// A server, and where it listens.
+/// Starts a server and returns its address.
 async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     match kind {
         Kind::Consul => {
@@ -129,8 +130,8 @@ async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     }
 }
 
-/// Waits until an agent that has just started passes on by itself that a check has failed, which takes it up to three seconds
-/// (Consul's docs.md, "Timing").
+/// Waits until an agent that has just started reports a failed check by itself, which takes it up to three seconds (Consul's docs.md,
+/// "Timing").
 async fn settled(consul: &Consul) {
     let check = serde_json::json!({ "CheckID": "probe", "TTL": "50ms", "Status": "passing" });
     let service = serde_json::json!({ "Name": "probe", "Check": check });
@@ -146,19 +147,19 @@ async fn settled(consul: &Consul) {
     consul.api("PUT", "/v1/agent/service/deregister/probe", None).await.unwrap();
 }
 
-/// A worker with these settings that tells everything, just started.
+/// Starts a worker with these settings that prints everything.
 pub(crate) fn start_worker(place: &Place, settings: &str, policy: &str, id: &str) -> Process {
     let mut command = place.command(&["watch", "--join", "--policy", policy, "--slots", "--renewals", "--settings", settings]);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
     Process::start(command)
 }
 
-/// Whether the line is of an active worker in a group of so many.
+/// Whether the line is from an active worker in a group of this size.
 pub(crate) fn is_active_of(count: usize) -> impl Fn(&Value) -> bool {
     move |line| line["state"] == "active" && members(line) == count
 }
 
-/// Waits until all are active, all see all, and each slot is owned once.
+/// Waits until all are active, all see all, and each slot has one owner.
 pub(crate) fn settle(fleet: &mut [Process]) {
     let count = fleet.len();
     for worker in &mut *fleet {
@@ -167,14 +168,14 @@ pub(crate) fn settle(fleet: &mut [Process]) {
     shared(fleet);
 }
 
-/// Each slot is owned by exactly one of them, as their last lines say.
+/// Checks that each slot has exactly one owner by their last lines.
 pub(crate) fn shared(fleet: &[Process]) {
     let mut all: Vec<u32> = fleet.iter().filter_map(|worker| sets(&worker.told).pop()).flatten().collect();
     all.sort_unstable();
     assert!(all.iter().copied().eq(0..SLOTS), "not every slot has one owner: {all:?}");
 }
 
-/// No two of them had one slot for longer than this, as they may for a moment while their views differ.
+/// Checks that no two of them had one slot for longer than this, as they may for a moment while their views differ.
 pub(crate) fn differ_at_most(limit: Duration, fleet: &[Process]) {
     for (n, one) in fleet.iter().enumerate() {
         for other in &fleet[n + 1..] {
@@ -184,7 +185,7 @@ pub(crate) fn differ_at_most(limit: Duration, fleet: &[Process]) {
     }
 }
 
-/// SIGTERM to all; each leaves in good order.
+/// SIGTERM to all; each leaves gracefully.
 pub(crate) fn leave(fleet: &mut [Process]) {
     for worker in &mut *fleet {
         worker.signal(nix::sys::signal::Signal::SIGTERM);

@@ -1,5 +1,5 @@
-//! The server cannot be reached for a while, by nobody: workers stop by their deadline or keep what they have, as their policy says, and
-//! are back at once when it can.
+//! The server is unreachable for all workers for a while: they stop by their deadline or keep their slots, according to their policy, and
+//! recover immediately afterwards.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::common::process::Process;
 use crate::meeting::{Kind, Meeting, SOON, differ_at_most, is_active_of, leave, now_ns, policy, settle};
 use crate::soak;
 
-/// From the first answer that is possible until each owns again; in a soak, and on a machine that is busy with other tests.
+/// The time limit from the first possible answer until each owns slots again; in a soak, and on a machine that is busy with other tests.
 const BACK_MAX: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
-/// How late the line may be that says that a worker has stopped, in the same two cases. By its deadline it has stopped in any case.
+/// The limit on the delay of the line that reports the stop, in the same two cases. The worker has stopped by its deadline in any case.
 const TOLD_MAX: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 on_both!(an_outage_ends_ownership_or_not_as_the_policy_says_and_heals);
@@ -44,7 +44,7 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
         let (stopped_ms, kept_ms) = (back(&mut stopping), back(&mut keeping));
         settle(&mut stopping);
         settle(&mut keeping);
-        // Keepers that come back together have nothing to move.
+        // Workers that kept their slots and return together have nothing to move.
         let whole =
             |fleet: &[Process]| Duration::from_nanos(fleet.iter().map(whole_since).max().unwrap_or_default().saturating_sub(healed));
         let figures = json!({
@@ -67,7 +67,7 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
     }
 }
 
-/// Its last line that owns something is followed by one that does not, at its deadline.
+/// Checks that the last line with owned slots is followed by one without, at the deadline.
 fn stopped_by_its_deadline(worker: &Process) {
     let last = worker.told.iter().rposition(|line| owns(line) > 0).unwrap();
     let deadline = number(&worker.told[last], "owned_until_ns");
@@ -77,7 +77,7 @@ fn stopped_by_its_deadline(worker: &Process) {
     assert!(late < TOLD_MAX[usize::from(!soak::is_on())], "told {late:?} after the deadline: {next}");
 }
 
-/// It is stale, and has lost nothing on the way.
+/// Checks that the worker is stale and has lost nothing meanwhile.
 fn kept_what_it_had(worker: &Process) {
     let last = worker.told.last().unwrap();
     assert_eq!(last["state"], "stale", "{last}");
@@ -85,7 +85,7 @@ fn kept_what_it_had(worker: &Process) {
     assert!(owns(last) > 0 && worker.told[shared + 1..].iter().all(|line| number(line, "gained") + number(line, "lost") == 0), "{last}");
 }
 
-/// When the share that it has now began.
+/// When its present share began.
 fn whole_since(worker: &Process) -> u64 {
     let moved = |line: &Value| number(line, "gained") + number(line, "lost") > 0;
     worker.told.iter().rfind(|line| moved(line)).map_or(0, |line| number(line, "monotonic_ns"))

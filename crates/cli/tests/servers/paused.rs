@@ -1,4 +1,4 @@
-//! A worker is stopped (SIGSTOP) for longer than its TTL.
+//! A worker is paused (SIGSTOP) for longer than its TTL.
 
 use crate::common::scenes;
 use crate::meeting::{Kind, Meeting, SLOTS, SOON, policy};

@@ -1,4 +1,4 @@
-//! What probes of a sidecar hear while its server cannot be reached: it is alive at every look, and ready as long as it has its share.
+//! The probes of a sidecar while its server is unreachable: it is always alive, and ready as long as it has its share.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ const TTL: Duration = Duration::from_secs(2);
 
 on_both!(without_its_server_a_sidecar_is_not_ready_and_never_dead);
 
-/// Where nobody listens yet: the sidecar tells its address only when it has joined, and is asked before.
+/// A free port: the sidecar prints its address only when it has joined, and is probed before.
 fn free(meeting: &Meeting) -> SocketAddr {
     let at = meeting.unused();
     eventually("nobody listens there any more", SOON, || TcpListener::bind(at).ok());
     at
 }
 
-/// Whether it is ready. It is alive whatever it says to that: to restart it would not bring its server back.
+/// Whether it is ready. It must be alive in any case, because a restart would not make its server reachable.
 fn is_ready(at: SocketAddr) -> bool {
     let alive = http::get(at, "/livez");
     assert_eq!(alive.status, 200, "{alive:?}");
@@ -34,7 +34,7 @@ fn is_ready(at: SocketAddr) -> bool {
 
 fn without_its_server_a_sidecar_is_not_ready_and_never_dead(kind: Kind) {
     let meeting = Meeting::by_proxy(kind, "2s", &policy("workers", ""));
-    // Nobody refuses, nobody answers: so it waits, for less than the 7 s after which it would give up.
+    // Connections are neither refused nor answered, so it waits, for less than the 7 s after which it would give up.
     meeting.proxy.cut_both();
     let at = free(&meeting);
     let listen = at.to_string();
@@ -52,7 +52,7 @@ fn without_its_server_a_sidecar_is_not_ready_and_never_dead(kind: Kind) {
     meeting.proxy.cut_both();
     eventually("it is not ready any more", SOON, || (!is_ready(at)).then_some(()));
     assert!(cut.elapsed() < 2 * TTL, "it was called ready for {:?} without its server", cut.elapsed());
-    // For longer than a thread that hangs is called alive.
+    // Longer than a hanging thread counts as alive.
     while cut.elapsed() < 4 * TTL {
         assert!(!is_ready(at), "without its server");
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! A worker is killed: when do the others own everything?
+//! The time of a takeover: a worker is killed, and the others take over its slots.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::soak;
 
 const TTL: Duration = Duration::from_secs(3);
 const RENEWAL: Duration = Duration::from_secs(1);
-/// From the kill until the others own everything.
+/// The limit from the kill until the others own everything.
 const TAKEOVER_MAX: Duration = Duration::from_secs(4);
 
 on_both!(a_killed_worker_is_replaced_within_its_ttl_and_a_second);
@@ -23,7 +23,7 @@ fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
     let runs = soak::runs(1);
     for run in 0..runs {
         let mut victim = fleet.remove(0);
-        // Right behind a renewal it takes longest; later runs are spread evenly over the time between two.
+        // A takeover takes longest right after a renewal; later runs are spread evenly over the time between two.
         victim.tells("a renewal", |line| line["state"] == "active" && number(line, "gained") + number(line, "lost") == 0);
         std::thread::sleep(RENEWAL * run / runs);
         let lag = Lag::begin();

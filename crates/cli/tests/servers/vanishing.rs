@@ -11,7 +11,7 @@ use crate::common::process::Process;
 use crate::meeting::{Kind, Meeting, SLOTS, SOON, differ_at_most, is_active_of, leave, now_ns, policy, shared};
 
 const TTL: Duration = Duration::from_secs(2);
-/// From the kill until the others own everything, where nothing holds them back.
+/// The limit from the kill until the others own everything, without `max_loss`.
 const TAKEOVER_MAX: Duration = Duration::from_secs(3);
 
 on_both!(half_of_the_members_vanish_with_and_without_max_loss);
@@ -36,7 +36,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     }
     shared(&workers);
 
-    // They expire one after another: what the first one had may be taken over, as one of four is allowed to be gone.
+    // They expire one after another: the slots of the first may be taken over, because one of four members may be gone.
     let still = |line: &Value| is_active_of(2)(line) && line["stands_still"] == true;
     for worker in &mut guarded {
         worker.tells_within(SOON, "it stands still", still);
@@ -45,7 +45,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
         let until = number(worker.told.last().unwrap(), "monotonic_ns") + u64::try_from(TTL.as_nanos()).unwrap();
         worker.tells("a renewal much later", |line| number(line, "monotonic_ns") > until)
     };
-    // Until its mark is written, a member has only what the group's view gives it with and without the mark.
+    // Until its mark is written, a member has only the slots that the group's view gives it both with and without the mark.
     let stood: Vec<_> = guarded.iter_mut().map(later).collect();
     let kept: u64 = stood.iter().map(owns).sum();
     assert!(kept < u64::from(SLOTS), "everything is taken over although too many have vanished: {stood:?}");

@@ -1,4 +1,4 @@
-//! `settings.toml`, the file that documents every key: against the tables of keys of the library, of all backends and of the outbox.
+//! `settings.toml`, the file that documents every key, compared with the tables of keys of the library, of all backends and of the outbox.
 
 use shardwise::settings::{Fallback, LoadOptions, Settings};
 use shardwise::{BackendLoss, OwnershipMode};
@@ -10,7 +10,7 @@ fn load(text: &str, options: LoadOptions) -> LoadedSettings {
     LoadedSettings::load(&options.with_text(text)).unwrap()
 }
 
-/// The documented file with every `#key = …` and `#[table]` made real; prose has a space after its `#`.
+/// The documented file with every `#key = …` and `#[table]` uncommented; prose has a space after its `#`.
 fn uncommented() -> String {
     let real = |line: &'static str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
     DOCUMENTED.lines().map(real).collect::<Vec<_>>().join("\n")
@@ -46,12 +46,12 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     assert_eq!(settings.policy("my_custom_workers").unwrap().policy.placement.slots, 16_384);
     assert_eq!(loaded.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
     let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
-    // These files are read at once, and they do not exist here.
+    // These files are read when the settings are loaded, and they do not exist here.
     let unwritten = ["messages_token_file = \"messages.token\"\n", "peer_token_file = \"peers.token\"\n"];
     let text = unwritten.iter().fold(uncommented(), |text, line| text.replace(line, ""));
     let mut examples = load(&text, production);
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();
-    // What has no default, or another, is an example.
+    // A value without a default, or different from it, is an example.
     let exclusive =
         examples.settings.policies.iter().find(|(name, _)| name.as_str() == "exclusive_workers").map(|(name, _)| name.clone()).unwrap();
     let exclusive = examples.settings.policies.remove(&exclusive).unwrap().policy;
@@ -59,7 +59,7 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     for policy in examples.settings.policies.values_mut() {
         (policy.policy.on_backend_loss, policy.policy.max_loss, policy.policy.next) = (BackendLoss::Stop, None, None);
     }
-    // Each outbox has a policy to itself.
+    // Each outbox needs a separate policy.
     let publishers: Vec<_> =
         examples.outboxes.iter().filter(|(name, _)| name.as_str() != "orders").map(|(_, o)| o.policy.clone()).collect();
     assert_eq!(publishers.len(), 5, "{publishers:?}");

@@ -1,4 +1,4 @@
-//! `shardwise settings`: what is in force and where it came from.
+//! `shardwise settings`: the effective settings and their origins.
 
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
 

@@ -1,4 +1,4 @@
-//! A receiver of OTLP over HTTP, as much of one as there has to be: it takes what comes and keeps it.
+//! A minimal receiver of OTLP over HTTP: it accepts and keeps everything.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ use crate::common::{PATIENCE, eventually};
 pub(crate) const SERVER: i32 = 2;
 pub(crate) const CLIENT: i32 = 3;
 pub(crate) const PRODUCER: i32 = 4;
-/// The status of one that failed.
+/// The status of a failed span.
 pub(crate) const ERROR: i32 = 2;
 
-/// A span that arrived.
+/// A received span.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) name: String,
@@ -34,11 +34,11 @@ pub(crate) struct Seen {
     pub(crate) trace: String,
     pub(crate) id: String,
     pub(crate) parent: String,
-    /// The traces that it is linked with.
+    /// The traces of its links.
     pub(crate) links: Vec<String>,
     pub(crate) events: usize,
     pub(crate) says: BTreeMap<String, String>,
-    /// Whose it is.
+    /// The attributes of its resource.
     pub(crate) of: BTreeMap<String, String>,
 }
 
@@ -69,7 +69,7 @@ impl Collector {
         Self::over(Some)
     }
 
-    /// One that speaks TLS, with this certificate.
+    /// A collector with TLS and this certificate.
     pub(crate) fn with_tls(identity: &CertIdentity) -> Self {
         let chain = CertificateDer::pem_file_iter(identity.certificate()).unwrap().map(Result::unwrap).collect();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -86,7 +86,7 @@ impl Collector {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok).filter_map(speaking) {
                 let got = Arc::clone(&kept);
-                // Whoever exports may go away at any time.
+                // An exporter may disconnect at any time.
                 std::thread::spawn(move || serve(stream, &got));
             }
         });
@@ -97,7 +97,7 @@ impl Collector {
         self.got.lock().unwrap().spans.clone()
     }
 
-    /// The first span like that, once it is there.
+    /// The first matching span, once it has arrived.
     pub(crate) fn gets(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         eventually(what, PATIENCE, || self.spans().into_iter().find(&wanted))
     }
@@ -107,7 +107,7 @@ impl Collector {
         self.got.lock().unwrap().heads.clone()
     }
 
-    /// That none of these texts has come in any body, in whatever field.
+    /// Checks that no body contained any of these texts, in any field.
     pub(crate) fn never_sees(&self, texts: &[&str]) {
         let got = self.got.lock().unwrap();
         assert!(!got.spans.is_empty());
@@ -118,7 +118,7 @@ impl Collector {
     }
 }
 
-/// Takes one request after the other, each with a length.
+/// Handles requests one after the other, each with a length.
 fn serve(stream: impl Read + Write, got: &Mutex<Got>) -> Option<()> {
     let mut reading = BufReader::new(stream);
     loop {

@@ -1,4 +1,4 @@
-//! Traces over OTLP: what a collector gets to see, what it never does, and that nothing depends on it.
+//! Traces over OTLP: what a collector receives, what it must never receive, and that nothing depends on it.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -20,11 +20,11 @@ use common::process::Process;
 use http::Answer;
 use nix::sys::signal::Signal;
 
-/// What must never be seen by a collector.
+/// Must never reach a collector.
 const TOKEN: &str = "correct-horse-battery-staple";
 const KEY: &str = "tenant-recognisable-71c3";
 
-/// A span of somebody who asks.
+/// The trace of a caller.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
@@ -34,7 +34,7 @@ fn place(ttl: &str, policy: &str) -> Place {
     place
 }
 
-/// Has a program export to there, soon.
+/// Makes a program export to that address, with a short delay.
 fn exporting(mut command: Command, to: SocketAddr) -> Command {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{to}")).env("OTEL_BSP_SCHEDULE_DELAY", "50");
     command
@@ -68,7 +68,7 @@ impl Served {
         String::from_utf8(self.get("/metrics", TOKEN, "").body).unwrap()
     }
 
-    /// Stops it in good order; what it wrote to stderr.
+    /// Stops it gracefully; returns its stderr.
     fn stops(&mut self) -> String {
         self.process.signal(Signal::SIGTERM);
         let ran = self.process.ends("after SIGTERM");
@@ -77,7 +77,7 @@ impl Served {
     }
 }
 
-/// The value of a metric with these words in its line.
+/// The value of a metric in the line with this label.
 fn metric(text: &str, name: &str, label: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name) && line.contains(label));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What is seen of `shardwise outbox run`.
+//! The traces of `shardwise outbox run`.
 
 use nix::sys::signal::Signal;
 use serde_json::json;

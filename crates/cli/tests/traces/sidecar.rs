@@ -1,4 +1,4 @@
-//! What is seen of `shardwise serve`.
+//! The traces of `shardwise serve`.
 
 use nix::sys::signal::Signal;
 use shardwise_testkit::Authority;
@@ -43,7 +43,7 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     let refused = collector.gets("the refusal", |span| span.says("http.response.status_code") == "401");
     assert!(refused.trace != TRACE && refused.parent.is_empty(), "a stranger's trace is not gone on with: {refused:?}");
 
-    // Nor that of somebody who says to be a member.
+    // Nor that of a caller that only claims to be a member.
     let strange = traceparent("01") + "shardwise-peer: 1\r\n";
     assert_eq!(served.get("/v1/peers/workers/nobody/1/status", "", &strange).status, 421);
     let refused = collector.gets("the refusal of who is no member", |span| span.name == "GET /v1/peers/{*path}");
@@ -52,7 +52,7 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     for odd in ["traceparent: of-the-caller\r\n".to_owned(), traceparent("01") + &traceparent("01")] {
         assert_eq!(served.get("/v1/policies/workers/members", TOKEN, &odd).status, 200);
     }
-    // Whoever is not recorded where it comes from is not recorded here.
+    // A request that its caller does not record is not recorded here.
     assert_eq!(served.get("/v1/policies/workers/ownership", TOKEN, &traceparent("00")).status, 200);
     let word = http_word(&served);
     let err = served.stops();
@@ -64,10 +64,10 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     assert!(members.len() == 2 && members.iter().all(|span| span.trace != TRACE && span.parent.is_empty()), "{members:?}");
     assert!(named("GET /v1/policies/{policy}/ownership").is_empty());
     assert!(named("_OTHER /v1/policies/{policy}/members").len() == 1, "{spans:#?}");
-    // The note whether it is to be drained is read by each that joins.
+    // Each joining member reads the note whether it is to be drained.
     let is_steady = |name: &str| ["local renew", "local members", "local note", "GET /livez", "GET /metrics"].contains(&name);
     assert!(!spans.iter().any(|span| is_steady(&span.name)), "that is for those who ask for all: {spans:#?}");
-    // What is logged may name more than a span does, and stays here.
+    // Log events may name more than a span does, and are not exported.
     assert!(spans.iter().all(|span| span.events == 0 && span.status != ERROR && !span.says.contains_key("code.file.path")), "{spans:#?}");
     collector.never_sees(&[KEY, TOKEN, "not-the-token-that-is-right", "of-the-caller", "only-the-collector", &word]);
     assert!(collector.heads().contains("x-collector-key: only-the-collector-may-see-this"));
@@ -75,7 +75,7 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     assert!(!err.contains("only-the-collector"), "{err}");
 }
 
-/// Asks with a method that is any word; it.
+/// Sends a request with an arbitrary word as the method, and returns the word.
 fn http_word(served: &Served) -> String {
     let word = "RECOGNISABLE";
     let request = format!(

@@ -1,4 +1,4 @@
-//! A collector that is not there, that hangs, or that cannot be: nothing else changes.
+//! A collector that is unreachable, hangs, or is invalid: nothing else changes.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use shardwise_testkit::Authority;
 use crate::common::{PATIENCE, eventually};
 use crate::{KEY, Served, TOKEN, exporting, metric, place};
 
-/// The end waits two seconds for a collector; without that bound it would wait for the time limit of an export, a minute here.
+/// The end waits two seconds for a collector; without that bound it would wait for an export's timeout, a minute here.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Answers as ever, renews in time, and ends soon.
+/// Checks that the sidecar answers as usual, renews in time, and ends soon; returns its stderr.
 fn goes_on(served: &mut Served) -> String {
     let renewed = |served: &Served| metric(&served.metrics(), "shardwise_renewal_seconds_count", "");
     let before = renewed(served);
@@ -30,7 +30,7 @@ fn goes_on(served: &mut Served) -> String {
 
 #[test]
 fn a_collector_that_hangs_costs_spans_which_are_counted() {
-    // Connections are there and nobody ever takes them.
+    // Connections are established but never accepted.
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = place("3s", "slots = 16");
     let mut command = exporting(Served::command(&place), hangs.local_addr().unwrap());
@@ -45,7 +45,7 @@ fn a_collector_that_hangs_costs_spans_which_are_counted() {
 
 #[test]
 fn a_collector_that_is_not_there_is_told_once() {
-    // Of the ports that only the system gives out; nobody listens there.
+    // A port that the system does not assign; nothing listens there.
     let gone = "127.0.0.1:1".parse().unwrap();
     let place = place("3s", "slots = 16");
     let mut served = Served::start(exporting(Served::command(&place), gone));

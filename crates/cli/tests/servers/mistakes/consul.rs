@@ -1,4 +1,4 @@
-//! What can be wrong with the settings for Consul.
+//! Mistakes in the settings for Consul.
 
 use shardwise_testkit::{Authority, Consul, ConsulOptions, Port};
 
@@ -44,7 +44,7 @@ pub(super) async fn case() -> Case {
     let secret = secure.management_token();
     let mut lacking = Vec::new();
     for (rules, missing) in [
-        // The watch needs less of it and may be the first to say so.
+        // The watch needs only part of these rights and may fail first.
         (format!("{NODE} {KEY}"), " for \"workers\""),
         (format!("{NODE} {KEY} service \"workers\" {{ policy = \"read\" }}"), "service:write for \"workers\""),
         (format!("{SERVICE} {KEY}"), "node:read"),

@@ -1,4 +1,4 @@
-//! What can be wrong with the settings for etcd.
+//! Mistakes in the settings for etcd.
 
 use shardwise_testkit::{Authority, Etcd, EtcdOptions, KeyAccess, Port};
 
@@ -55,7 +55,7 @@ pub(super) async fn case() -> Case {
         mistake(&format!("http://{}", nobody.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "refused"]),
         mistake("http://no-such-host.invalid:2379", &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "no-such-host.invalid"]),
         mistake(&format!("http://{}", silent.address()), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", &silent.address().to_string()]),
-        // Whichever was asked last is named.
+        // The message names the endpoint that was asked last.
         mistake(&all_silent.join(","), &wrong, UNAVAILABLE, &["discovery.etcd.endpoints", "gave no answer within"]),
         mistake(&learner.address(), "", REFUSED, &["discovery.etcd.endpoints", "learner"]),
         mistake(

@@ -1,4 +1,4 @@
-//! Wrong settings, as a user meets them: soon one line that names the setting and the cause, and nothing secret anywhere.
+//! Wrong settings from a user's point of view: soon one line that names the setting and the cause, and no secret anywhere.
 
 mod consul;
 mod etcd;
@@ -16,15 +16,15 @@ use crate::common::process::Process;
 use crate::common::{Place, Ran, run};
 use crate::meeting::{Kind, SOON, policy};
 
-/// From the start of the program to its end.
+/// The time limit from the start of the program to its end.
 const TOLD_MAX: Duration = Duration::from_secs(10);
-/// So many mistakes are made at a time, by two processes each.
+/// The number of mistakes tested at a time, by two processes each.
 const AT_ONCE: usize = 4;
-/// Exit codes: the settings alone are wrong; trying again may help; somebody has to change something.
+/// Exit codes: only the settings are wrong; a retry may help; an operator has to change something.
 const USAGE: i32 = 2;
 const UNAVAILABLE: i32 = 3;
 const REFUSED: i32 = 4;
-/// Given wherever a secret is given that is not the right one.
+/// Used as every wrong secret.
 const WRONG: &str = "5d2a8e40-0000-4000-8000-wrong0secret";
 const WATCH: [&str; 4] = ["watch", "--join", "--policy", "workers"];
 
@@ -44,19 +44,20 @@ impl Table {
     }
 
     fn place(&self) -> Place {
-        // The default TTL: who makes a mistake has hardly set anything else yet.
+        // The default TTL, because a user with wrong settings has hardly set anything else yet.
         Place::with_settings(&(self.kind.settings(&self.address, "10s", &self.more) + &policy("workers", "")))
     }
 }
 
-/// A mistake, and what has to be said about it.
+/// A mistake, and the required parts of its message.
 struct Mistake {
     table: Table,
     code: i32,
     parts: Vec<String>,
 }
 
-/// What the mistakes of one backend need: servers and ports that stay for the while (a port that is given back becomes another test's server), mistakes, and settings without one, with their secret.
+/// The mistakes of one backend: servers and ports that are kept meanwhile (a released port could become another test's server), the
+/// mistakes, and correct settings with their secret.
 struct Case {
     _servers: Box<dyn Any>,
     mistakes: Vec<Mistake>,
@@ -82,7 +83,7 @@ fn a_mistake_is_told_in_one_line_within_ten_seconds_and_nothing_secret_ever(kind
     without_a_mistake(&case);
 }
 
-/// Makes the mistake twice at once: as users do, and with every level of the log.
+/// Makes the mistake twice at once: with default logging, and with every log level.
 fn check(mistake: &Mistake) -> Result<(), String> {
     let place = mistake.table.place();
     let (plain, mut traced) = (place.command(&WATCH), place.command(&WATCH));
@@ -92,7 +93,7 @@ fn check(mistake: &Mistake) -> Result<(), String> {
     let told = run(plain, b"");
     let took = begun.elapsed();
     let traced = traced.join().unwrap();
-    // Whoever waits is told for what, after two seconds and before the end.
+    // A note about the wait is printed after two seconds and before the end.
     let (waiting, end): (Vec<_>, Vec<_>) = told.err.lines().partition(|line| line.contains("still waiting for"));
     let one_line = end.len() == 1 && end[0].starts_with("shardwise: ") && waiting.len() <= 1;
     let missing: Vec<_> = mistake.parts.iter().filter(|part| !told.err.contains(*part)).collect();
@@ -109,7 +110,7 @@ fn without(secret: &str, ran: &Ran) -> Result<(), String> {
     ran.err.lines().chain(out.lines()).find(|line| line.contains(secret)).map_or(Ok(()), |line| Err(format!("a secret is in: {line}")))
 }
 
-/// With the right settings a whole life under every level of the log shows no secret either.
+/// With correct settings, a whole run at every log level shows no secret either.
 fn without_a_mistake(case: &Case) {
     let place = case.right.place();
     let mut command = place.command(&WATCH);
@@ -135,7 +136,7 @@ fn damaged(authority: &Authority) -> CertIdentity {
     identity
 }
 
-/// An address behind which there is silence.
+/// An address that accepts connections and never answers.
 async fn silence(before: SocketAddr) -> TcpProxy {
     let proxy = TcpProxy::start(before).await.unwrap();
     proxy.cut_both();
