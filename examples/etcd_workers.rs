@@ -1,5 +1,5 @@
-//! Workers on any number of machines that meet in etcd. Start it in two or three terminals or on several machines, end one with Ctrl-C or kill -9,
-//! and see the shares move.
+//! Workers on any number of machines that meet in etcd. Start it in two or three terminals or on several machines, end one with Ctrl-C
+//! or kill -9, and see the shares move.
 //!
 //! `cargo run -p shardwise-examples --example etcd_workers`
 //!

@@ -1,7 +1,8 @@
 //! Filters lists of keys by ownership: the call that every worker makes all the time.
 //!
 //! A key costs its hash, one multiplication and one bit, whatever the number of members. Whether a key is held is practically random, so
-//! a branch on it would often be mispredicted. Instead each key is always written, and the end of the result advances by the bit.
+//! a branch on it would be mispredicted for about every third key. Instead each key is always written, and the end of the result advances
+//! by the bit.
 
 use crate::{Moment, Ownership, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, ShardKey, SlotSet, slot_of};
 
@@ -58,8 +59,7 @@ impl Ownership {
             return held.map(|(position, item)| pick(position, item)).collect();
         }
         let set: &SlotSet = &self.held.slots;
-        // If the compiler knows the number of slots, finding a key's bit takes three shifts, which saves a sixth of the cost of a short
-        // key.
+        // If the compiler knows the number of slots, finding a key's bit takes three shifts: a sixth of the whole cost of a short key.
         match set.slots() {
             SLOTS_OUTBOX => sift_known::<SLOTS_OUTBOX, { words(SLOTS_OUTBOX) }, _, _>(set, items, pick),
             SLOTS_DEFAULT => sift_known::<SLOTS_DEFAULT, { words(SLOTS_DEFAULT) }, _, _>(set, items, pick),

@@ -167,7 +167,7 @@ impl KeyOwners {
         position.map_or_else(KeyShare::nothing, |position| KeyShare::of_member(Arc::clone(self), position))
     }
 
-    /// Why `key` has its owner. For diagnosis: it takes as long as placing the group without the owner.
+    /// Why `key` has its owner. For diagnosis: it costs as much as the owner leaving the group.
     pub fn explain<K: ShardKey + ?Sized>(&self, key: &K) -> KeyExplanation {
         let (hash, point) = key.with_key(|key| key.with_text(|text| self.hash_and_point(text)));
         let position = self.position(key);
