@@ -4,6 +4,7 @@
 //!
 //! The file is [`LoadOptions::file`], else the one named by the environment variable `SHARDWISE_SETTINGS`, else `settings.toml` in the
 //! working directory. Each layer overrides the one before it, key by key:
+//!
 //! 1. the defaults; for some keys of a backend other tools' variables override them, such as `CONSUL_HTTP_ADDR`;
 //! 2. the file's section `[default]`;
 //! 3. the file's section for the environment, such as `[production]`, chosen by `SHARDWISE_ENV`;
