@@ -11,7 +11,6 @@ const OWN: rlim_t = 256;
 struct DescriptorPlan {
     /// The new soft limit, if it must change.
     raise_to: Option<rlim_t>,
-    /// The number of connections that fit.
     connections: usize,
 }
 

@@ -41,7 +41,6 @@ impl<R: BufRead> EventLines<R> {
         Self { reader, number: 0, bytes: Vec::new() }
     }
 
-    /// The next line that is not blank.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<EventLine>> {
         loop {
             self.bytes.clear();

@@ -10,7 +10,6 @@ use crate::event_lines::EventLines;
 use crate::exit::{CliFailure, Result};
 use crate::output;
 
-/// The number of lines read ahead.
 const LINES_AHEAD: usize = 1_024;
 
 /// Opens a file, or stdin for `-`.
@@ -34,7 +33,6 @@ pub(crate) fn open(from: &Path) -> Result<mpsc::Receiver<io::Result<EventLine>>>
     Ok(receiver)
 }
 
-/// The failure to read `from`.
 pub(crate) fn unreadable(from: &Path, error: &io::Error) -> CliFailure {
     let name = if from == Path::new("-") { PathBuf::from("stdin") } else { from.into() };
     CliFailure::io(format_args!("read {}", name.display()), error)

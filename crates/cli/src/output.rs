@@ -79,7 +79,6 @@ impl<'w> FormatFields<'w> for OneLine {
     }
 }
 
-/// The writer of the log.
 struct LogOutput;
 
 impl Write for LogOutput {

@@ -27,7 +27,6 @@ impl RedrawnLines {
         (io::stderr().is_terminal() && !is_dumb).then(Self::default)
     }
 
-    /// Shows these lines from now on.
     pub(crate) fn show(&mut self, lines: Vec<String>) {
         self.lines = lines;
         if self.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_EVERY) {
@@ -40,7 +39,6 @@ impl RedrawnLines {
         self.draw(line);
     }
 
-    /// Removes all lines.
     pub(crate) fn clear(&mut self) {
         self.lines.clear();
         self.draw("");

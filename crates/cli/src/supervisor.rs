@@ -28,12 +28,10 @@ impl Supervisor {
         Self { told, patience: patience.filter(|patience| !patience.is_zero()) }
     }
 
-    /// Notifies that the process is ready.
     pub(crate) fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// Notifies that the process is stopping.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");
     }

@@ -15,7 +15,6 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Settings of a group and of an outbox.
 fn with_outbox() -> Place {
     Place::with_settings(
         &(workers("2s", "slots = 64")

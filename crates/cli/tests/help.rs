@@ -4,7 +4,6 @@ mod common;
 
 use common::Place;
 
-/// Every command, and options that its help must name.
 const COMMANDS: [(&[&str], &[&str]); 31] = [
     (&[], &["demo", "init", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),

@@ -84,7 +84,6 @@ fn delivered(place: &Place) -> Vec<ReadEvent> {
     read_events(place.path("delivered.jsonl")).map(|events| events.map(Result::unwrap).collect()).unwrap_or_default()
 }
 
-/// Its last line.
 fn stops(process: &mut Process) -> String {
     process.signal(Signal::SIGTERM);
     let ran = process.ends("after SIGTERM");

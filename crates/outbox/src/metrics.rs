@@ -155,7 +155,6 @@ pub const METRICS: [PublisherMetric; 21] = [
 /// A metric, and the engine's number that it shows.
 type MeterReading<M, T> = (M, fn(&Counters) -> T);
 
-/// A publisher's counters, requested once.
 #[derive(Debug, Clone)]
 pub(crate) struct PublisherMeters {
     counters: [MeterReading<Counter, u64>; 8],
@@ -165,7 +164,6 @@ pub(crate) struct PublisherMeters {
     counted: Counters,
 }
 
-/// The gauges of a whole outbox.
 #[derive(Debug)]
 pub(crate) struct BacklogMeters([Gauge; 7]);
 
@@ -239,7 +237,6 @@ impl PublisherMeters {
         }
     }
 
-    /// Reports the changes since the last call.
     pub(crate) fn count(&mut self, now: &Counters) {
         if *now == self.counted {
             return;

@@ -187,9 +187,7 @@ pub(crate) struct Vanished {
     is_back: bool,
 }
 
-/// How long vanished members are shown.
 const VANISHED_WITHIN: Duration = Duration::from_hours(1);
-/// The most vanished members shown.
 const VANISHED_MOST: usize = 256;
 
 fn vanished(observer: &Observer) -> Vec<Vanished> {

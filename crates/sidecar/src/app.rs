@@ -33,7 +33,6 @@ const COSTLY_PER_SECOND: u32 = 50;
 const PLACING_MOST: usize = 2;
 /// The most clients that may follow a stream of changes.
 pub(crate) const FOLLOWERS_MOST: usize = 64;
-/// The timeout of a backend call for a client.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A group that this sidecar has joined or only observes.
@@ -50,7 +49,6 @@ pub(crate) struct ServedGroup {
 pub(crate) struct App {
     pub(crate) factory: ShardingFactory,
     pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
-    /// The runtime of the services.
     pub(crate) renewals: Handle,
     pub(crate) token: Option<Token>,
     pub(crate) hosts: Vec<String>,
@@ -61,7 +59,6 @@ pub(crate) struct App {
     pub(crate) leaving: AtomicBool,
     pub(crate) document: Bytes,
     pub(crate) render: Option<crate::options::Render>,
-    /// Requests between members.
     pub(crate) peers: Peers,
     pub(crate) page: Page,
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
@@ -77,7 +74,6 @@ pub(crate) struct App {
     pub(crate) unbrought: LogThrottle<u16>,
     /// Throttles log lines about requests that the local worker did not answer.
     pub(crate) unanswered: LogThrottle<()>,
-    /// The memory for bodies of requests.
     pub(crate) bodies: Arc<Bodies>,
     costly: RateLimiter,
     placing: Arc<Semaphore>,

@@ -16,7 +16,6 @@ pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 /// How long a body waits for memory. Dropped bodies free theirs immediately; only bodies that are being answered take longer.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
 
-/// The memory for bodies of one sidecar.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     free: Arc<Semaphore>,
@@ -56,7 +55,6 @@ impl Bodies {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reservation for a new body.
     pub(crate) fn room(self: &Arc<Self>) -> Room {
         let mut unfinished = self.unfinished();
         unfinished.next += 1;

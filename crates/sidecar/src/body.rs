@@ -16,7 +16,6 @@ use crate::connections::HEAD_BYTES_MAX;
 use crate::options::Limits;
 use crate::problem::{Problem, Result};
 
-/// The most bytes of a body that is read as a whole.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// The most bytes of a piece, which is what a connection reads at a time.
@@ -26,7 +25,6 @@ const PIECE_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
 pub(crate) struct IncomingBody {
     stream: BodyDataStream,
     most: u64,
-    /// The declared length.
     declared: Option<u64>,
     seen: u64,
     stall: Duration,
@@ -51,7 +49,6 @@ impl IncomingBody {
         usize::try_from(left.min(PIECE_BYTES_MAX)).unwrap_or(usize::MAX)
     }
 
-    /// The next piece; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         let until = self.end.min(Instant::now() + self.stall);
         let piece = timeout_at(until, self.stream.next()).await.map_err(|_| Problem::too_slow("send the body faster, or in parts"))?;
@@ -122,7 +119,6 @@ pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// Reads and parses a whole JSON body.
 pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<T> {
     parsed(&said_json(headers, body, limits, bodies).await?.bytes)
 }

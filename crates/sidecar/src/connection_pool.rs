@@ -7,9 +7,7 @@ use crate::target::Target;
 
 /// How long an idle connection is kept: longer than a page's polling interval, and shorter than a sidecar waits for another request.
 const KEPT_FOR: Duration = Duration::from_secs(8);
-/// The most connections in total.
 const MOST: usize = 64;
-/// The most connections to one address.
 const MOST_EACH: usize = 4;
 
 /// See the module. Expired connections are dropped on the next call. The other side closes idle connections too, which frees its socket

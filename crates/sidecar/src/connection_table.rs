@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 /// The number of additional connections for probes, when all others are busy.
 const FOR_PROBES: usize = 8;
 
-/// The connections of one listener.
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     most: usize,
@@ -26,7 +25,6 @@ struct OpenConnections {
     probes: usize,
 }
 
-/// One connection.
 #[derive(Debug)]
 struct ConnectionEntry {
     requests: AtomicUsize,
@@ -74,7 +72,6 @@ impl ConnectionTable {
         Some(ConnectionTicket { connections: Arc::clone(self), number, entry })
     }
 
-    /// The number of open connections.
     pub(crate) fn len(&self) -> usize {
         self.taken().connections.len()
     }
@@ -118,7 +115,6 @@ impl ConnectionTicket {
         &self.entry.closed
     }
 
-    /// Whether the connection was admitted for probes only.
     pub(crate) fn probes_only(&self) -> bool {
         self.entry.probes_only
     }

@@ -21,7 +21,6 @@ use crate::target::Target;
 /// The timeout of the answer: longer than a handler's timeout.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 
-/// Why there was no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DialError {
     /// The address is unreachable or belongs to another process by now: the request was not handled.
@@ -35,7 +34,6 @@ pub(crate) enum DialError {
 }
 
 impl DialError {
-    /// The name in traces.
     const fn as_str(&self) -> &'static str {
         match self {
             Self::Nobody(_) => "nobody",
@@ -59,7 +57,6 @@ pub(crate) struct PeerMember<'a> {
 
 /// The target of a request; it decides what is checked.
 pub(crate) enum DialTarget<'a> {
-    /// Another member of the group.
     Member(PeerMember<'a>),
     /// The local worker.
     Beside(&'a Peers, &'a Limits),

@@ -19,7 +19,6 @@ use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
 use crate::problem::{Problem, Result};
 use crate::target::Target;
 
-/// The most requests that are being forwarded at a time.
 pub(crate) const FORWARDS_MOST: usize = 64;
 /// How many members are tried for a request that any member may answer.
 const TRIES: usize = 3;
@@ -258,7 +257,6 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     }
 }
 
-/// Counts the outcome of a request.
 fn count<T>(outcome: &'static str, told: T) -> T {
     metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
     told

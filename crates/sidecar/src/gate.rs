@@ -229,7 +229,6 @@ fn is_ours(host: &str, local: Option<IpAddr>, hosts: &[String]) -> bool {
     }
 }
 
-/// The token in the request.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;

@@ -18,7 +18,6 @@ use crate::peer_connect::broken;
 use crate::peer_http::{PeerConnection, at_the_gate, refusal};
 use crate::target::Target;
 
-/// The timeout of the proof.
 const GREETED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A member that has proven itself on a connection.

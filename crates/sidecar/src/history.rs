@@ -10,7 +10,6 @@ use shardwise::{Departure, InstanceId, Rebalance};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-/// The number of rebalances kept.
 const KEPT: usize = 256;
 /// The most members that an entry names as joined or left.
 const NAMED: usize = 100;

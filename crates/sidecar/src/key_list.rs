@@ -2,7 +2,6 @@
 
 use memchr::{memchr, memchr2};
 
-/// The most bytes of a key.
 pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that a key may take as JSON: each written as `\u0000`.
 const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
@@ -98,7 +97,6 @@ fn too_long(number: u64, what: &str) -> ListError {
     format!("{what} {number}: a key has at most {KEY_BYTES_MAX} bytes")
 }
 
-/// The tokens that may follow outside a string.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ExpectedToken {
     #[default]
@@ -125,7 +123,6 @@ enum StringState {
 pub(crate) struct JsonArray {
     next: ExpectedToken,
     place: StringState,
-    /// Whether the key contains a backslash.
     has_escapes: bool,
     begun: Vec<u8>,
     number: u64,

@@ -25,7 +25,6 @@ pub(crate) const FORWARDS: Metric = Metric {
     labels: &["outcome"],
 };
 
-/// All metrics.
 const METRICS: [Metric; 3] = [REQUESTS, CONNECTIONS, FORWARDS];
 
 /// Describes each metric of a sidecar to the installed exporter, as `shardwise::metrics::describe` does for those of the services.

@@ -19,7 +19,6 @@ use crate::problem::{Problem, Result};
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
 /// the answer's end.
 const JUDGED_FIRST: usize = 256 << 10;
-/// The size of a piece of the answer.
 const PIECE_BYTES: usize = 64 << 10;
 /// The header with this worker's state; in any state but `active`, `stale` and `unsharded` it owns nothing.
 const STATE: HeaderName = HeaderName::from_static("shardwise-state");

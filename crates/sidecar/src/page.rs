@@ -19,9 +19,7 @@ use crate::problem::{Problem, Result};
 
 /// The log target for operators' actions.
 pub(crate) const LOG: &str = "shardwise::operator";
-/// The path of the page.
 pub(crate) const ROOT: &str = "/";
-/// The path of its files.
 pub(crate) const ASSETS: &str = "/assets/";
 /// The header with the CSRF token, which an action of the page sends besides the operator's token.
 const CSRF: HeaderName = HeaderName::from_static("x-shardwise-csrf");

@@ -27,9 +27,7 @@ pub struct Peers {
     pub(crate) members: Option<Arc<dyn ClientCertVerifier>>,
     /// The local worker, for requests that this sidecar does not answer.
     pub(crate) forward_to: Option<Target>,
-    /// Permits for outgoing requests.
     pub(crate) turns: Semaphore,
-    /// Permits for incoming requests.
     pub(crate) answers: Semaphore,
     /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
@@ -76,7 +74,6 @@ impl Peers {
         Ok(())
     }
 
-    /// Whether members must present certificates here.
     pub(crate) const fn is_mutual(&self) -> bool {
         self.members.is_some()
     }

@@ -19,7 +19,6 @@ use crate::target::Target;
 
 /// The timeout of each step: name resolution, connecting, and the TLS handshake.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// The most addresses of one name that are tried.
 const ADDRESSES_MOST: usize = 4;
 
 /// A new connection, with TLS if the target requires it.

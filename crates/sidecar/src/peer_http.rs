@@ -22,7 +22,6 @@ use crate::dial::{DialError, DialTarget, word};
 use crate::greet::ProvenPeer;
 use crate::target::Target;
 
-/// The most bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// A connection for one request at a time. It closes on drop.
@@ -42,7 +41,6 @@ impl PeerConnection {
         Ok(Self { sender, address, known: None, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
     }
 
-    /// The address of the other end.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }

@@ -24,7 +24,6 @@ use crate::forward::FORWARDS_MOST;
 use crate::options::Token;
 use crate::problem::{Problem, Result};
 
-/// The prefix of paths for members' requests.
 pub(crate) const PEERS: &str = "/v1/peers/";
 
 /// A message from a member. It is checked once, at the gate.
@@ -56,7 +55,6 @@ pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
     is_member
 }
 
-/// Handles a request from a member.
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let PeerVerdict(judged) = head.extensions.remove().unwrap_or_else(|| PeerVerdict(Err(Problem::unproven(ProofRefusal::NotRight))));

@@ -24,7 +24,6 @@ impl Client {
         Self { at, sending, reading, piece: Vec::new() }
     }
 
-    /// Returns the number of bytes in the answer.
     pub(crate) fn get(&mut self, path: &str) -> u64 {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.at);
         self.sending.write_all(request.as_bytes()).unwrap();

@@ -23,7 +23,6 @@ const LISTS_BESIDE: usize = 2;
 /// How often the metrics are read meanwhile: several times between two renewals.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The size of each measurement.
 struct Scale {
     rounds: usize,
     list: usize,

@@ -26,7 +26,6 @@ use crate::args::{Args, Command, Common};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
-/// Runs the command.
 pub(crate) fn run(args: Args) -> Result<Code> {
     let common = args.common;
     match args.command {
@@ -51,7 +50,6 @@ pub(crate) fn run(args: Args) -> Result<Code> {
     }
 }
 
-/// Loads the settings that the command line and the environment name.
 fn load_settings(common: &Common) -> Result<Settings> {
     Ok(load_with_outboxes(common)?.settings)
 }

@@ -11,7 +11,6 @@ use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
-/// The most bytes of an answer that are read.
 const ANSWER_BYTES: u64 = 64 * 1024;
 
 /// Ask a sidecar or a publisher on this machine whether it is healthy

@@ -15,7 +15,6 @@ const WITHIN_MOST: Duration = Duration::from_mins(1);
 /// What to export, and where to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TraceExportConfig {
-    /// The complete address.
     pub(super) endpoint: Url,
     /// The timeout of a request, including its retries.
     pub(super) within: Duration,

@@ -30,7 +30,6 @@ fn count(outcome: &'static str, spans: usize) {
     metrics::counter!("shardwise_traces_spans_total", "outcome" => outcome).increment(spans as u64);
 }
 
-/// Accepts a bounded number of spans.
 #[derive(Debug)]
 pub(super) struct BoundedProcessor {
     inner: BatchSpanProcessor,
@@ -81,7 +80,6 @@ impl SpanProcessor for BoundedProcessor {
     }
 }
 
-/// Exports, counts, and logs.
 #[derive(Debug)]
 pub(super) struct Exporter {
     /// Created at the first export, because the instance id is known by then.

@@ -22,7 +22,6 @@ pub(crate) use self::lacking::runs_as;
 use self::otlp::RunningExport;
 use crate::output;
 
-/// The running export of traces, if there is one.
 pub(crate) struct TraceExport(Option<RunningExport>);
 
 impl TraceExport {

@@ -18,7 +18,6 @@ use common::{Place, Ran, run};
 /// Readable, and long enough to be accepted.
 const TOKEN: &str = "correct-horse-battery-staple";
 
-/// A sidecar that has joined.
 struct Sidecar {
     process: Process,
     url: String,
@@ -40,7 +39,6 @@ fn place() -> Place {
     place
 }
 
-/// The directory of that client.
 fn client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").join(name).canonicalize().unwrap()
 }

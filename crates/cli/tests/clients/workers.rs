@@ -13,7 +13,6 @@ use crate::{Sidecar, place};
 
 const KEYS: usize = 40;
 
-/// How to start an example worker.
 pub(crate) struct Workers {
     pub(crate) command: fn() -> Command,
     pub(crate) program: PathBuf,

@@ -19,7 +19,6 @@ use tempfile::TempDir;
 
 /// Long enough even for a busy machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-/// How often a condition is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` returns a value.
@@ -34,7 +33,6 @@ pub(crate) fn eventually<T>(what: &str, within: Duration, mut condition: impl Fn
     }
 }
 
-/// The result of a command.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) out: Vec<u8>,
@@ -77,7 +75,6 @@ impl Ran {
     }
 }
 
-/// A new working directory.
 pub(crate) struct Place {
     dir: TempDir,
 }
@@ -87,7 +84,6 @@ impl Place {
         Self { dir: TempDir::new().unwrap() }
     }
 
-    /// A directory with these settings.
     pub(crate) fn with_settings(text: &str) -> Self {
         let place = Self::empty();
         place.write("settings.toml", text);

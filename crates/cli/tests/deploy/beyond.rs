@@ -50,7 +50,6 @@ fn the_command_of_the_page_is_one() {
     assert_eq!(flags(&arguments), flags(&beyond_loopback("0.0.0.0:8087", str::to_owned)), "the page and the drop-in agree");
 }
 
-/// A running Prometheus that scrapes one sidecar.
 struct Prometheus {
     _process: Process,
     port: Port,

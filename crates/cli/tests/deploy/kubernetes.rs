@@ -10,7 +10,6 @@ use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, stri
 const FILES: [&str; 3] = ["outbox-deployment.yaml", "outbox-statefulset.yaml", "sidecar-deployment.yaml"];
 const INSTANCE: &str = "SHARDWISE__RESILIENCE__SHARDING__INSTANCE__";
 
-/// One of our manifests.
 struct Manifest {
     name: &'static str,
     documents: Vec<Value>,

@@ -27,7 +27,6 @@ use common::{Place, run};
 /// The tested releases.
 const PACKAGES: [&str; 2] = ["pyyaml==6.0.3", "kubernetes-validate==1.37.0"];
 
-/// The path of a file in `deploy/`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name).canonicalize().unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -40,7 +39,6 @@ fn python() -> Command {
     Command::new(python_with_all(&PACKAGES).unwrap())
 }
 
-/// The documents of a YAML file.
 fn yaml(name: &str) -> Vec<Value> {
     let mut read = python();
     read.args(["-c", "import json, sys, yaml; json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)"]).arg(file(name));
@@ -85,7 +83,6 @@ fn is_pinned(image: &str) {
     assert!(is_version || image.contains("@sha256:"), "{image} moves by itself");
 }
 
-/// The port after `--listen`.
 fn listens_at(arguments: &[&str]) -> u16 {
     let at = arguments.iter().position(|argument| *argument == "--listen").unwrap();
     arguments[at + 1].rsplit(':').next().unwrap().parse().unwrap()

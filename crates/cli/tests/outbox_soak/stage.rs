@@ -16,7 +16,6 @@ use crate::jetstream::JetStream;
 
 const WRITERS: u64 = 64;
 const AGGREGATES: u64 = 500;
-/// Events of one transaction.
 const TOGETHER: u64 = 10;
 pub(crate) const PUBLISHERS: usize = 4;
 /// One in this many transactions has an event that is large enough to be read separately.
@@ -48,7 +47,6 @@ impl Written {
         self.events.load(Ordering::SeqCst)
     }
 
-    /// Whether the writers are done.
     pub(crate) fn all(&self) -> bool {
         self.all.load(Ordering::SeqCst)
     }
@@ -149,7 +147,6 @@ impl Stage {
         self.runtime.block_on(self.database.execute(sql)).unwrap()
     }
 
-    /// Waits until a publisher holds slots.
     pub(crate) fn holds_slots(&self, publisher: usize) {
         let holds = format!(
             "SELECT 1 FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{publisher}' LIMIT 1"

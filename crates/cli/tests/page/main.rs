@@ -25,7 +25,6 @@ use shardwise_testkit::{PageView, Tab};
 use common::process::Process;
 use common::{PATIENCE, Place, eventually};
 
-/// A worker with its sidecar.
 struct Worker {
     process: Process,
     at: SocketAddr,

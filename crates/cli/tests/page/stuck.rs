@@ -33,7 +33,6 @@ fn place() -> Place {
     place
 }
 
-/// Writes three events of one aggregate.
 fn three_events(place: &Place) {
     place.run(&["outbox", "init"]).well();
     let line = |n: u32| {

@@ -87,7 +87,6 @@ fn the_group(one: &Served) {
     assert!(!metrics.contains("tenant"), "no key is a label: {metrics}");
 }
 
-/// The next event's id and data.
 fn next_event(lines: &mut impl Iterator<Item = String>) -> (String, Value) {
     let mut id = String::new();
     loop {

@@ -9,7 +9,6 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Served, http, place};
 
-/// A sidecar started by a shell with these limits.
 fn limited(place: &Place, limits: &str) -> Served {
     let program = place.command(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]);
     let mut command = Command::new("/bin/sh");

@@ -9,13 +9,11 @@ use serde_json::Value;
 /// Longer than any answer takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A received answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// Whether the answer is complete.
     pub(crate) is_whole: bool,
 }
 

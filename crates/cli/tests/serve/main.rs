@@ -31,7 +31,6 @@ use http::Answer;
 /// Readable, and long enough to be accepted.
 const TOKEN: &str = "correct-horse-battery-staple";
 
-/// A sidecar that has joined.
 struct Served {
     process: Process,
     at: SocketAddr,

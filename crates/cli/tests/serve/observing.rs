@@ -7,7 +7,6 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually, workers};
 use crate::{Served, http};
 
-/// A sidecar that only observes.
 fn observing(place: &Place, arguments: &[&str]) -> Served {
     let arguments = [&["serve", "--observe", "workers", "--listen", "127.0.0.1:0"], arguments].concat();
     let mut process = Process::start(place.command(&arguments));
@@ -16,7 +15,6 @@ fn observing(place: &Place, arguments: &[&str]) -> Served {
     Served { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
 }
 
-/// Waits until it sees this many members.
 fn sees(observer: &Served, members: u64) {
     eventually("so many are seen", PATIENCE, || (observer.ownership()["members"] == members).then_some(()));
 }

@@ -24,7 +24,6 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Consul,
@@ -51,7 +50,6 @@ impl Kind {
     }
 }
 
-/// A policy for a separate group.
 pub(crate) fn policy(name: &str, more: &str) -> String {
     format!("[default.resilience.sharding.policies.{name}]\ngroup_name = \"{name}\"\nslots = {SLOTS}\n{more}\n")
 }
@@ -113,7 +111,6 @@ impl Meeting {
     }
 }
 
-/// Starts a server and returns its address.
 async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     match kind {
         Kind::Consul => {

@@ -40,7 +40,6 @@ fn exporting(mut command: Command, to: SocketAddr) -> Command {
     command
 }
 
-/// A sidecar that has joined.
 struct Served {
     process: Process,
     at: SocketAddr,

@@ -47,7 +47,6 @@ pub(crate) enum SendGate {
     },
 }
 
-/// The state of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct Destination {
     last_accepted: Option<Moment>,

@@ -60,7 +60,6 @@ impl fmt::Debug for DestinationResolver {
 #[derive(Debug, Default)]
 struct DestinationEntry {
     destination: Destination,
-    /// Whether it has ever accepted anything.
     accepted: bool,
     /// A counter over all destinations: its value at the last answer from this one.
     heard: u64,
@@ -73,7 +72,6 @@ impl DestinationEntry {
     }
 }
 
-/// The state of all destinations of a sink.
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
@@ -121,17 +119,14 @@ impl Destinations {
         (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
     }
 
-    /// See [`Destination::answered`].
     pub(crate) fn answered(&mut self, to: &DestinationKey) {
         self.tell(to, false, Destination::answered);
     }
 
-    /// See [`Destination::probing`].
     pub(crate) fn probing(&mut self, to: &DestinationKey, send: SendId) {
         self.tell(to, false, |destination| destination.probing(send));
     }
 
-    /// See [`Destination::refused`].
     pub(crate) fn refused(
         &mut self,
         to: &DestinationKey,
@@ -149,7 +144,6 @@ impl Destinations {
         self.known.get(to).map_or(SendGate::Open, |known| known.destination.gate(sends_under_way, now))
     }
 
-    /// Applies `judge` to the state of that destination.
     pub(crate) fn judge<T>(&self, to: &DestinationKey, judge: impl FnOnce(&Destination) -> T) -> T {
         match self.known.get(to) {
             Some(known) => judge(&known.destination),
@@ -171,7 +165,6 @@ impl Destinations {
         to.is_some() && (self.is_lively(now) || now >= self.step_at)
     }
 
-    /// Notes that something was put off.
     pub(crate) fn put_off(&mut self, now: Moment) {
         if !self.is_lively(now) {
             self.step_at = now.plus(exponential(STEP, self.steps, STEP_MAX));

@@ -40,7 +40,6 @@ use crate::{AggregateId, PublisherOptions};
 
 /// The most aggregates whose hashes are written in one call.
 const PLACE_MAX: usize = 1_000;
-/// What one destination refused in one answer.
 #[derive(Default)]
 struct DestinationRefusal {
     aggregates: Vec<AggregateId>,
@@ -49,7 +48,6 @@ struct DestinationRefusal {
     said: String,
 }
 
-/// The state machine of a publisher.
 #[derive(Debug)]
 pub(crate) struct Engine {
     options: PublisherOptions,
@@ -122,7 +120,6 @@ impl Engine {
         Self { flow: Flow::addressed(address), ..self }
     }
 
-    /// Processes an input.
     pub(crate) fn on(&mut self, input: EngineInput, now: Moment) {
         match input {
             EngineInput::Wanted { slots, until } if self.stop_by.is_none() => self.slots.want(slots, until),
@@ -353,7 +350,6 @@ impl Engine {
         self.destinations.news()
     }
 
-    /// Sums and gauges.
     pub(crate) fn counters(&self, now: Moment) -> Counters {
         Counters {
             held: self.slots.held_count(),

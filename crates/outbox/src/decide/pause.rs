@@ -28,7 +28,6 @@ impl Pause {
         now >= self.until
     }
 
-    /// When the backoff ends, if it has not ended.
     pub(crate) fn until(&self, now: Moment) -> Option<Moment> {
         (!self.over(now)).then_some(self.until)
     }

@@ -54,7 +54,6 @@ impl PollSchedule {
         (self.dirty, self.place, self.wait) = (true, true, PublisherOptions::POLL_MIN);
     }
 
-    /// A retry is due at that time.
     pub(crate) fn retry_at(&mut self, at: Moment) {
         if self.retries.len() < RETRIES_MAX {
             self.retries.push(Reverse(at));

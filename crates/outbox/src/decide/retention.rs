@@ -23,7 +23,6 @@ pub(super) const EVERY: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_millis(50);
 
-/// The progress of retention.
 #[derive(Debug)]
 pub(super) struct Retention {
     sweep_at: Moment,

@@ -15,7 +15,6 @@ const TAKE_AGAIN_MAX: Duration = Duration::from_millis(100);
 /// This many attempts are made at the short interval, for two seconds in all.
 const QUICK_TRIES: u32 = 100;
 
-/// The publisher's slots.
 #[derive(Debug)]
 pub(crate) struct PublisherSlots {
     wanted: SlotSet,
@@ -68,7 +67,6 @@ impl PublisherSlots {
         self.fence_until = Some(until);
     }
 
-    /// Whether the fence still protects the held slots.
     pub(crate) fn fence_is_live(&self, now: Moment) -> bool {
         self.fence_until.is_some_and(|until| now < until)
     }
@@ -103,7 +101,6 @@ impl PublisherSlots {
         self.held.contains_key(&slot)
     }
 
-    /// Whether any held slot is wanted.
     pub(crate) fn has_work(&self, now: Moment) -> bool {
         self.fence_is_live(now) && self.held.keys().any(|slot| self.is_wanted(*slot, now))
     }
@@ -158,7 +155,6 @@ impl PublisherSlots {
         }
     }
 
-    /// Holds that are no longer wanted.
     pub(crate) fn unwanted(&self, now: Moment) -> impl Iterator<Item = Hold> + '_ {
         self.held.iter().filter(move |(slot, _)| !self.is_wanted(**slot, now)).map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch })
     }

@@ -87,7 +87,6 @@ pub(super) fn recorded(actions: &[EngineAction]) -> Vec<Outcome> {
         .unwrap_or_default()
 }
 
-/// Feeds `runs` to the engine and returns its actions.
 pub(super) fn read(engine: &mut Engine, runs: Vec<EventRun>, now: Moment) -> Vec<EngineAction> {
     assert!(fetches(&engine.next(now)), "it reads");
     engine.on(EngineInput::Fetched(FetchResult { runs, resume: None }), now);

@@ -42,7 +42,6 @@ pub(super) enum StatementError {
 }
 
 impl StatementError {
-    /// Whether the statement gave up waiting for a lock.
     pub(super) fn gave_way(&self) -> bool {
         let Self::Sql(sqlx::Error::Database(error)) = self else { return false };
         error.code().as_deref() == Some("55P03")

@@ -61,7 +61,6 @@ const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], 
                ELSE a.last_seq < g.seq OR g.marked AND coalesce(h.done_seq, 0) < g.seq OR o.id <> g.id END
     LIMIT 1";
 
-/// The database that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DatabaseIdentity {
     /// `system identifier/timeline`; `None` if the server does not show it.
@@ -70,7 +69,6 @@ pub(super) struct DatabaseIdentity {
     rest: String,
 }
 
-/// An event that was read or marked.
 #[derive(Debug, Clone)]
 struct ConfirmedEvent {
     key: String,
@@ -78,7 +76,6 @@ struct ConfirmedEvent {
     id: Option<String>,
 }
 
-/// A publisher's last confirmed touch.
 #[derive(Debug, Clone, Copy)]
 struct LastTouch {
     micros: i64,
@@ -113,7 +110,6 @@ impl CommitHistory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks where a new connection leads.
     pub(super) async fn connected(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         let found = place(conn).await?;
         let mut memory = self.memory();
@@ -126,7 +122,6 @@ impl CommitHistory {
         Ok(())
     }
 
-    /// Whether a connection of this age may be used again.
     pub(super) fn may_use(&self, age: Duration) -> bool {
         self.memory().since.is_none_or(|since| age <= since.elapsed())
     }
@@ -175,7 +170,6 @@ impl CommitHistory {
         Ok(())
     }
 
-    /// Describes what is missing.
     async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
         let (seen, holds, events) = {
             let memory = self.memory();

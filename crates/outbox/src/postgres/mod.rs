@@ -61,12 +61,10 @@ use crate::{ErrorKind, NewEvent, Result};
 
 /// The connections of one store: the fence, a reading, a marking and the upkeep can run at the same time.
 const CONNECTIONS: u32 = 4;
-/// How long a call waits for a connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval between attempts to remove drained aggregates from the list while writers hold their rows.
 const STRIKE_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs a call on a connection of the store.
 macro_rules! call {
     ($store:expr, $conn:ident => $work:expr) => {{
         let mut leased = $store.lease().await?;
@@ -109,7 +107,6 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// Switches the writers' notifications on or off.
     async fn tell(&self, listen: bool) -> Result<()> {
         sqlx::query(wakes::TELL).bind(listen).execute(&self.pool).await.at(self).map(drop)
     }
@@ -140,7 +137,6 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// A connection for one call.
     async fn lease(&self) -> Result<LeasedConnection> {
         let mut leased = self.pool.acquire().await.map(LeasedConnection::new).at(self)?;
         if self.history.is_suspect() {

@@ -13,7 +13,6 @@ use super::{PostgresStore, call, unsigned};
 use crate::Result;
 use crate::store::{RestoreResult, checked};
 
-/// The aggregates of one batch.
 const BATCH: i64 = 1_000;
 /// How often a batch gives way to writers, and for how long.
 const TRIES: usize = 100;

@@ -96,7 +96,6 @@ async fn take_back(conn: &mut PgConnection) -> Result<(), StatementError> {
     Ok(tx.commit().await?)
 }
 
-/// The outbox's id.
 pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
     Ok(sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn).await?)
 }

@@ -10,7 +10,6 @@ use super::{ago, retry_ahead_max_ms, small, unsigned};
 use crate::one_line;
 use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
-/// Milliseconds since a time.
 macro_rules! ms_since {
     ($time:literal) => {
         concat!("(extract(epoch FROM now() - ", $time, ") * 1000)::bigint")

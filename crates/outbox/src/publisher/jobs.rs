@@ -18,7 +18,6 @@ use crate::{Delivery, Error, ErrorKind, Result, Sink};
 /// The timeout of a call to the store; longer than a call waits for a lock.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How a task ended.
 #[derive(Debug)]
 pub(super) enum JobOutcome {
     Input(EngineInput),

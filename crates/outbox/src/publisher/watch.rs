@@ -11,9 +11,7 @@ use crate::store::Backlog;
 /// The delay before the first count. A publisher that has just started must first take slots and send the backlog of a restart, and a
 /// count of a full outbox reads 10,000 aggregates.
 const AFTER: Duration = Duration::from_secs(2);
-/// The interval between two counts.
 const EVERY: Duration = Duration::from_secs(10);
-/// The timeout of a count.
 const WITHIN: Duration = Duration::from_secs(5);
 /// After this many consecutive failures the gauges no longer keep their last values, which would suggest that all is well. A single
 /// failure is ignored.
@@ -24,12 +22,10 @@ const MOST: usize = 10_000;
 /// What the log has reported about slots without a publisher.
 #[derive(Debug, Default)]
 struct UnservedSlots {
-    /// When such slots were first seen.
     since: Option<Instant>,
     is_said: bool,
 }
 
-/// A change to report after a count.
 #[derive(Debug, PartialEq, Eq)]
 enum CoverageChange {
     /// Slots have had no publisher for a TTL.
@@ -108,7 +104,6 @@ pub async fn report_backlog(
 mod tests {
     use super::*;
 
-    /// The value of one gauge in this test's recorder.
     fn value(recorder: &metrics_util::debugging::Snapshotter, name: &str) -> Option<f64> {
         recorder.snapshot().into_vec().into_iter().find_map(|(key, _, _, value)| match value {
             metrics_util::debugging::DebugValue::Gauge(value) if key.key().name() == name => Some(value.into_inner()),
@@ -143,7 +138,6 @@ mod tests {
         }
     }
 
-    /// The log as text.
     #[derive(Clone, Default)]
     struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 

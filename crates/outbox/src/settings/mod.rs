@@ -34,7 +34,6 @@ pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
 
 use crate::{Poison, PublisherOptions};
 
-/// How to write a store.
 const STORES: &str = "write sqlite: and a path, such as \"sqlite:outbox.db\", or postgres://USER@HOST:PORT/DATABASE";
 
 /// One outbox.

@@ -10,7 +10,6 @@ use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
-/// How to write a sink.
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
                      redis://, rediss://, amqp://, http:// or https://";
 
@@ -140,7 +139,6 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-/// Keys that apply only to some sinks.
 const ONLY: [(&SettingKey, &[SinkKind]); 14] = {
     use SinkKind::{Http, Nats, RabbitMq, Redis};
     [

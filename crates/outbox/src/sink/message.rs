@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::cloud_event::{EventData, attributes_of, datum, encode, headers_of, rfc3339};
 use crate::Delivery;
 
-/// The media type of an event in structured mode.
 pub(super) const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
 /// Headers of W3C Trace Context.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
@@ -26,14 +25,12 @@ pub enum Mode {
     Structured,
 }
 
-/// An event as a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BrokerMessage {
     /// `CloudEvents` attributes by name; none in structured mode.
     pub(super) attributes: Vec<(String, String)>,
     /// Headers of W3C Trace Context.
     pub(super) trace: Vec<(&'static str, String)>,
-    /// The media type of the body, if it has one.
     pub(super) content_type: Option<String>,
     pub(super) body: Vec<u8>,
 }

@@ -2,14 +2,12 @@
 
 use crate::{Error, ErrorKind, Result};
 
-/// The parts of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerAddress {
     pub(super) tls: bool,
     pub(super) user: Option<String>,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The part after the slash.
     pub(super) path: String,
 }
 

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use crate::{Delivery, Error, ErrorKind, Result};
 
-/// The fields that a template may have in braces.
 const FIELDS: [(&str, Field); 5] = [
     ("aggregatetype", Field::AggregateType),
     ("aggregateid", Field::AggregateId),

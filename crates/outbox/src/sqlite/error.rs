@@ -40,7 +40,6 @@ fn code(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
-/// Whether another connection holds the lock.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(5 | 6))
 }

@@ -11,7 +11,6 @@ pub const LIST_MAX: usize = 10_000;
 /// The most events that [`DeadLetters::replay_aggregate`] moves in one transaction. During it the aggregate's slot can be neither marked
 /// nor taken, and its holder's other slots wait as well.
 pub const REPLAY_EVENTS_MAX: usize = 10_000;
-/// The most characters of each part of a signature.
 const WORDS_CHARS_MAX: usize = 500;
 
 /// Who acts, and why: written to the outbox's audit table (`outbox_audit`) in the same transaction as the action.

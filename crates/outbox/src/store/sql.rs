@@ -2,7 +2,6 @@
 
 use super::{HeadUpdate, Outcome};
 
-/// The most bytes of a sink's message that are stored.
 const ERROR_BYTES_MAX: usize = 1_000;
 
 /// Unsigned hashes as SQL's signed integers, in the same order.

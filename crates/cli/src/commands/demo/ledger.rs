@@ -38,7 +38,6 @@ impl Ledger {
         self.events.insert(id.to_owned(), LedgerEvent { aggregate, ordinal, delivered: false });
     }
 
-    /// Notes a delivery.
     pub(super) fn delivered(&mut self, id: &str) {
         let Some(event) = self.events.get_mut(id) else {
             self.unknown += 1;

@@ -47,7 +47,6 @@ enum FleetChange {
     Done(Duration),
 }
 
-/// The measured times.
 pub(super) struct DemoTimings {
     pub(super) takeover: Duration,
     pub(super) handover: Duration,
@@ -197,7 +196,6 @@ impl Play {
         Ok(self.owners()?.slots_of(&member(worker)?).iter().collect())
     }
 
-    /// The placement of the running workers.
     fn owners(&self) -> Result<SlotOwners> {
         let members = self.stage.workers().map(|name| Ok((member(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
         Ok(SlotOwners::place(members, self.placement))

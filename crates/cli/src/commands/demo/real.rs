@@ -10,7 +10,6 @@ use crate::events;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{count, note};
 
-/// The most events.
 const EVENTS_MAX: usize = 1_000_000;
 /// The most bytes of all payloads and headers together.
 const BYTES_MAX: usize = 512 * 1_024 * 1_024;

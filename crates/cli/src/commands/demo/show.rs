@@ -8,9 +8,7 @@ use tokio::time::Instant;
 use crate::output;
 use crate::redrawn::RedrawnLines;
 
-/// How often rates are measured.
 const RATE_EVERY: Duration = Duration::from_millis(500);
-/// How many columns a bar has.
 const BAR_COLUMNS: u64 = 30;
 
 pub(super) struct DemoDisplay {
@@ -57,7 +55,6 @@ impl DemoDisplay {
         }
     }
 
-    /// Counts an event delivered by that worker.
     pub(super) fn delivered_by(&mut self, name: &str) {
         if let Some(worker) = self.named(name) {
             worker.delivered += 1;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use shardwise_outbox::sink::{ReadEvent, parse_line};
 
-/// Bytes read at once.
 const CHUNK_BYTES: usize = 256 * 1_024;
 
 /// Reads whole lines as they appear; an incomplete last line waits.

@@ -9,9 +9,7 @@ use tokio::time::Instant;
 use super::ledger::Ledger;
 use crate::exit::Result;
 
-/// The most events of one transaction.
 const TRANSACTION_MAX: u64 = 500;
-/// The most transactions in one turn.
 const TRANSACTIONS_MAX: usize = 50;
 /// The least duration over which real events are spread, in TTLs, so that a takeover and a handover fit in.
 const REAL_TTLS: u32 = 4;
@@ -49,7 +47,6 @@ impl EventWriter {
         Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
     }
 
-    /// Starts the clock of the rate.
     pub(super) fn start(&mut self) {
         self.started = Instant::now();
     }
@@ -68,7 +65,6 @@ impl EventWriter {
         Ok(())
     }
 
-    /// Writes one transaction.
     async fn write_up_to(&mut self, due: u64, store: &SqliteStore, ledger: &mut Ledger) -> Result<()> {
         while self.written < due && (self.waiting.len() as u64) < TRANSACTION_MAX {
             let Some(event) = self.next() else { break };

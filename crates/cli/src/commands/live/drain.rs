@@ -66,7 +66,6 @@ impl Undrain {
     }
 }
 
-/// The operator's action.
 enum DrainAction {
     Drain { wait: bool },
     Undrain,

@@ -20,7 +20,6 @@ use super::{load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::Result;
 
-/// Why a key has no owner.
 fn nobody_owns(observer: &Observer) -> String {
     let needed = observer.policy().min_members;
     match observer.members().active() {

@@ -31,7 +31,6 @@ pub(crate) struct RebalancesArgs {
     group: GroupArgs,
 }
 
-/// The group at one moment.
 struct GroupSnapshot {
     view: Arc<View>,
     owners: Option<Arc<SlotOwners>>,

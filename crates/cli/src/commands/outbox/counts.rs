@@ -18,7 +18,6 @@ const DRAWN_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two JSON lines.
 const LINES_APART: Duration = Duration::from_secs(10);
 
-/// How the counts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountsDisplay {
     StatusLine,

@@ -11,7 +11,6 @@ use shardwise_outbox::{PostgresConfig, PostgresStore};
 use crate::exit::{CliFailure, Code, Result};
 use crate::features;
 
-/// An open store.
 pub(super) enum OpenedStore {
     Sqlite(SqliteStore),
     #[cfg(feature = "postgres")]
@@ -38,7 +37,6 @@ impl OpenedStore {
         }
     }
 
-    /// The store for a publisher.
     pub(super) fn shared(&self) -> Arc<dyn Store> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),
@@ -52,7 +50,6 @@ impl OpenedStore {
         Ok(shardwise_outbox::serves(&self.shared(), name).await?)
     }
 
-    /// The store for an operator.
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
         match self {
             Self::Sqlite(store) => Arc::new(store.clone()),

@@ -14,7 +14,6 @@ use tokio::sync::OnceCell;
 use super::open_store::OpenedStore;
 use super::sink;
 
-/// The most dead letters shown.
 const SHOWN: usize = 100;
 
 /// The first request opens the store, and the next one retries after a failure. The sidecar works without the store in every other

@@ -11,7 +11,6 @@ use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 
-/// The most bytes of one key.
 const KEY_BYTES_MAX: u64 = 1 << 24;
 
 #[derive(Debug, Args)]

@@ -4,7 +4,6 @@
 use serde::Deserialize;
 use shardwise::{InstanceId, LoadMargin, PlacementKind, PlacementParams, Weight};
 
-/// A member with its weight.
 pub(crate) type MemberWeight = (InstanceId, Weight);
 
 #[derive(Deserialize)]

@@ -8,7 +8,6 @@ use crate::exit::Result;
 use crate::output::{self, Format, count};
 use crate::status_line;
 
-/// Prints the lines of `watch`.
 pub(super) enum ChangePrinter {
     Json,
     /// A status line, and above it a line for each member that joined or left.

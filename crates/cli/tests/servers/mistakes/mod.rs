@@ -28,7 +28,6 @@ const REFUSED: i32 = 4;
 const WRONG: &str = "5d2a8e40-0000-4000-8000-wrong0secret";
 const WATCH: [&str; 4] = ["watch", "--join", "--policy", "workers"];
 
-/// The table of a backend in the settings.
 struct Table {
     kind: Kind,
     address: String,
@@ -123,7 +122,6 @@ fn without_a_mistake(case: &Case) {
     without(case.secret, &ran).unwrap();
 }
 
-/// The settings of a client's certificate.
 fn identified(identity: &CertIdentity) -> String {
     format!("cert_file = \"{}\"\nkey_file = \"{}\"", identity.certificate().display(), identity.key().display())
 }

@@ -88,7 +88,6 @@ impl Flow {
         decrease(&mut self.slot_uses, slot);
     }
 
-    /// Adds the events that were read of one aggregate.
     pub(crate) fn add(&mut self, run: EventRun, now: Moment) {
         if self.uses.contains_key(&run.aggregate) {
             return;
@@ -157,12 +156,10 @@ impl Flow {
         gone.len()
     }
 
-    /// The number of sends under way to that destination.
     pub(crate) fn sends_to(&self, to: &DestinationKey) -> usize {
         self.lanes.sends(to)
     }
 
-    /// Drops waiting events that may not be sent.
     pub(crate) fn drop_waiting(&mut self, may_send: impl Fn(Hold) -> bool) {
         let (keep, gone): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.ready).into_iter().partition(|waiting| may_send(waiting.hold));

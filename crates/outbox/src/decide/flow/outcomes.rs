@@ -20,7 +20,6 @@ impl Unrecorded {
 }
 
 impl Flow {
-    /// The number of aggregates whose outcome is not recorded.
     pub(crate) fn unrecorded(&self) -> usize {
         self.outcomes.len() + self.recording.len()
     }

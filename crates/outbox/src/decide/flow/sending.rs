@@ -37,20 +37,16 @@ impl SendPart {
 pub(super) struct InFlightSend {
     batch: Arc<[Delivery]>,
     parts: Vec<SendPart>,
-    /// The destinations of the batch.
     to: BTreeSet<DestinationKey>,
 }
 
-/// A batch to send.
 #[derive(Debug)]
 pub(crate) struct SendBatch {
     pub(crate) id: SendId,
     pub(crate) batch: Arc<[Delivery]>,
-    /// The destination that this send probes.
     pub(crate) probes: Option<DestinationKey>,
 }
 
-/// A refused head, for deciding what becomes of it.
 #[derive(Debug)]
 pub(crate) struct RefusedHead<'a> {
     pub(crate) aggregate: AggregateId,

@@ -72,11 +72,8 @@ struct World {
     faults: bool,
     /// Slots move all the time, and calls fail more often.
     restless: bool,
-    /// A mistake that the simulation must find.
     mistake: Option<EngineMistake>,
-    /// Slot to epoch and holder.
     slots: BTreeMap<u32, (u64, Option<u64>)>,
-    /// Slot and epoch to the publisher that took it.
     takers: BTreeMap<(u32, u64), u64>,
     /// Incarnation to the time when it was last seen.
     seen: BTreeMap<u64, u64>,
@@ -119,7 +116,6 @@ impl World {
         world
     }
 
-    /// The same world with that mistake in it.
     fn with(mut self, mistake: EngineMistake) -> Self {
         self.mistake = Some(mistake);
         self.workers.iter_mut().for_each(|worker| worker.engine.slots.forgets_releases = mistake == EngineMistake::UsesWhatItReleases);

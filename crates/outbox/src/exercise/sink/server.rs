@@ -27,7 +27,6 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     a_stranger_is_told_what_to_do(&fresh().await).await;
 }
 
-/// Events of several aggregates, interleaved.
 fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
     let of = |aggregate: AggregateId| {
         let events = deliveries(&format!("agg-{aggregate}"), from, events).into_iter();

@@ -101,7 +101,6 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
     Ok(FetchResult { runs: reading.runs, resume })
 }
 
-/// How far a reading came.
 enum ReadEnd {
     /// All ranges were read to their ends.
     All,

@@ -26,10 +26,8 @@ struct LargeEvent {
     event: usize,
 }
 
-/// A payload and headers.
 type EventBody = (Payload, Option<String>);
 
-/// The events read so far.
 pub(super) struct PgRunCollector {
     pub(super) events_left: usize,
     pub(super) bytes_left: usize,

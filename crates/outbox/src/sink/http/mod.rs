@@ -102,7 +102,6 @@ impl HttpSink {
         })
     }
 
-    /// The refusal for an answer that is not 2xx.
     async fn refusal(&self, answer: Response) -> Refusal {
         let status = answer.status();
         let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).and_then(retry_after::read);

@@ -11,10 +11,8 @@ use crate::{Error, ErrorKind, Result, secret};
 
 /// The prefix of a secret in Base64.
 const PREFIX: &str = "whsec_";
-/// The fewest bytes of a secret.
 const BYTES_MIN: usize = 16;
 
-/// Signs requests.
 #[derive(Clone)]
 pub(super) struct Signer(hmac::Key);
 
@@ -36,7 +34,6 @@ impl Signer {
         Self::new(&secret::in_file(path, "the file with the secret that webhooks are signed with")?)
     }
 
-    /// The value of the header `webhook-signature`.
     pub(super) fn sign(&self, id: &str, unix_secs: u64, body: &[u8]) -> String {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(format!("{id}.{unix_secs}.").as_bytes());

@@ -9,7 +9,6 @@ use secrecy::{ExposeSecret, SecretString};
 use super::super::{Mode, Template, TlsFiles};
 use crate::{Error, ErrorKind, Result, secret};
 
-/// The schemes of an address.
 const SCHEMES: [&str; 2] = ["nats://", "tls://"];
 
 /// Where and how a [`NatsSink`](super::NatsSink) sends events. `Debug` shows no password.

@@ -15,7 +15,6 @@ use super::super::tls;
 use super::{NatsConfig, words};
 use crate::{Error, ErrorKind, Result};
 
-/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most messages that wait for an acknowledgement.
 const IN_FLIGHT_MAX: usize = 4_096;

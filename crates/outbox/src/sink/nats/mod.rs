@@ -39,7 +39,6 @@ pub struct NatsSink {
     remembered: LastPositions,
 }
 
-/// Why an event was not acknowledged.
 enum PublishFailure {
     Refused(Refusal),
     /// The subject's last message is not the one that this message must follow.

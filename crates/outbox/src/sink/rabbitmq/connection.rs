@@ -76,7 +76,6 @@ impl RabbitMqConnection {
         self.amqp.status().blocked()
     }
 
-    /// Resolves when the connection is given up.
     pub(super) async fn given_up(&self) {
         let mut given_up = self.given_up.subscribe();
         // An error is impossible: the sender is in `self`.

@@ -24,7 +24,6 @@ use super::side_by_side::{self, SendOne};
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
-/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The server's codes for a wrong user or password, for a missing right, and for a missing exchange.
 const ACCESS_REFUSED: u16 = 403;

@@ -27,7 +27,6 @@ use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const SCRIPT: &str = include_str!("add.lua");
-/// The timeout for an answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most events in one call of the script: the server does nothing else meanwhile.
 const SCRIPT_EVENTS_MAX: usize = 200;
