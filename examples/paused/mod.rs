@@ -111,8 +111,7 @@ async fn first_worker(settings: &str, pay: impl AsyncFn(&ShardingService, Fence)
         println!("first worker:  paid 10, {left} are left");
     }
     println!("first worker:  owns {ACCOUNT}: {}; {LAST_WORDS}", sharding.owns(ACCOUNT));
-    // A long garbage collection, a debugger, a frozen container: anything that stops a process may do so here, between its last check and
-    // its write.
+    // A long garbage collection, a debugger, a frozen container: any of them may stop a process here, between check and write.
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     match pay(&sharding, fence).await? {
         Paid::Left(left) => return Err(format!("the first worker paid, and {left} are left: nothing has refused it").into()),

@@ -1,5 +1,4 @@
-//! Shares backends, and with them connections and watches, between the factories of one process whose settings name the same backend,
-//! within one runtime.
+//! Shares backends, and with them connections and watches, between the factories of one process with equal settings, per runtime.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -21,8 +20,7 @@ struct CachedBackend {
 /// accepts a limited number of connections. It keeps no backend alive.
 static KNOWN: Mutex<Vec<CachedBackend>> = Mutex::new(Vec::new());
 
-/// The open backend of that name with these options in this runtime, or the one that `open` creates. Outside a runtime each caller gets a
-/// new one.
+/// The open backend of that name with these options in this runtime, or the one that `open` creates. Outside a runtime it is always new.
 pub(crate) fn cached(
     name: &str,
     options: &BackendSettings,

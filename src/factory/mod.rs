@@ -111,8 +111,7 @@ impl ShardingFactory {
     }
 
     /// Like [`ShardingFactory::create`], for a worker that states what it serves: an outbox's publisher passes the result of
-    /// `shardwise_outbox::serves`. All members of a group must serve the same: each owns a share of the slots, and would never do other
-    /// work in it.
+    /// `shardwise_outbox::serves`. All members of a group must serve the same: each owns some slots, and would never do other work in them.
     ///
     /// # Errors
     ///

@@ -13,8 +13,7 @@ pub struct Absence {
     /// The member.
     pub instance_id: InstanceId,
     /// The longest time for which its place is still kept: `rejoin_grace` less the time for which it has been seen away. An observer that
-    /// started only after it left sees up to the whole `rejoin_grace`; records carry no times, because clocks of two machines are never
-    /// compared.
+    /// started only after it left sees up to the whole `rejoin_grace`; records carry no times, because clocks differ between machines.
     pub within: Duration,
 }
 

@@ -10,8 +10,7 @@ use shardwise_discovery::{WatchEvent, WatchStream};
 /// share a factory. It keeps nothing alive.
 static KNOWN: Mutex<Vec<(GroupName, PlacementParams, Weak<Placer>)>> = Mutex::new(Vec::new());
 
-/// The shared placer of that group. Its result depends only on the view, so sharing it with a group of the same name in another backend
-/// costs only time.
+/// The shared placer of that group. Its result depends only on the view, so sharing it with a namesake in another backend costs only time.
 pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> {
     // Nothing in here can panic half-way.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,8 +29,7 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// How long to wait for a reply once the name has another holder: it may be under way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Sends typed messages to the holder of a name. Created by [`crate::Singleton::handle`]; clones are cheap, and none keeps the service
-/// alive.
+/// Sends typed messages to the holder of a name. Created by [`crate::Singleton::handle`]; clones are cheap and keep no service alive.
 pub struct SingletonHandle<M, R> {
     post: Arc<Post>,
     ownership: watch::Receiver<Arc<Ownership>>,

@@ -29,9 +29,8 @@ pub struct Inbox<M, R> {
 }
 
 impl Tenure {
-    /// The messages that members send to the holder of this name ([`crate::Singleton::handle`]), each of which needs a reply. One inbox
-    /// at a time: a second one replaces the first, which then ends. Messages that still wait when the work has to end go to the next
-    /// holder.
+    /// The messages that members send to the holder of this name ([`crate::Singleton::handle`]), each of which needs a reply. One inbox at
+    /// a time: a second one replaces the first, which then ends. Messages that still wait when the work has to end go to the next holder.
     ///
     /// The first call makes this worker listen, unless [`crate::Singleton::handle`] has, and publishes its address; until then messages
     /// wait.

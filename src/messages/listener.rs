@@ -117,8 +117,7 @@ async fn connection(stream: TcpStream, context: &MessageListenerContext, members
     }
 }
 
-/// Whether the caller addresses this worker and, if there is a token, has proven that it knows it. From then on every frame carries a
-/// proof.
+/// Whether the caller addresses this worker and, if there is a token, has proven that it knows it. Later frames carry proofs.
 async fn is_member<R, W>(hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>, context: &MessageListenerContext) -> Result<bool>
 where
     R: AsyncRead + Unpin,

@@ -219,8 +219,7 @@ async fn reached(address: &str, networks: &[Network]) -> Result<std::result::Res
     if is_allowed || barred.is_empty() { Err(failed) } else { Ok(Err(barred)) }
 }
 
-/// Addresses the member, and has the other side prove that it is that worker. Returns `None` if it is, so that messages may follow, else
-/// why not.
+/// Addresses the member, and has the other side prove that it is that worker. Returns `None` if so, else why not.
 ///
 /// Nothing before the proof is final: that process may not be the holder, and then the message waits for the next one.
 async fn not_there<R, W>(call: &CallTarget, hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>) -> Result<Option<&'static str>>

@@ -13,8 +13,7 @@ use tokio::task::AbortHandle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer};
 
-/// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; it follows the group until it is
-/// dropped.
+/// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; follows the group until dropped.
 pub struct Observer {
     policy: Policy,
     clock: Clock,

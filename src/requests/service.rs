@@ -22,8 +22,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or starts with `shardwise`, or if there are 256
-    /// handlers.
+    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or starts with `shardwise`, or with 256 handlers.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
@@ -41,8 +40,7 @@ impl ShardingService {
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
     /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. If
-    /// `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` is, to programs on
-    /// this machine.
+    /// `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` requests from this machine are.
     ///
     /// # Errors
     ///
@@ -67,8 +65,7 @@ impl ShardingService {
         self.request_handlers().handles(path)
     }
 
-    /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker has left and joins
-    /// again.
+    /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker leaves and rejoins.
     pub fn requests_path(&self) -> String {
         self.request_handlers().path()
     }

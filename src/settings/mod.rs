@@ -264,8 +264,7 @@ fn shared_policy(
     ))
 }
 
-/// The subtables of `table`. If only an environment variable names one and a required key is missing, the variable's name probably has a
-/// typo.
+/// The subtables of `table`. If only an environment variable names one and a required key is missing, its name probably has a typo.
 fn tables<'r>(table: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(PolicyName, SettingsTable<'r>)>> {
     let found = table.tables();
     let mut tables = Vec::with_capacity(found.len());

@@ -59,8 +59,7 @@ pub(super) fn read(discovery: &SettingsTable<'_>, kind: &BackendKind) -> Result<
     Ok(settings)
 }
 
-/// The secret itself or the file that contains it, whichever has the greater nearness: set for this policy over set for all, then in a
-/// later layer.
+/// The secret itself or the file that contains it, whichever has the greater nearness: for this policy over for all, then in a later layer.
 fn secret(table: &SettingsTable<'_>, key: &BackendKey) -> Result<Option<BackendValue>, Error> {
     let written = table.find(&key_of(key))?;
     let file = twin_of(key).map(|twin| table.find(&twin)).transpose()?.flatten();

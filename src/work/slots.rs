@@ -19,8 +19,7 @@ impl ShardingService {
     /// claimed; `cancel` is cancelled when the slot must be handed over or is lost. The slot moves once the task has ended. After
     /// `drain_timeout` the task is dropped where it awaits.
     ///
-    /// Work that ends by itself is not started again before the slot is held under another epoch. A panic in it is logged and counts as
-    /// an end.
+    /// Work that ends by itself is not started again before the slot is held under another epoch. A panic is logged and counts as an end.
     ///
     /// Under eventual ownership no slot is held, and nothing ever runs.
     ///

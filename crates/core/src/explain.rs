@@ -177,8 +177,7 @@ mod tests {
         assert_eq!((one.owner.unwrap().instance_id, one.next), (id("a"), None));
     }
 
-    /// All points on few places: the walk prefers the smaller id, lists each member once with its first point there, and ends at the
-    /// owner.
+    /// All points on few places: the walk prefers the smaller id, lists each member once with its first point there, and ends at the owner.
     #[test]
     fn points_that_collide_are_met_in_the_order_of_the_ids() {
         let crowded: PointHash = |bytes| hash_bytes(bytes) >> 61 << 61;

@@ -123,8 +123,7 @@ pub(crate) fn fair_shares(kind: PlacementKind, members: &[(InstanceId, Weight)])
     members.iter().map(|(id, weight)| (id, f64::from(counted(weight)) / sum as f64)).collect()
 }
 
-/// The least share of all keys that must move between fair shares: all of it if there were or will be no members, else the sum of all
-/// gains.
+/// The least share of all keys that must move between fair shares: all of it from or to an empty group, else the sum of all gains.
 pub(crate) fn exact(before: &Shares<'_>, after: &Shares<'_>) -> f64 {
     let had: BTreeMap<_, _> = before.iter().copied().collect();
     let gains = after.iter().map(|(id, fair)| (fair - had.get(id).unwrap_or(&0.0)).max(0.0));

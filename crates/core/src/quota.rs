@@ -43,8 +43,7 @@ pub(crate) struct TransferredSlot {
 }
 
 impl Classes {
-    /// The classes of `members`, which are in order; `None` where classes change nothing: under another placement, or if all weights are
-    /// equal.
+    /// The classes of `members`, which are in order; `None` where classes change nothing: under other placements and with equal weights.
     pub(crate) fn of(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> Option<Self> {
         let mut weights: Vec<_> = members.iter().map(|(_, weight)| *weight).collect();
         weights.sort_unstable();

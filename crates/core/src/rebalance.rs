@@ -84,8 +84,7 @@ pub struct Rebalance {
     pub lost: SlotSet,
     /// Why; the latest reason if several changes are merged.
     pub cause: Cause,
-    /// Members that joined since the last view, each once; merged changes keep the latest 16,384. A member that came and went is in both
-    /// lists.
+    /// Members that joined since the last view, each once; merged changes keep the latest 16,384. One that came and went is in both.
     pub members_joined: Vec<InstanceId>,
     /// Members that left since the last view, likewise.
     pub members_left: Vec<InstanceId>,
@@ -233,8 +232,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a history is merged, the result says of each slot whether it was held before, is held after, and whether without a
-        /// gap.
+        /// However a history is merged, the result says of each slot whether it was held before, is held after, and whether without a gap.
         #[test]
         fn merging_keeps_every_gap(history in proptest::collection::vec(proptest::collection::btree_set(0u32..12, 0..12), 2..8)) {
             let sets: Vec<_> = history.iter().map(|s| SlotSet::from_slots(12, s.iter().copied())).collect();

@@ -37,8 +37,7 @@ pub struct View {
     members: Vec<Member>,
     duplicates: Vec<Duplicate>,
     foreign: Vec<InstanceId>,
-    /// What the group serves, and its fingerprint, cached because they are read often. Members never change, and their marks do not
-    /// affect these.
+    /// What the group serves, and its fingerprint, cached because they are read often. Members never change, and marks do not affect these.
     serves: Option<Serves>,
     group: Option<Fingerprint>,
 }
@@ -112,8 +111,7 @@ impl View {
         self.serves.as_ref()
     }
 
-    /// Whether `member` serves what the group serves. A record without that field comes from an older version and counts as serving the
-    /// same.
+    /// Whether `member` serves what the group serves. A record of an older version, without that field, counts as serving the same.
     pub fn belongs(&self, member: &Member) -> bool {
         belongs(member, self.serves())
     }
@@ -398,8 +396,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rule of `docs/reference/placement.md`, "Which constants count", from sets and counts, independent of the order of the
-        /// records.
+        /// The rule of `docs/reference/placement.md`, "Which constants count", from sets and counts, whatever the order of the records.
         #[test]
         fn the_groups_fingerprint_is_a_function_of_the_view_alone(
             lists in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..4), 0..7), seed in any::<u64>(),

@@ -46,8 +46,7 @@ pub enum FenceError {
     /// A higher epoch was seen.
     #[error(transparent)]
     Refused(#[from] StaleEpoch),
-    /// The check's effect would end before the write. Start the transaction with sqlx's `begin` or `begin_with`; sqlx does not notice any
-    /// other `BEGIN`.
+    /// The check's effect would end before the write. Use sqlx's `begin` or `begin_with`; sqlx does not notice any other `BEGIN`.
     #[error("a fence holds to the end of a transaction, and there is none: begin one with sqlx first, and write in it")]
     NoTransaction,
     /// `raise` was called within a transaction, whose snapshot of the database may be older.

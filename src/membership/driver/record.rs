@@ -22,8 +22,7 @@ const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
 const MISSING_NOT_SHOWN: &str = "could not tell the others which members are missing; it is tried again";
 
 impl Driver {
-    /// Starts a call and abandons the one before, whose answer is not needed any more. A record written by an abandoned call expires with
-    /// its TTL.
+    /// Starts a call and abandons the one before, whose answer is not needed any more. A record that it wrote expires with its TTL.
     pub(super) fn call(&mut self, op: Op, attempt: u64) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();

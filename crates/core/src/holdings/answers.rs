@@ -21,8 +21,7 @@ impl Holdings {
             match answer {
                 AcquireOutcome::Granted(epoch) if self.others.get(&resource).is_some_and(|other| other.epoch > epoch) => {}
                 AcquireOutcome::Granted(epoch) if self.served.get(&resource).is_some_and(|served| *served >= epoch) => {
-                    // This member held it all along, although the watch had said otherwise. An epoch serves only once, so the claim is
-                    // released first.
+                    // This member held it all along, although the watch had said otherwise. An epoch serves only once: release it first.
                     self.others.remove(&resource);
                     self.entries.entry(resource).or_default().hold = Some(HeldResource { epoch, phase: Phase::Orphan });
                 }

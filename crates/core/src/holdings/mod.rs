@@ -1,5 +1,4 @@
-//! State machine of the claims that one member holds (exclusive ownership). It takes events and the time as arguments and returns
-//! actions.
+//! State machine of the claims that one member holds (exclusive ownership). It takes events and the time as arguments and returns actions.
 //!
 //! The placement says which member should hold a resource; the claim says which member does. This machine brings the claims of one member
 //! in line with the placement: it acquires what is free, waits for what others hold, and releases what it should not hold as soon as no

@@ -57,8 +57,7 @@ impl CirclePosition for UhashringPosition {
     }
 }
 
-/// The first point behind the key, excluding its own place. The package keeps one node for each place, the one added last, which has the
-/// greatest id.
+/// The first point behind the key, excluding its own place. The package keeps one node per place, the last one added: the greatest id.
 pub(super) fn last_behind<C: CirclePosition>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
     let behind = &points[points.partition_point(|(place, _)| *place <= key)..];
     let from_there = if behind.is_empty() { points } else { behind };

@@ -135,8 +135,7 @@ impl ClaimState {
         }
     }
 
-    /// Under a version rule: checks the moves, and recomputes the assignments unless all went as assigned. Claims that go as assigned
-    /// cost next to nothing.
+    /// Under a version rule: checks the moves, and recomputes the assignments unless all went as assigned, which costs almost nothing.
     fn follow(&mut self, now: Moment) {
         let moves = self.holdings.take_moves();
         let Some(rolling) = &mut self.rolling else { return };

@@ -30,9 +30,8 @@ impl Machine {
     }
 
     /// Until when the last view is kept; `None` if it is not. While the record lives, no other member can have taken over. After that the
-    /// member counts as cut off from the backend if it has asked in vain and did not itself pause for long (SIGSTOP, a suspended
-    /// machine): a runtime that is busy at the deadline is no reason to stop, but a member that slept through its renewals has not lost
-    /// the backend.
+    /// member counts as cut off from the backend if it has asked in vain and did not itself pause for long (SIGSTOP, a suspended machine):
+    /// a runtime that is busy at the deadline is no reason to stop, but a member that slept through its renewals has not lost the backend.
     fn kept_until(&self, now: Moment, deadline: Moment) -> Option<Moment> {
         let BackendLoss::Keep { keep_for } = self.policy.on_backend_loss else { return None };
         let lives = now < self.lease.lives_until();

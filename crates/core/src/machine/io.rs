@@ -149,8 +149,7 @@ pub enum Action {
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever the outcome.
     Deregister,
-    /// Replace the record with one that lives for `grace` without renewals, or else delete it; answer with `Deregistered`, whatever the
-    /// outcome.
+    /// Replace the record with one that lives for `grace` without renewals, or delete it; answer with `Deregistered` in any case.
     StepAway {
         /// The longest time for which the member is away.
         grace: Duration,

@@ -140,8 +140,7 @@ impl Lease {
         self.ask_again_after(self.timing.ttl.clamp(RETRY_LONGEST, REFUSED_LONGEST), now);
     }
 
-    /// Shortens the pause by up to half so that a fleet does not retry in step. The part is derived from incarnation and attempt, so it
-    /// is reproducible.
+    /// Shortens the pause by up to half so that a fleet does not retry in step. Incarnation and attempt determine the part reproducibly.
     fn ask_again_after(&mut self, pause: Duration, now: Moment) {
         let draw = slot_of(hash_bytes(&[self.incarnation.get().to_le_bytes(), self.attempt.to_le_bytes()].concat()), 512);
         self.due = Some(now.plus(pause).minus(pause * draw / 1_024));

@@ -39,8 +39,7 @@ impl RollingUpgrade {
         self.succession = holdings.is_told().then(place);
     }
 
-    /// Whether all claims went as assigned; `moves` are the resources whose holder may have changed. If not, the assignments must be
-    /// recomputed.
+    /// Whether all claims went as assigned; `moves` are the resources whose holder may have changed. If not, recompute.
     pub(super) fn follows(&mut self, moves: &BTreeSet<Resource>, holdings: &Holdings) -> bool {
         let Some(succession) = &mut self.succession else { return !holdings.is_told() };
         // `count` visits each of them, so that all are recorded.

@@ -1,6 +1,5 @@
 //! Slots and names that their owner does not claim although it is in the view: it is refused, may not claim, or runs something else under
-//! the group's name. The next member in line acquires them, and keeps them until the placement changes, which happens when the owner
-//! restarts or leaves.
+//! the group's name. The next member in line acquires them, and keeps them until the placement changes, as on a restart of the owner.
 //!
 //! The share of a member that is away for a while is not taken over: its place is reserved.
 

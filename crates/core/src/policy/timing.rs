@@ -21,8 +21,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Checks that three renewals fit into a lease and that a renewal comes before the deadline. `renew_every` defaults to a third of the
-    /// TTL.
+    /// Checks that three renewals fit into a lease and that a renewal comes before the deadline. `renew_every` defaults to `ttl / 3`.
     pub fn new(ttl: Duration, renew_every: Option<Duration>, stop_margin: Duration) -> Result<Self, PolicyError> {
         let renew = renew_every.unwrap_or(ttl / 3);
         if !(TTL_MIN..=TTL_MAX).contains(&ttl) {

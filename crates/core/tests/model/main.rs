@@ -1,5 +1,4 @@
-//! Lease, claim, drain, pause and takeover as a small model, explored completely. `docs/reference/guarantees.md` says what it omits, and
-//! why that is enough.
+//! Lease, claim, drain, pause and takeover as a small model, explored completely. `docs/reference/guarantees.md` justifies what it omits.
 //!
 //! In every reachable state: no two members hold one slot, each by its own clock, whose rate is off by up to a tick in each lease; no
 //! holder is refused by a table that rejects epochs below the highest it has seen; and from there on, without faults, every slot is soon

@@ -133,8 +133,7 @@ impl Journal {
         in_transaction!(self, reading, load)
     }
 
-    /// Appends all events or none, and returns the new version. `expected` is the version that the caller assumes, 0 for an empty
-    /// journal.
+    /// Appends all events or none, and returns the new version. `expected` is the version that the caller assumes, 0 for an empty journal.
     ///
     /// # Errors
     ///

@@ -17,8 +17,7 @@ const PUT_SNAPSHOT: &str = "INSERT INTO shardwise_journal_snapshot (journal, ver
 const BYTES_AFTER: &str = "SELECT CAST(coalesce(sum(length(payload)), 0) AS bigint) FROM shardwise_journal_event
     WHERE journal = $1 AND version > $2";
 const DELETE: &str = "DELETE FROM shardwise_journal_event WHERE journal = $1 AND version <= $2";
-/// `$3` is the most events, `$4` the most bytes; the first event is returned whatever its size. Payloads are read only for the selected
-/// events.
+/// `$3` is the most events, `$4` the most bytes; the first event is returned whatever its size. Payloads are read only for those selected.
 const EVENTS: &str = "SELECT event.version, event.epoch, event.payload FROM (
         SELECT version, size, sum(size) OVER (ORDER BY version) AS bytes FROM (
             SELECT version, length(payload) AS size FROM shardwise_journal_event WHERE journal = $1 AND version >= $2
@@ -191,8 +190,7 @@ pub(super) mod sqlite {
     transaction!(sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
 
     // Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it still counts the
-    // transaction as open: every later `begin_with` on that connection would fail. Such a connection is closed, and the pool opens
-    // another.
+    // transaction as open: every later `begin_with` on that connection would fail. Such a connection is closed, and the pool opens another.
 
     pub(in crate::journal) async fn connection(pool: &sqlx::SqlitePool) -> Result<PoolConnection<sqlx::Sqlite>> {
         loop {

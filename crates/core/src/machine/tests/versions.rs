@@ -1,5 +1,4 @@
-//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all news in order, but at different
-//! times.
+//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all news in order, but at different times.
 
 use super::*;
 use crate::holdings::ClaimAction;
