@@ -4,8 +4,8 @@
 //! [`Incarnation`], and the group a [`View`]; all of them are arguments. Results are values: a [`SlotOwners`], an [`Ownership`], a list
 //! of [`machine::Action`]s. The same inputs give the same outputs on every machine, so workers agree without communicating.
 //!
-//! From key to answer: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap. From member to owner: [`Member`]
-//! in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] does so for successive views, at the cost of changes.
+//! From key to answer: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
+//! From member to owner: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] places successive views.
 
 mod backoff;
 mod causes;

@@ -24,7 +24,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Text on one line and safe for a terminal: white space becomes single spaces, and [`Escaped`] applies. Longer text ends in `…`.
+/// Text on one line and safe for a terminal: white space becomes single spaces, and [`Escaped`] applies. Beyond `chars_max` it ends in `…`.
 ///
 /// ```
 /// assert_eq!(shardwise_core::one_line("it broke:\r\n  \u{1b}[31mred", 100), r"it broke: \u{1b}[31mred");
