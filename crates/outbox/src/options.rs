@@ -15,7 +15,7 @@ pub enum Poison {
     /// It stays at the head, and its aggregate waits for an operator; every other aggregate continues.
     #[default]
     Block,
-    /// It is set aside, and the aggregate continues with the next event.
+    /// It is parked (set aside), and the aggregate continues with the next event.
     Park,
     /// It is given up permanently, with an entry in the outbox's audit table, and the aggregate continues with the next event.
     Discard,
@@ -45,7 +45,7 @@ pub struct PublisherOptions {
     pub poll: Duration,
     /// How long delivered events are kept, counted from when they were written; zero deletes them together with the mark; default 6 h.
     pub retention: Duration,
-    /// How long events that are set aside are kept, counted from that moment; more than zero, default 7 days.
+    /// How long parked events are kept, counted from when they were parked; more than zero, default 7 days.
     pub parked_retention: Duration,
     /// How long a sink may take for one batch before the send times out: more than zero, default 30 s.
     pub send_timeout: Duration,

@@ -1,6 +1,6 @@
 //! Publishers as real processes on PostgreSQL. They are killed and paused while 64 writers write, then restarted one after the other, and
-//! some are killed at rest to measure when their events flow again; with a file and with `JetStream`. The short form of `cargo xtask soak
-//! outbox`.
+//! some are killed at rest to measure when their events flow again; with a file and with `JetStream`. The short form of
+//! `cargo xtask soak outbox`.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]

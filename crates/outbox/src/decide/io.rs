@@ -107,7 +107,7 @@ pub(crate) struct Counters {
     pub(crate) retried: u64,
     /// Aggregates blocked.
     pub(crate) blocked: u64,
-    /// Events set aside.
+    /// Events parked.
     pub(crate) parked: u64,
     /// Events given up permanently.
     pub(crate) discarded: u64,

@@ -23,7 +23,7 @@ fn ann() -> Signature {
     Signature::new("ann", "the broker is mended").unwrap()
 }
 
-/// `a` has three events: the first is delivered, the second is set aside, the third is delivered.
+/// `a` has three events: the first is delivered, the second is parked, the third is delivered.
 async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::PublisherRegistration) {
     harness.insert(events("a", 3)).await;
     let (store, me) = owner(harness).await;

@@ -1,4 +1,4 @@
-//! Periodic cleaning: expired events that were set aside, aggregates without events, old audit entries.
+//! Periodic cleaning: expired parked events, aggregates without events, old audit entries.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

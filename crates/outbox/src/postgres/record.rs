@@ -158,7 +158,7 @@ async fn record_once(
         mark(conn, &incarnation, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
-        // Parking first: the mark after it may delete delivered events and must see which are set aside.
+        // Parking first: the mark after it may delete delivered events and must see which are parked.
         park(&mut tx, &incarnation, outcomes).await?;
         discard(&mut tx, me, &incarnation, outcomes).await?;
         let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;

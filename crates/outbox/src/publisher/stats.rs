@@ -27,7 +27,7 @@ pub struct PublisherSnapshot {
     pub retried: u64,
     /// Aggregates blocked by this publisher.
     pub blocked: u64,
-    /// Events set aside by this publisher.
+    /// Events parked by this publisher.
     pub parked: u64,
     /// Events given up permanently by this publisher (poison = "discard").
     pub discarded: u64,

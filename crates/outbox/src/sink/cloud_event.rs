@@ -4,13 +4,13 @@
 //! |---|---|
 //! | `id`, `type`, `source`, `time` | the event's id, its type, the sink's source, when it was written |
 //! | `subject`, `partitionkey` | the aggregate's key, `aggregatetype/aggregateid` |
-//! | `sequence` | the place in the aggregate's order, from 1, as text |
-//! | `replayed` | on an event that is sent again on an operator's word: the sequence that it had first, as text |
+//! | `sequence` | the position in the aggregate's order, from 1, as text |
+//! | `replayed` | on an event that an operator sends again: its original sequence, as text |
 //! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
-//! | `datacontenttype`, `data` | JSON payloads as they are; other text as a string, `text/plain` |
-//! | | JSON that many readers refuse (nested more than 100 deep, half of a surrogate pair, a number beyond a double), as a string, `text/plain` |
+//! | `datacontenttype`, `data` | JSON payloads unchanged; other text as a string, `text/plain` |
+//! | | JSON that many readers refuse (nested more than 100 deep, a lone surrogate, a number beyond a double): a string, `text/plain` |
 //! | `data_base64` | bytes that are not JSON, `application/octet-stream` |
-//! | a header whose name is of `a-z0-9`, up to 20 long, and whose value is text, a whole number of 32 bits or a boolean | an attribute of that name |
+//! | a header with a name of up to 20 characters `a-z0-9` and a value of text, a 32-bit integer or a boolean | an attribute of that name |
 //! | `outboxheaders` | all other headers: a JSON object as text |
 //!
 //! The headers `datacontenttype` and `dataschema` have their `CloudEvents` meaning. No header can replace an attribute of the table.

@@ -1,4 +1,4 @@
-//! Periodic cleaning: expired events that were set aside, aggregates without events, old audit entries. Candidates are looked up without
+//! Periodic cleaning: expired parked events, aggregates without events, old audit entries. Candidates are looked up without
 //! the write lock and checked again under it.
 
 use std::sync::PoisonError;

@@ -77,7 +77,7 @@ pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outc
         return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
     }
     let mut tx = store.begin().await?;
-    // Parking first: the mark after it may delete delivered events and must see which are set aside.
+    // Parking first: the mark after it may delete delivered events and must see which are parked.
     for outcome in outcomes {
         write_park(&mut tx, &incarnation, outcome).await.at(store)?;
         write_discard(&mut tx, me, outcome).await.at(store)?;

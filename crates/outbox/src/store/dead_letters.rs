@@ -1,4 +1,4 @@
-//! Dead letters: events that are set aside or block their aggregate, and an operator's actions on them.
+//! Dead letters: events that are parked or block their aggregate, and an operator's actions on them.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ pub struct DeadLetter {
 /// The result of sending one event again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayResult {
-    /// It was set aside: it is now the newest event of its aggregate, with this sequence, and is delivered as `replayed`.
+    /// It was parked: it is now the newest event of its aggregate, with this sequence, and is delivered as `replayed`.
     Appended {
         /// The new sequence.
         sequence: u64,
@@ -102,7 +102,7 @@ pub enum ReplayResult {
 /// The events of an aggregate that are sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResendResult {
-    /// The number of events, beginning with the one that was set aside.
+    /// The number of events, beginning with the one that was parked.
     pub events: u64,
     /// The number of events in between that no longer exist: retention or an operator has deleted them.
     pub gone: u64,
@@ -134,23 +134,23 @@ pub struct AuditEntry {
 /// An operator's actions on dead letters. Each call that changes something is one transaction together with its audit entry; a repeated
 /// call changes nothing.
 ///
-/// No action changes an event that a publisher may have in memory. Events set aside are behind the aggregate's mark, and blocked events
+/// No action changes an event that a publisher may have in memory. Parked events are behind the aggregate's mark, and blocked events
 /// are not read. To send an aggregate again, its slot is taken from its holder, so that the holder cannot mark what it sent before.
 #[async_trait]
 pub trait DeadLetters: Send + Sync + 'static {
-    /// Dead letters of one aggregate or of all: first the blocked ones, then those set aside, the oldest first; at most `limit`, and never
+    /// Dead letters of one aggregate or of all: first the blocked ones, then the parked ones, the oldest first; at most `limit`, and never
     /// more than [`LIST_MAX`].
     async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>>;
 
     /// Sends the event with this id again. `None`: it is not a dead letter.
     ///
-    /// An event that was set aside becomes the newest event of its aggregate: consumers that drop events not newer than those they have
+    /// An event that was parked becomes the newest event of its aggregate: consumers that drop events not newer than those they have
     /// seen accept it, and nothing is sent out of order.
     async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>>;
 
-    /// Sends an aggregate's events again, from the first one that is set aside or from `from`, in order and with new sequences above all
+    /// Sends an aggregate's events again, from the first one that is parked or from `from`, in order and with new sequences above all
     /// former ones. Events that were delivered before are marked `replayed`. The aggregate's slot is taken from its holder as in a
-    /// takeover: events of that slot in flight may arrive twice. `None`: nothing of the aggregate is set aside, or `from` is not.
+    /// takeover: events of that slot in flight may arrive twice. `None`: nothing of the aggregate is parked, or `from` is not.
     ///
     /// # Errors
     ///

@@ -161,7 +161,7 @@ pub enum HeadUpdate {
         /// The sink's message.
         error: String,
     },
-    /// It is set aside; the aggregate continues behind it.
+    /// It is parked (set aside); the aggregate continues behind it.
     Park {
         /// Its sequence; everything up to it is done.
         sequence: u64,
@@ -180,7 +180,7 @@ pub enum HeadUpdate {
 /// The result of [`Store::clean`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CleanResult {
-    /// The number of expired events deleted that had been set aside; each has an audit entry.
+    /// The number of expired parked events that were deleted; each has an audit entry.
     pub expired: u64,
     /// The number of aggregates forgotten because they had no event any more.
     pub forgotten: u64,
@@ -240,7 +240,7 @@ pub trait Store: Send + Sync + 'static {
     /// 0 is the beginning.
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult>;
 
-    /// Periodic cleaning, in batches of at most `limit`: deletes events that have been set aside for longer than `parked_retention`,
+    /// Periodic cleaning, in batches of at most `limit`: deletes events that have been parked for longer than `parked_retention`,
     /// forgets aggregates without events (their sequences continue if they come back), and deletes audit entries older than a year. Needs
     /// no slot.
     async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {

@@ -104,7 +104,7 @@ pub struct Backlog {
     pub oldest_pending_age: Option<Duration>,
     /// The number of blocked aggregates.
     pub blocked_aggregates: u64,
-    /// Events set aside.
+    /// The number of parked events.
     pub parked: u64,
     /// Events that are not blocked but not sent either, because no live publisher holds their slots.
     pub unpublished: u64,
@@ -134,7 +134,7 @@ pub struct Status {
     pub blocked: Vec<BlockedAggregate>,
     /// The aggregates whose head failed and will be retried, if there are any.
     pub retrying: Option<Retrying>,
-    /// Events set aside.
+    /// The number of parked events.
     pub parked: u64,
     /// Publishers, by name.
     pub publishers: Vec<PublisherStatus>,
