@@ -43,7 +43,7 @@ pub struct PublisherRegistration {
 pub struct Hold {
     /// The slot.
     pub slot: u32,
-    /// The store's number for this period of holding; it increases with each taking, whoever takes the slot.
+    /// The store's number for this period of holding; it increases whenever any publisher takes the slot.
     pub epoch: u64,
 }
 
