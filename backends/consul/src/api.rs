@@ -62,13 +62,13 @@ impl Client {
         self.checked(answer, &AclPermission::Service(service)).map(drop)
     }
 
-    /// Tells the agent that the check passes. `false` if it does not know it.
+    /// Marks the agent's check as passing. `false` if the agent does not know the check.
     pub(crate) async fn check_pass(&self, service: &str, check: &str, note: &str) -> Result<bool> {
         let target = format!("/v1/agent/check/pass/{}?note={}", segment(check), segment(note));
         self.check(service, &target).await
     }
 
-    /// Tells the agent that the check fails: from now on the instance is seen no more.
+    /// Marks the agent's check as failing, which removes the instance from the view.
     pub(crate) async fn check_fail(&self, service: &str, check: &str) -> Result<bool> {
         self.check(service, &format!("/v1/agent/check/fail/{}", segment(check))).await
     }
@@ -100,7 +100,7 @@ impl Client {
         Ok(found.into_values().next())
     }
 
-    /// What an empty list means: that nobody is there, or that the token may not see who is. Consul answers both alike.
+    /// Asks what an empty list means: no members, or a token that may not see them. Consul's answer is the same for both.
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
         let said = || "the servers show nobody".to_owned();
         match self.may_read(&[("service", service), ("node", "")]).await?.as_deref() {

@@ -1,4 +1,4 @@
-//! Leaving for a while: the instance is registered once more by its own agent, with a check that lasts for the grace and that nobody passes.
+//! Leaving for a while: the agent registers the instance again, with a check that lasts for the grace and that no one renews.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! Who waits for a change. Changes run in tasks of their own, so that a caller who gives up leaves no lock and no half of a change behind;
-//! here they see that nobody waits any more.
+//! The callers that wait for a change. A change runs in its own task, so that a caller that gives up leaves no lock and no half of
+//! a change behind. Through this module the change notices that its caller is gone.
 
 use tokio::sync::watch;
 
 use crate::error::{Failure, Result};
 
-/// Whoever waits for a change.
+/// The caller that waits for a change.
 pub(crate) struct Caller(watch::Sender<()>);
 
 impl Caller {
@@ -23,7 +23,7 @@ impl Caller {
     }
 }
 
-/// Runs a change in a task of its own. It decides itself how far it goes once its caller is gone.
+/// Runs a change in its own task. The change decides how far it goes once its caller is gone.
 pub(crate) async fn to_the_end<T, F>(change: impl FnOnce(Caller) -> F) -> Result<T>
 where
     T: Send + 'static,

@@ -98,7 +98,7 @@ impl Client {
         self.send(what, method, target, body, ANSWER_TIMEOUT).await
     }
 
-    /// A request that the server may keep waiting for that long, on a connection of its own.
+    /// A request that the server may delay for up to `wait`, on a separate connection.
     pub(crate) async fn wait(&self, what: &'static str, target: &str, wait: Duration) -> Result<ConsulResponse> {
         // Consul adds up to a sixteenth.
         self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await

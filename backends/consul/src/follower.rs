@@ -1,8 +1,8 @@
 //! Following a group with blocking queries.
 //!
-//! A blocking query asks for nobody (an empty answer costs the same for any group) and returns when the group's index has changed or
-//! after a while. An index that has not changed proves the view; one that has, by rising or by falling, is a reason to read the
-//! group again, and no more than that. Members are followed so, and claims.
+//! A blocking query asks for an instance that does not exist (an empty answer costs the same for any group). It returns when the
+//! group's index has changed, or after a while. An unchanged index proves the view; any change, up or down, only causes the group to be
+//! read again. Members and claims are both followed this way.
 
 use std::sync::Arc;
 use std::time::Duration;

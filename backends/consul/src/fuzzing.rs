@@ -66,7 +66,7 @@ pub fn keys(input: &[u8]) {
     drop(names::key_text(text));
     assert!(names::segment(text).is_ascii() && names::literal(text).is_ascii() && names::any_case(text).is_ascii());
     if let (Ok(group), Ok(id)) = (GroupName::new(text), InstanceId::new(text)) {
-        // A name is another one only where it is escaped, and then nobody's own.
+        // The two ids differ only where the name is escaped.
         let (service, escaped) = (names::service_name(&group), names::other_service_id(&group, &id));
         let own = names::service_id(&id);
         assert_eq!(own.as_deref().unwrap_or(&service), service);

@@ -74,7 +74,7 @@ pub(crate) struct TxnError {
     pub(crate) what: String,
 }
 
-/// Consul's words, told apart.
+/// The kinds of Consul's error texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxnErrorKind {
     /// Another session has the lock.
@@ -171,7 +171,7 @@ impl Client {
         Ok(KvList { started, index: self.index_of(&answer, right)?, body: Some(answer) })
     }
 
-    /// Takes the lock if its index is still `expected`, 0 for none. Answers its new index, or `None` if somebody else was faster.
+    /// Takes the lock if its index is still `expected`, 0 for none. Returns its new index, or `None` if another process was faster.
     pub(crate) async fn take_lock(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
         let take = operation("cas", key, json!({"Value": "", "Flags": by.get(), "Index": expected}));
         match self.txn("taking the registration lock", &[take], &AclPermission::Key).await? {

@@ -44,7 +44,7 @@ pub(crate) fn service_id(instance_id: &InstanceId) -> Option<String> {
     is_addressable(id).then(|| id.to_owned())
 }
 
-/// The id of the member's service where the usual one cannot be had: nobody else's on any agent, whatever letters differ in case.
+/// The id of the member's service where the usual one is not available: unique on every agent, even if letters differ only in case.
 pub(crate) fn other_service_id(group: &GroupName, instance_id: &InstanceId) -> String {
     format!("{ESCAPED}{}:{}", escape(instance_id.as_str()), escape(group.as_str()))
 }
@@ -60,8 +60,8 @@ pub(crate) fn lock_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }
 
-/// Whether Consul can hold it as it is and be asked for it. It cannot where its servers have a service of their own, `consul`, which an
-/// instance of that id or name would take the place of.
+/// Whether Consul can store the name unchanged and answer queries for it. It cannot for `consul`: its servers register a service of
+/// that name, which an instance with that id or name would replace.
 fn is_addressable(name: &str) -> bool {
     let printable = |c: char| matches!(c, ' '..='~') || PRINTABLE.iter().any(|&(first, last)| (first..=last).contains(&c));
     let whole = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";

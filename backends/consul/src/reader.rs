@@ -37,7 +37,7 @@ struct Tracks {
     forgotten: u64,
 }
 
-/// A group that is being read. It is not forgotten while somebody has this: its followers, and every read that is under way.
+/// A group that is being read. It is not forgotten while this exists, in its followers and in every read under way.
 pub(crate) struct TrackedGroup(Arc<Mutex<Track>>);
 
 #[derive(Default)]
@@ -82,8 +82,8 @@ impl Track {
 }
 
 impl GroupIndexes {
-    /// Where there is no room, the groups are forgotten that nobody reads. One that is read again later begins above whatever was given, so
-    /// that its revisions rise all the same.
+    /// If there is no room, groups without readers are forgotten. A group that is read again later begins above every revision given
+    /// before, so its revisions still rise.
     pub(crate) fn of(&self, group: &GroupName) -> Result<TrackedGroup> {
         let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Tracks { by_group, forgotten } = &mut *tracks;
@@ -137,7 +137,7 @@ fn is_doubtful(list: &InstanceList, service: &str, alive: &[InstanceId]) -> bool
     ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
 }
 
-/// Asks again. Whether nobody is there or the token may not see who is, is then asked as well.
+/// Asks again. If the list is still empty, also checks that the token may see the service.
 async fn confirmed(client: &Client, service: &str) -> Result<InstanceList> {
     let list = client.passing(service, InstanceFilter::Everybody, None).await?;
     if list.entries.is_empty() {

@@ -23,14 +23,14 @@ use crate::registration_lock::{HELD_FOR, RegistrationLock, RegistrationLocks};
 use crate::registrations::{LiveRegistration, RegistrationTable};
 use crate::wire::{Service, ServiceRegistration};
 
-/// How long the servers may take to show what the agent has told them.
+/// How long the servers may take to show a change that the agent has accepted.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How soon they are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// What to look for where an agent takes everything and its servers take nothing from it.
 const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
                          run `consul leave` there and start it again";
-/// How many changes are under way at once; the others wait before they take a lock, so that nobody holds one for long.
+/// How many changes run at once; the others wait before they take a lock, so that locks are held briefly.
 const CHANGES_AT_ONCE: usize = 8;
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
@@ -58,7 +58,7 @@ impl Registrar {
         }
     }
 
-    /// Registers, and keeps the record only while somebody waits for the answer: nobody else would renew it.
+    /// Registers, and keeps the record only while its caller waits for the answer: without a caller, the record would not be renewed.
     pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
         let (record_id, ttl) = (registration.record_id(), check_ttl(registration)?);
         // What cannot be written is found before anything is contacted.
@@ -112,15 +112,15 @@ impl Registrar {
                 Ok((life, started))
             }
             Err(failure) => {
-                // Perhaps it was carried out after all; nobody renews it, but nobody has to wait for its end either.
+                // The registration may have succeeded. It would expire, but taking it back spares others the wait for that.
                 self.take_back(&life, Some(lock)).await;
                 Err(failure)
             }
         }
     }
 
-    /// Ends a registration that nobody will renew. Without a lock that is good it only fails the check, which no later registration
-    /// has: an instance of this id may be somebody else's by now.
+    /// Ends a registration that will not be renewed. Without a valid lock it only fails the check, which belongs to this registration
+    /// alone: by now another member may own an instance of this id.
     async fn take_back(&self, life: &LiveRegistration, lock: Option<&RegistrationLock>) {
         let answer = if lock.is_some_and(RegistrationLock::is_good) {
             self.client.deregister_service(&life.service, &life.service_id).await
@@ -132,7 +132,7 @@ impl Registrar {
         }
     }
 
-    /// When this incarnation joined, if it is there already. Somebody else's living record of this id is an error.
+    /// When this incarnation joined, if it is registered already. Another incarnation's living record of this id is an error.
     async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
         let id = record_id.instance_id.as_str();
         let list = self.client.passing(service, InstanceFilter::Instance(id), None).await?;

@@ -1,9 +1,9 @@
-//! Who may change the record of an instance id just now: a key taken by compare-and-set, for the moment of the change.
+//! Who may change the record of an instance id: a key taken by compare-and-set, held only during the change.
 //!
-//! Consul's register neither compares nor is unique over agents, and deregistering goes by id alone. So whoever does one of them takes the
-//! lock first, looks who lives, acts, and gives the lock back. Who lives is told by the passing instances alone: a lock says nothing
-//! about it and may vanish at any time in between. One that a dead process has left behind is void after [`VOID_AFTER`], counted on the
-//! clock of whoever finds it, from when it found it.
+//! Consul's register does not compare and is not unique across agents, and deregister goes by id alone. So each process that does
+//! either takes the lock, reads which instances live, acts, and releases the lock. Only passing instances count as living: a lock proves
+//! nothing about that and may vanish at any time. A lock that a dead process left behind is void after [`VOID_AFTER`], counted on the
+//! finder's clock from when it found the lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,7 +44,7 @@ pub(crate) struct RegistrationLock {
     key: String,
     /// The index that taking it had: higher than that of any earlier one.
     pub(crate) index: u64,
-    /// Until then nobody else takes it for void.
+    /// Until then no other process treats it as void.
     pub(crate) good_until: Instant,
     turn: OwnedMutexGuard<()>,
 }
@@ -107,7 +107,7 @@ impl RegistrationLocks {
         // It has the lane as well.
         drop(turn);
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody waits: only the map has it.
+        // No task waits for it: only the map holds it.
         if lanes.get(&key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
             lanes.remove(&key);
         }

@@ -25,7 +25,7 @@ pub(crate) struct LiveRegistration {
     /// What its claims hang on, if it claims.
     pub(crate) session: Option<LockSession>,
     signs: AtomicU64,
-    /// Whether the agent has been told that the second check passes.
+    /// Whether the agent has been informed that the second check passes.
     stands: AtomicBool,
     last_sign: Mutex<Moment>,
 }
@@ -47,8 +47,8 @@ impl LiveRegistration {
         *last = last.max(started);
     }
 
-    /// Tells the agent once that the second check passes: an agent that restarts goes on with what it has been told by itself, and the
-    /// first check begins as critical there as well without a sign of life.
+    /// Informs the agent once that the second check passes. A restarted agent keeps reported results, and there too the first
+    /// check begins as critical until it is renewed.
     pub(crate) async fn stand(&self, client: &Client) -> Result<()> {
         if !self.stands.load(Ordering::Relaxed) {
             client.check_pass(&self.service, &wire::standing(&self.check), "").await?;

@@ -99,9 +99,9 @@ pub(crate) struct ServiceRegistration<'a> {
     pub(crate) change: u64,
 }
 
-/// The id of the second check of a registration. It passes as long as the registration is there, and is a part of every change: a change
-/// keeps it as it is, and leaves the first check, and so the TTL, alone. Where the registration has gone, a change that arrives late
-/// brings it back as it begins, critical, and so makes nobody a member.
+/// The id of the second check of a registration. It passes as long as the registration exists, and is part of every change: a
+/// change keeps its result and leaves the first check, and so the TTL, alone. If the registration is gone, a late change recreates it as
+/// critical, so it makes no instance a member.
 pub(crate) fn standing(check: &str) -> String {
     format!("{check}:standing")
 }
@@ -166,7 +166,7 @@ fn cut(mut text: &str) -> Vec<&str> {
 }
 
 impl Service {
-    /// The check of our registration; `None` if somebody else registered this instance.
+    /// The check of our registration; `None` if the instance was registered by something else.
     pub(crate) fn check(&self) -> Option<&str> {
         self.meta.get("shardwise_check").map(String::as_str)
     }
@@ -197,7 +197,7 @@ impl Service {
 }
 
 impl AgentService {
-    /// The check of our registration; `None` if somebody else registered this service.
+    /// The check of our registration; `None` if the service was registered by something else.
     pub(crate) fn check(&self) -> Option<&str> {
         self.meta.get("shardwise_check").map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Members come, go, crash and lose their connections at random, and processes are killed: nobody is lost and nobody stays.
+//! Members join, leave, crash and lose their connections at random, and processes are killed: no member is lost and none stays too long.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -33,7 +33,7 @@ fn rounds(unless_told: usize) -> usize {
     std::env::var(ROUNDS).map_or(unless_told, |rounds| rounds.parse().unwrap())
 }
 
-/// Renews all, and registers again whoever is lost, as workers do; an answer may be missing while connections break.
+/// Renews all, and registers lost members again, as workers do; an answer may be missing while connections break.
 async fn renew_all(backend: &ConsulBackend, members: &BTreeMap<String, Registration>) {
     join_all(members.values().map(async |one| match backend.renew(&one.record_id(), TTL).await {
         Err(error) if *error.kind() == ErrorKind::Lost => drop(backend.register(one).await),
@@ -73,7 +73,7 @@ async fn random_steps_lose_nobody_and_leave_nobody_behind() {
                     let record_id = members.remove(&id).unwrap().record_id();
                     again(async || backend.deregister(&record_id).await).await;
                 }
-                // It crashes: nobody renews it any more.
+                // A crash: renewals stop.
                 (2..4, Some(id)) => drop(members.remove(&id)),
                 (4, _) => proxy.reset(),
                 _ => {

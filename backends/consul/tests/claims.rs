@@ -56,7 +56,7 @@ const CASES: [(&str, Case); 26] = cases!(
     claims_of_groups_are_apart
 );
 
-/// Runs them all, each in a group of its own.
+/// Runs them all, each in a separate group.
 async fn all_of_it(agent: &Consul, other: &Consul) {
     settle(agent).await;
     settle(other).await;
@@ -79,7 +79,7 @@ async fn all_of_it_on_one_server() {
     all_of_it(&consul, &consul).await;
 }
 
-/// Members of two machines, each by the agent of its own.
+/// Members of two machines, each through its local agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_it_on_three_servers_with_client_agents() {
     let cluster = Consul::cluster(3).await.unwrap();

@@ -27,7 +27,7 @@ async fn granted(backend: &ConsulBackend, record_id: &RecordId, store: &ClaimSto
     answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
 }
 
-/// Reads until the watch tells that this is held under that epoch, or free.
+/// Reads until the watch shows this as held under that epoch, or as free.
 async fn until_told(watch: &mut ClaimsStream, of: &Resource, wanted: Option<Epoch>) {
     let read = async {
         loop {
@@ -95,7 +95,7 @@ async fn handovers(table: u32, times: u32) -> Duration {
     show(&format!("a slot of {table} released, told, and acquired by another"), took)
 }
 
-/// The fourth member's quarter goes over to it: the others give back what it is to have while it asks for what it is told is free, and all
+/// The fourth member takes over a quarter: the others release its slots, it acquires the slots that its watch shows as free, and all
 /// four follow.
 async fn joins(slots: u32) -> Duration {
     let consul = Consul::single().await.unwrap();

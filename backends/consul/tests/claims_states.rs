@@ -1,4 +1,4 @@
-//! What happens to claims when something is not as usual: members die or leave, somebody edits keys by hand, Consul is wiped.
+//! What happens to claims in exceptional cases: members die or leave, keys are edited by hand, Consul is wiped.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -24,7 +24,7 @@ fn slots(range: std::ops::Range<u32>) -> Vec<Resource> {
     range.map(Resource::Slot).collect()
 }
 
-/// One server, and two members on its agent, each with a backend of its own.
+/// One server, and two members on its agent, each with its own backend.
 struct Pair {
     consul: Consul,
     one: ConsulBackend,
@@ -68,7 +68,7 @@ async fn told(watch: &mut ClaimsStream) -> Result<ClaimsEvent, Error> {
     tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap()
 }
 
-/// Reads until the watch tells this of slot 1.
+/// Reads until the watch shows this state of slot 1.
 async fn until_told(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option<&Claim>) -> bool) {
     let of = Resource::Slot(1);
     loop {
@@ -85,7 +85,7 @@ async fn until_told(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option
     }
 }
 
-/// First its session lives, then its lock delay, together at most the TTL; and the watch tells that it is free before it can be had.
+/// First its session expires, then its lock delay, together within the TTL; the watch reports the slot as free before it can be acquired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_member_held_is_held_back_and_then_free() {
     // So long that a look falls into the lock delay on a busy machine too.
@@ -228,7 +228,7 @@ async fn a_wiped_consul_grants_nothing_under_the_store_before() {
     assert!(matches!(*granted, [(_, AcquireOutcome::Granted(epoch))] if epoch.get() > 1_000_000), "{granted:?}");
 }
 
-/// A watch tells what is so after Consul has begun again with lower indexes, and nothing of what was.
+/// After Consul has restarted with lower indexes, a watch reports the current claims and none from before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_goes_on_over_a_wiped_consul() {
     let pair = Pair::with(LONG).await;
@@ -339,7 +339,7 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_keeps_claims_and_goes_on_above_their_epochs() {
     let pair = Pair::with(LONG).await;
-    // What an agent has been told by a sign of life it remembers over its own restart.
+    // An agent remembers a renewal over its restart.
     pair.one.renew(&pair.a.record_id(), LONG).await.unwrap();
     pair.two.renew(&pair.b.record_id(), LONG).await.unwrap();
     let epoch = pair.a_holds(&slots(1..2)).await;

@@ -21,7 +21,7 @@ async fn registrations_that_were_given_up_before_they_began_are_never_sent() {
     let fake = Fake::start(|_| Said::refusal(500, "No cluster leader")).await;
     let proxy = TcpProxy::start(fake.address.strip_prefix("http://").unwrap().parse().unwrap()).await.unwrap();
     let backend = open(&format!("http://{}", proxy.address()));
-    // However slow the machine is, nobody is answered before all have given up.
+    // However slow the machine is, no caller gets an answer before all have given up.
     proxy.cut(Direction::ToClient);
     let tries = join_all((0..40).map(async |n| {
         let registration = registration("g", &format!("m{n}"), n, TTL);

@@ -98,8 +98,8 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
         took
     }));
     let news = async {
-        // The agent writes what it says of its own node whenever it gets to it: the same members at a later revision, a few times at
-        // most. Renewals are more than a thousand.
+        // The agent syncs its own node's data at times of its choice: the same members at a later revision, a few times at most.
+        // There are more than a thousand renewals.
         let mut later = 0;
         while let Some(event) = watch.next().await {
             let WatchEvent::View(ViewSnapshot { view, .. }) = event.unwrap() else { continue };

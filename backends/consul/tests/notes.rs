@@ -1,4 +1,4 @@
-//! The conformance cases of notes over real agents; and a note that somebody has changed by hand.
+//! The conformance cases of notes over real agents, and a note changed by hand.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -36,7 +36,7 @@ const CASES: [(&str, Case); 8] = cases!(
     notes_06_groups_are_apart
 );
 
-/// Members of two machines, each by the agent of its own, before three servers.
+/// Members of two machines, each through its local agent, in front of three servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_it_on_three_servers_with_client_agents() {
     let cluster = Consul::cluster(3).await.unwrap();

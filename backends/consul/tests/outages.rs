@@ -57,7 +57,7 @@ async fn a_server_restarted_with_its_data_comes_back() {
     let backend = open(&consul.address());
     let worker = registration("g", "a", 1, Duration::from_secs(20));
     backend.register(&worker).await.unwrap();
-    // An agent remembers over its own restart what a sign of life told it, not what a registration did.
+    // An agent remembers the result of a renewal over its restart, but not that of a registration.
     backend.renew(&worker.record_id(), TTL).await.unwrap();
     let mut watch = backend.watch(&worker.group, TTL / 4);
     view_where(&mut watch, PATIENCE, "the worker", |view| !view.members().is_empty()).await;

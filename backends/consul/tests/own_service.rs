@@ -1,4 +1,4 @@
-//! Names of ours that are Consul's own.
+//! Names that Consul itself uses.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,7 +12,7 @@ use shardwise_testkit::Consul;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Servers have a service and an instance of that name of their own.
+/// Consul servers register a service and an instance of that name.
 #[tokio::test]
 async fn nobody_takes_the_place_of_consuls_own_service() {
     let consul = Consul::single().await.unwrap();

@@ -129,7 +129,7 @@ async fn each_missing_right_is_named_when_claiming() {
     told(blind.watch_claims(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err(), "key:read (key_prefix \"shardwise/\")");
 }
 
-/// Each would see itself and nobody else, and Consul would not say so.
+/// Each would see only itself, and Consul would report no error.
 #[tokio::test]
 async fn a_token_that_sees_some_nodes_only_registers_nobody() {
     let server = with_acl().await;

@@ -17,7 +17,7 @@ use shardwise_discovery::{Clock, Discovery, ErrorKind, WatchEvent};
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROVE_EVERY: Duration = Duration::from_millis(200);
 
-/// A whole list, as opposed to a blocking query that asks for nobody.
+/// A whole list, as opposed to a blocking query for an instance that does not exist.
 fn is_full(request: &str) -> bool {
     request.starts_with("GET /v1/health/service/g?passing&consistent") && !request.contains("filter=")
 }

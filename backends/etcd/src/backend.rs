@@ -24,7 +24,7 @@ use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
 use crate::tls;
 
-/// The shortest TTL that etcd grants with its own defaults; whoever asks for less gets this.
+/// The shortest TTL that etcd grants with its default settings; shorter requests get this one.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
 
 /// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
@@ -176,7 +176,7 @@ impl EtcdInner {
                     Some(failure) => return Err(failure),
                     None => continue,
                 },
-                // Whoever is away makes room.
+                // A member that is away makes room.
                 Some(own) => {
                     let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
                     let record = if is_new { joining(record) } else { going_on(record, own) };
@@ -203,10 +203,10 @@ impl EtcdInner {
         Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
     }
 
-    /// Why the id cannot be had; nothing if its holder has just gone.
+    /// Why the id is in use; `None` if its holder has just gone.
     ///
-    /// A renewal leaves no trace in etcd. So whoever wants an id that is taken knocks: writes a key, which the holder takes away with its
-    /// next renewal. The revision of the knock that stands there changes with each renewal of the holder's, and not without.
+    /// A renewal leaves no trace in etcd. So a process that wants a taken id writes a key, a knock, which the holder deletes with its next
+    /// renewal. The knock's revision therefore changes with each renewal by the holder, and only then.
     async fn refusal(
         &self,
         connection: &EtcdConnection,
@@ -240,7 +240,7 @@ impl EtcdInner {
 
     async fn renew(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<Grant, Failure> {
         let (keys, started) = (self.prefix.keys(record_id), self.clock.now());
-        // The lease alone says nothing about the record: somebody may have deleted it.
+        // The lease alone does not prove the record: it may have been deleted by hand.
         let place = connection.place(&keys).await?;
         let own = Self::own(record_id, place.record)?;
         let Some(ttl_s) = connection.keep_alive(own.lease).await? else {
@@ -266,13 +266,13 @@ impl EtcdInner {
 
     async fn deregister(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<(), Failure> {
         match Self::there(record_id, connection.place(&self.prefix.keys(record_id)).await?.record)? {
-            // The lease is this record's alone, so a record of somebody else's cannot be hit, however late this arrives.
+            // The lease belongs to this record alone, so a late call cannot hit another member's record.
             Some((own, _)) => connection.revoke(own.lease).await,
             None => Ok(()),
         }
     }
 
-    /// The record goes over to a lease of its own, which nobody prolongs; what is left under the former one, such as claims, ends with that.
+    /// Moves the record to a separate lease that is not renewed; what is left under the former lease, such as claims, ends with it.
     async fn step_away(
         &self,
         connection: &EtcdConnection,

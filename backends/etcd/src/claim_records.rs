@@ -64,8 +64,8 @@ fn named(key: &[u8]) -> String {
 /// Twice what slots there can be, so that there is room for as many names.
 const CLAIMS_MAX: usize = SLOTS_MAX as usize * 2;
 
-/// The claims of one group. What somebody has changed by hand takes nothing from the others: a key that is no claim's is left out, and so is
-/// a claim that cannot be read. Nobody holds that one and nobody is granted it, until its key is deleted.
+/// The claims of one group. A key changed by hand does not affect the others: keys that are not claims are left out, and so are claims
+/// that cannot be read. An unreadable claim has no holder and is granted to no member until its key is deleted.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimMirror(Arc<ClaimTable>);
 

@@ -1,5 +1,4 @@
-//! What is asked of etcd about claims: many keys in one transaction, each on a branch of its own, so that one that is held does not keep the
-//! others back.
+//! etcd transactions for claims: many keys in one transaction, each in a separate branch, so that a held one does not block the others.
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 

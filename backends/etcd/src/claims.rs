@@ -96,7 +96,7 @@ impl EtcdInner {
         let there = found.pop().flatten();
         let KeyEntry { lease, .. } = Self::own(record_id, found.pop().flatten())?;
         if lease == NO_LEASE {
-            // Somebody has written the record by hand: its claims would never end.
+            // The record was written by hand, without a lease: its claims would never end.
             return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
         }
         let other =

@@ -47,7 +47,7 @@ impl From<&etcd_client::KeyValue> for KeyEntry {
 pub(crate) struct RecordRead {
     /// Its record.
     pub(crate) record: Option<KeyEntry>,
-    /// When somebody last knocked, as a revision.
+    /// The revision of the last knock.
     pub(crate) knock: Option<i64>,
 }
 
@@ -225,7 +225,7 @@ impl EtcdConnection {
         Ok(self.txn(&txn).await?.succeeded())
     }
 
-    /// Knocks at a member's place; when that was, as a revision. Nothing: the member has gone, or somebody else has knocked.
+    /// Knocks for a member's id and returns the knock's revision. `None`: the member has gone, or another process has knocked.
     pub(crate) async fn knock(&self, keys: &Keys, holder: &KeyEntry) -> Result<Option<i64>, Failure> {
         let same = Compare::create_revision(keys.member.as_slice(), CompareOp::Equal, holder.created);
         let quiet = Compare::create_revision(keys.knock.as_slice(), CompareOp::Equal, 0);

@@ -177,7 +177,7 @@ impl ConnectionContext {
             _ if says("authentication is not enabled") => Failure::NoAuthentication,
             _ if says("database space exceeded") => Failure::Full { endpoint },
             _ if says("has been compacted") => Failure::Compacted,
-            // Nobody has seen the future: the store was restored since.
+            // The server does not know that revision yet: the store was restored since.
             _ if says("future revision") => Failure::Replaced,
             Code::PermissionDenied => self.forbidden(),
             Code::Unimplemented => Failure::NotEtcd { endpoint, why: message },

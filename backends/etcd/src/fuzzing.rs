@@ -54,7 +54,7 @@ pub fn keys(input: &[u8]) {
     let (Ok(prefix), Ok(group)) = (Prefix::new("/p"), GroupName::new("a group/%")) else { return };
     let (members, claims) = (prefix.members(&group), prefix.claims(&group));
     let record_id = |instance_id| RecordId { group: group.clone(), instance_id, incarnation: Incarnation::new(1) };
-    // Somebody else's key is nobody's.
+    // A key with another prefix belongs to no member.
     assert!(members.member(input).is_err() || input.starts_with(&members.key()));
     let key = [members.key(), input.to_vec()].concat();
     if let Ok(id) = members.member(&key) {

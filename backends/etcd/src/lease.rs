@@ -8,11 +8,11 @@ use etcd_client::{Error, LeaseClient, LeaseKeepAliveStream, LeaseKeeper};
 use crate::client::{EtcdConnection, none_if_gone};
 use crate::error::Failure;
 
-/// The most streams kept for later renewals. Whoever renews longer needs one; the others are of members that were given up.
+/// The most streams kept for later renewals. A live member above that number opens a new one; the rest belong to abandoned members.
 const STREAMS_MAX: usize = 4_096;
 
-/// Prolonging a lease takes a stream of its own in the etcd client. It is kept for the next time: a message each way is a tenth of
-/// what a new stream costs.
+/// Prolonging a lease takes a separate stream in the etcd client. It is kept for the next renewal: a message each way costs a tenth
+/// of a new stream.
 pub(crate) struct Leases {
     client: LeaseClient,
     streams: Mutex<HashMap<i64, Stream>>,

@@ -1,7 +1,7 @@
-//! A group's records or claims as they are followed over one connection: one list, then one server watch from the next revision on.
+//! Follows a group's records or claims over one connection: one list, then one server watch from the next revision on.
 //!
-//! A server watch can fall silent without ending, and its server can lag behind. So what is shown is proven again and again: a quorum's read
-//! tells the store's revision, then the watch is asked for its progress until it has come as far.
+//! A server watch can fall silent without ending, and its server can lag behind. So the mirror proves itself again and again: a quorum
+//! read returns the store's revision, then the watch is asked for its progress until it has reached that revision.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl<S: Mirror> MirrorWatch<S> {
         Failure::WatchEnded { endpoint: self.connection.endpoint(), why: why.to_owned() }
     }
 
-    /// Waits for what the watch tells next, and takes it in. Nothing is lost if this is given up.
+    /// Waits for the watch's next event and applies it. Cancel-safe.
     pub(crate) async fn news(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
         let message = self.stream.message().await;
         self.take(message)?;
@@ -146,7 +146,7 @@ impl<S: Mirror> MirrorWatch<S> {
         self.publish(feed, Some(proven))
     }
 
-    /// The store's revision as the quorum has it; takes in what the watch tells in the meantime.
+    /// The store's revision by a quorum read; applies what the watch delivers in the meantime.
     async fn store_revision(&mut self, feed: &Feed<S::Topic>) -> Result<i64, Failure> {
         let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
         let mut read = pin!(connection.revision(&folder));

@@ -106,7 +106,7 @@ impl ServerPool {
         answer
     }
 
-    /// Says that a connection has failed whoever used it; the next server gets its turn.
+    /// Marks a connection as failed; the next server gets its turn.
     pub(crate) fn blame(&self, connection: &Arc<EtcdConnection>) {
         if let Some(number) = self.servers.iter().position(|server| server.forget(connection)) {
             self.pass_on(number);
@@ -115,7 +115,7 @@ impl ServerPool {
 
     fn pass_on(&self, number: usize) {
         let next = (number + 1) % self.servers.len();
-        // Somebody else may have passed it on already.
+        // Another task may have advanced it already.
         let _ = self.current.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -192,7 +192,7 @@ struct AbandonedCallGuard<'a> {
 impl Drop for AbandonedCallGuard<'_> {
     fn drop(&mut self) {
         if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
-            // Somebody may have made another connection since.
+            // Another task may have opened a connection since.
             if let Some(connection) = &self.connection {
                 self.pool.servers[self.number].forget(connection);
             }

@@ -24,7 +24,7 @@ const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// How a server answers a client that begins with HTTP/2.
 enum ProbeReply {
-    /// With settings of its own, as etcd does.
+    /// With its own settings frame, as etcd sends it.
     Http2,
     Http1,
     /// It hangs up.

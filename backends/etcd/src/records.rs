@@ -41,7 +41,7 @@ fn number(entry: &KeyEntry) -> u64 {
         Some(0) => entry.modified,
         Some(since) => since,
     };
-    // Nobody makes itself older than its record is.
+    // A member cannot claim to be older than its record.
     u64::try_from(revision.max(entry.created)).unwrap_or_default()
 }
 

@@ -55,8 +55,8 @@ impl Revisions {
         Ok(u64::try_from(revision + state.offset).unwrap_or_default())
     }
 
-    /// The same for the `revision` of a change that a watch has told, which may be late: it says nothing about the present. `at` is where the
-    /// line stood when the watch had its list.
+    /// The same for the `revision` of a change that a watch delivered; it may be late, so it proves nothing about the present. `at` is the
+    /// state when the watch got its list.
     pub(crate) fn follow(&self, at: RevisionState, revision: i64) -> Result<u64, Failure> {
         let mut state = self.state();
         if state.era != at.era {

@@ -1,4 +1,4 @@
-//! Claims and their store as somebody has changed them by hand: each a defined outcome, or an error that names the key.
+//! Claims and their store after changes by hand: each has a defined outcome, or is an error that names the key.
 
 mod common;
 
@@ -12,7 +12,7 @@ use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
 const SLOT_1: &str = "/shardwise/v1/claims/workers/slots/1";
 const STORE: &str = "/shardwise/v1/claim-stores/workers";
 
-/// It belongs to nobody: its holder is told, nobody is granted it, and nobody else is touched, until the key is deleted.
+/// It has no holder: the former holder learns of the loss, no member is granted it, and no other claim changes, until the key is deleted.
 #[tokio::test]
 async fn a_claim_that_cannot_be_read_stands_still_and_touches_no_other() {
     let server = Etcd::single().await.unwrap();
@@ -60,7 +60,7 @@ async fn keys_that_are_no_claims_are_left_out() {
     watch.until_held(&[]).await;
 }
 
-/// Somebody has written it again, so that it does not end with its holder any more: the holder keeps it and can give it back.
+/// The key was written again by hand, so that it does not end with its holder's lease: the holder keeps it and can release it.
 #[tokio::test]
 async fn a_claim_without_a_lease_is_its_holders_until_that_one_releases_it() {
     let server = Etcd::single().await.unwrap();

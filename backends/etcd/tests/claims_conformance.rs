@@ -1,5 +1,5 @@
-//! The public conformance suite of claims over two backends of real servers, in real time: one server, and three members with passwords. Each
-//! case has a group of its own.
+//! The public conformance suite of claims over two backends of real servers, in real time: one server, and three members with passwords.
+//! Each case has a separate group.
 
 #![expect(clippy::expect_used, reason = "tests")]
 

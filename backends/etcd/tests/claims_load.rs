@@ -56,7 +56,7 @@ async fn thousands_are_acquired_and_released_at_once() {
     }
 }
 
-/// From the call of release to the answer to the next holder, who acquires when its watch tells.
+/// From the call of release to the answer to the next holder, which acquires when its watch shows the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_goes_from_one_to_the_other_at_once() {
     let _alone = ALONE.lock().await;
@@ -96,8 +96,8 @@ async fn hand_over(
     taken
 }
 
-/// From the call of register by the fourth to the moment when it holds its quarter: the others see it, each gives back a share, and the fourth
-/// acquires what its watch tells.
+/// From the fourth member's call of register to the moment when it holds its quarter: the others see it and release their shares, and
+/// it acquires what its watch shows as free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fourth_member_joins_three_with_4096_slots() {
     let _alone = ALONE.lock().await;

@@ -1,5 +1,5 @@
-//! The public conformance suite over two backends of one real etcd, in real time. Each case has a server of its own, so that revisions move
-//! only with the case.
+//! The public conformance suite over two backends of one real etcd, in real time. Each case has a separate server, so that revisions
+//! move only with the case.
 
 #![expect(clippy::expect_used, reason = "tests")]
 

@@ -33,7 +33,7 @@ fn a_private_key_that_lost_its_line_breaks_is_not_repeated() {
     let damaged = directory.path().join("damaged.pem");
     for text in [whole.replace('\n', " "), whole.replace('\n', ""), whole.replacen("END", "FIN", 1), format!("-----BEGIN {whole}")] {
         std::fs::write(&damaged, &text).unwrap();
-        // In its own file, and where somebody has put it beside the certificate.
+        // In the key's file, and given by mistake as the certificate's file.
         for (cert, key, setting) in [(identity.certificate(), damaged.clone(), "key_file"), (damaged.clone(), identity.key(), "cert_file")]
         {
             let (said, decoded) = said_of(&cert, &key);

@@ -92,8 +92,8 @@ async fn a_thousand_members_of_one_process_share_a_connection_and_stay() {
     members.iter().for_each(JoinHandle::abort);
 }
 
-/// From the call of register or deregister to the view at another process's watch. The best of a few rounds counts, and of it the median: the
-/// machine may be busy with something else. Of the slowest in a hundred `cargo xtask soak handover` tells, on an idle one.
+/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, since
+/// the machine may be busy. `cargo xtask soak handover` measures the 99th percentile on an idle machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joining_and_leaving_are_seen_at_once() {
     const LIMIT: Duration = Duration::from_millis(50);
@@ -217,7 +217,7 @@ async fn nobody_is_lost_and_nobody_is_made_up_in_a_thousand_changes() {
     }
 }
 
-/// More than a hundred joins and leaves in a minute beside a hundred members: each is seen, and nobody else is touched.
+/// More than a hundred joins and leaves in a minute beside a hundred members: each is seen, and no other member is affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_members_in_a_group_while_others_come_and_go() {
     let _alone = ALONE.lock().await;

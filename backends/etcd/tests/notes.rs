@@ -1,5 +1,5 @@
-//! The conformance cases of notes over two members of a real cluster, with a password and no more rights than it takes; and a note that
-//! somebody has changed by hand.
+//! The conformance cases of notes over two members of a real cluster, with a password and only the rights required; and a note changed
+//! by hand.
 
 mod common;
 

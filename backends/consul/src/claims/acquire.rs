@@ -161,7 +161,7 @@ pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Loc
     for (resource, epoch) in held {
         let index = match (session.held_lock(resource, *epoch), floor) {
             (Some(held_lock), _) => Some(held_lock.index),
-            // Granted in an answer that never came, or through another connection: the watch has told the epoch.
+            // Granted in an answer that was lost, or through another connection: the watch has delivered the epoch.
             (None, Some(floor)) => epoch.get().checked_sub(floor),
             (None, None) => match store::read(client, &record_id.group).await? {
                 Some((found, _)) => epoch.get().checked_sub(*floor.insert(found.floor)),

@@ -77,7 +77,7 @@ pub(super) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
     encoded(&serde_json::to_vec(&holding).unwrap_or_default())
 }
 
-/// The claim that a key shows; `None` if nobody holds it, or if it is not ours.
+/// The claim that a key shows; `None` if the key is free or is not ours.
 pub(super) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
     if stored.session.is_none() {
         return Ok(None);

@@ -25,7 +25,7 @@ pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
     if ttl > max {
         return Err(Failure::TtlTooLong { ttl, max });
     }
-    // Consul is told milliseconds.
+    // Consul takes milliseconds.
     Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / u128::from(SHARE)).unwrap_or(u64::MAX)))
 }
 
@@ -110,7 +110,7 @@ impl LockSession {
         delayed.iter().min_by_key(|resource| memory.delayed.get(*resource)).cloned()
     }
 
-    /// It is not held back: somebody else has it.
+    /// The lock delay does not apply: another member holds the resource.
     pub(super) fn undelay(&self, resource: &Resource) {
         self.memory().delayed.remove(resource);
     }

@@ -72,8 +72,8 @@ async fn listed(client: &Client, prefix: &str) -> Result<KvList> {
     client.keys(prefix, None, &AclPermission::ReadKey).await
 }
 
-/// The claims, and keys that are locked and cannot be read. Such a one is nobody's here and locked there: its holder is told that it is gone, and locks it anew;
-/// nobody else can.
+/// The claims, and the keys that are locked but cannot be read. Such a key counts as free in this table, but is still locked in Consul.
+/// Its holder sees the claim as lost and locks the key again; no other member can.
 fn table(prefix: &str, stored: &[KvPair]) -> (ClaimTable, Vec<(String, Failure)>) {
     let (mut table, mut damaged) = (ClaimTable::default(), Vec::new());
     for stored in stored {

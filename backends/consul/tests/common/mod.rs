@@ -62,8 +62,8 @@ pub(crate) async fn renew(backend: &ConsulBackend, one: &Registration) {
     .await;
 }
 
-/// Waits until the agent tells its servers at once, and by itself, that a check failed. After a start it takes a few seconds until it
-/// does (docs.md, "Timing").
+/// Waits until the agent reports a failed check to its servers at once and unprompted. After a start this takes a few seconds
+/// (docs.md, "Timing").
 pub(crate) async fn settle(agent: &Consul) {
     let service = format!("probe-{}", agent.node());
     let path = format!("/v1/health/checks/{service}?consistent");

@@ -171,7 +171,7 @@ pub(crate) fn only_granted(answers: Vec<(Resource, AcquireOutcome)>) -> Vec<(Res
     granted
 }
 
-/// A watch of claims and what it has told.
+/// A watch of claims and what it has delivered.
 pub(crate) struct Told {
     stream: ClaimsStream,
     pub(crate) claims: BTreeMap<Resource, Claim>,
@@ -233,7 +233,7 @@ impl Told {
     }
 }
 
-/// etcd as somebody with etcdctl sees it.
+/// etcd as a user of etcdctl sees it.
 pub(crate) struct ByHand<'a>(pub(crate) &'a Etcd);
 
 impl ByHand<'_> {
