@@ -61,7 +61,7 @@ impl LocalBackend {
         })
     }
 
-    /// Tells the watches of this process at once; those of other processes find out by themselves.
+    /// Wakes the watches of this process at once; those of other processes notice the change when they look at the file.
     pub(crate) fn announce<T>(&self, done: T) -> T {
         self.poller.wake();
         done

@@ -40,7 +40,7 @@ pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> serde_json::Result<Stri
     serde_json::to_string(&written)
 }
 
-/// The inverse of [`encode_held`]. Whatever somebody wrote into the table by hand is an error that names the resource.
+/// The inverse of [`encode_held`]. Text that cannot be read, such as after an edit by hand, is an error that names the resource.
 pub(crate) fn decode_held(json: &str) -> Result<Vec<(Resource, Epoch)>, String> {
     parsed::<Vec<(Value, i64)>>(json)?.into_iter().map(read_claim).collect()
 }
@@ -56,7 +56,7 @@ pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String>
             claims.push((resource, Claim { holder: holder.clone(), epoch }));
         }
     }
-    // What cannot be read was never told as held.
+    // An entry that cannot be read was never reported as held.
     let ended = parsed::<Vec<Value>>(ended)?.iter().filter_map(|value| read_resource(value).ok()).collect();
     Ok(Changes { held: claims, ended })
 }

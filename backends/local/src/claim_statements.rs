@@ -1,5 +1,5 @@
-//! All SQL of claims. As with records, every write is one statement: the triggers of the schema number the change, and end a member's claims
-//! with its record, whoever deletes that.
+//! All SQL of claims. As with records, every write is one statement: triggers of the schema number the change, and end a member's claims
+//! with its record, however that is deleted.
 
 use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, StoreId};
 use shardwise_discovery::RecordId;
@@ -70,9 +70,9 @@ const ENDS: &str = "
     SELECT min(iif(boot_id = ?2 AND deadline > ?3, deadline, NULL)) AS next_end, coalesce(max(boot_id <> ?2 OR deadline <= ?3), 0) AS dead
     FROM member WHERE group_name = ?1";
 
-// ?1 group, ?2 its id and ?3 the number up to which its claims are known; -1 if they are not. One statement, so all of it is of one moment.
-// `since` is -1 if everything has to be read: the group is another one by now, or what came free since may be forgotten. Bytes, which only
-// somebody else can have put there, would be taken for JSON.
+// ?1 group, ?2 its id and ?3 the number up to which its claims are known; -1 if they are not. One statement, for a consistent read.
+// `since` is -1 if everything has to be read: the group was replaced, or the record of what was freed since may be gone. A BLOB,
+// which only an edit by hand can put there, would be taken for JSON.
 const CHANGES: &str = "
     SELECT k.*,
         (

@@ -58,8 +58,8 @@ async fn acquire(
     }
     let text = encode(&wanted).map_err(Failure::NotWritten)?;
     file.acquire(record_id, known, &text, client.now()).await?;
-    // The answer is what is held after that, by a clock that is read after that: a record that expired while the write waited for its
-    // turn holds nothing against anybody, and its member is told so.
+    // The answer is what is held afterwards, by a clock that is read afterwards: a record that expired while the write waited for its
+    // turn blocks no other member, and its own member gets an error.
     let highest = client.known();
     let answered = file.answer(record_id, &text, client.now()).await?;
     client.check(file, &answered.at, highest)?;
@@ -80,7 +80,7 @@ fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &AcquireRow) -> st
     if answered.store != *known {
         return Err(Failure::OtherStore { now: answered.store, was: *known });
     }
-    // At the end of the range nothing more is granted, not even by somebody who has set the counter by hand.
+    // At the end of the range nothing more is granted, even if the counter was set by hand.
     known.epoch(answered.at.counter.saturating_add(1)).map(drop).map_err(Failure::NoEpoch)
 }
 

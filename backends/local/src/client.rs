@@ -26,7 +26,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 const WAL_RETRY: Duration = Duration::from_millis(10);
 /// SQLite allows one writer at a time; a queue of our own is fairer than its sleeping retries.
 const WRITERS: u32 = 1;
-/// Connections for lists. The poller has one of its own.
+/// Connections for lists. The poller has a separate one.
 const READERS: u32 = 2;
 /// Statements kept prepared per connection; there are fewer.
 const STATEMENTS_MAX: usize = 32;
@@ -274,7 +274,7 @@ enum SchemaState {
     Everything,
 }
 
-/// What there is. Looks only: a file of somebody else is left as it is.
+/// Reads what the file holds. Read-only: another program's file is left unchanged.
 async fn look(connection: &mut SqliteConnection) -> Result<SchemaState, OpenError> {
     let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(LOOK).fetch_one(connection).await?;
     match (application, version, objects) {
@@ -287,7 +287,7 @@ async fn look(connection: &mut SqliteConnection) -> Result<SchemaState, OpenErro
     }
 }
 
-/// WAL lets lists go on while somebody writes or is stopped inside a write. The file remembers the mode. SQLite does not wait
+/// WAL lets lists continue while a process writes or is stopped inside a write. The file remembers the mode. SQLite does not wait
 /// for its turn here, so we do.
 async fn switch_to_wal(connection: &mut SqliteConnection) -> Result<(), OpenError> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await?;

@@ -27,7 +27,7 @@ pub const MOUNTS: &[&[u8]] = &[
 /// Samples for `paths`.
 pub const PATHS: &[&[u8]] = &[b"shardwise.db", b"/run/a b/\xc3\xbc.db", b":memory:", b"sqlite:x", b"../x/", b"x\0y", b"", b"/."];
 
-/// Lists of claims as a statement gives them: what is read is written so that it is read again, and what is refused is told in one line.
+/// Lists of claims as a statement returns them: accepted ones survive a round trip, and refusals are one line.
 pub fn claims(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match decode_held(text) {

@@ -188,7 +188,7 @@ impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
 
     async fn next(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
         let wait = self.polled.next_end().map_or(LOOK_EVERY, |end| end.since(self.poller.client.now()));
-        // A clock that stands still must not make this spin.
+        // A stopped clock must not make this spin.
         let wait = wait.clamp(Duration::from_millis(1), LOOK_EVERY);
         let woken = timeout(wait, self.written.changed()).await.is_ok();
         let now = Instant::now();

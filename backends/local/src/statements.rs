@@ -27,8 +27,8 @@ macro_rules! living {
 }
 
 // ?1 group, ?2 id, ?3 incarnation, ?4 boot, ?5 now, ?6 deadline, ?7 record, ?8 members at most, ?9 records at most.
-// A record of this id that is alive under another incarnation stays, and no row comes back. The own one keeps its number of joining
-// while it is alive. One that is away makes room for whoever comes. In `DO UPDATE`, names without `excluded` mean the row as it was.
+// A record of this id that is alive under another incarnation stays, and no row comes back. A member's own record keeps its number of
+// joining while it is alive. A record that is away makes room. In `DO UPDATE`, names without `excluded` mean the row as it was.
 const REGISTER: &str = concat!(
     "
     INSERT INTO member (group_name, instance_id, incarnation, joined, boot_id, deadline, previous, renewals, record)
@@ -110,7 +110,7 @@ const MEMBERS: &str = "
     FROM store AS s LEFT JOIN member_group AS g ON g.name = ?1 LEFT JOIN member AS m ON m.group_name = ?1
     LIMIT ?2";
 
-/// Who has an id that somebody else wants.
+/// The holder of an id that another member wants.
 pub(crate) struct IdHolder {
     pub(crate) address: Option<Address>,
     /// Changes with each renewal.
@@ -254,7 +254,7 @@ impl OpenStore {
         self.write(sqlx::query(REAP).bind(group.as_str()).bind(&self.boot).bind(nanos(now))).await.map(drop)
     }
 
-    /// Deletes the dead records of all groups, also of those that nobody looks at any more.
+    /// Deletes the dead records of all groups, including groups that no process watches.
     pub(crate) async fn sweep(&self) -> Result<(), Failure> {
         let now = nanos(self.clock.now());
         let look = sqlx::query_scalar::<_, bool>(ANY_DEAD).bind(&self.boot).bind(now).fetch_one(&self.readers);

@@ -47,7 +47,7 @@ const NETWORK_FILE_SYSTEMS: &[&str] = &[
     "virtiofs",
 ];
 
-/// Which file a path leads to, as long as somebody holds it open.
+/// The identity of the file that a path leads to, valid while the file is held open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,

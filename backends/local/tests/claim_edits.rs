@@ -1,4 +1,4 @@
-//! Claims in files that somebody has edited, wiped, put back, or made with the first version of the schema.
+//! Claims in files that were edited by hand, wiped, put back, or made with the first version of the schema.
 
 #![expect(clippy::unwrap_used, clippy::unnecessary_debug_formatting, reason = "tests")]
 
@@ -52,7 +52,7 @@ async fn the_file_refuses_claims_that_are_none() {
     }
 }
 
-/// Somebody who goes around the checks.
+/// An edit that bypasses the schema's checks.
 async fn forced(scratch: &Scratch, statement: &'static str) {
     let mut connection = scratch.sql().await;
     sqlx::raw_sql("PRAGMA ignore_check_constraints = ON").execute(&mut connection).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_claim_that_cannot_be_read_is_named_and_the_watch_goes_on_when_it_is_g
         ),
         ("INSERT INTO claim SELECT group_id, x'1337', holder, number, epoch FROM claim LIMIT 1", "there are bytes where a slot or a name"),
     ];
-    // All at once: a watch that somebody has to repair looks again after some seconds.
+    // All at once: after an error that needs a repair, a watch looks again only after some seconds.
     futures::future::join_all(cases.map(|(statement, why)| cannot_be_read(statement, why))).await;
 }
 

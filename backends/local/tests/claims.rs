@@ -51,7 +51,7 @@ async fn an_expired_record_that_nobody_has_deleted_holds_nothing() {
     let error = backend.acquire(&a, &store(&backend).await, &slots(3..5)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
     release(&backend, &a, &before).await;
-    // The watch deletes it, and tells what is left.
+    // The watch deletes the record, and shows what is left.
     Follower::of(&peer, TTL).until(0..3).await;
 }
 
@@ -212,7 +212,7 @@ struct Site {
     epoch: AtomicU64,
 }
 
-/// Takes and gives back what it gets, and checks that nobody else is there.
+/// Acquires and releases what it gets, and checks that no other member holds it meanwhile.
 async fn contend(backend: LocalBackend, record_id: RecordId, me: u64, sites: &[Site]) -> (usize, Vec<Duration>) {
     let (mut random, mut grants, mut took) = (Random(me), 0, Vec::new());
     let site = |resource: &Resource| match resource {

@@ -1,4 +1,4 @@
-//! What is left when nobody watches any more. Alone in its file: it counts the threads of the process.
+//! What is left once the last watch has ended. Alone in its file: it counts the threads of the process.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -28,7 +28,7 @@ async fn expect(path: &Path, kind: ErrorKind, text: impl AsRef<str>) {
     expect_error(&error_of(path).await, &kind, &format!("members: {}", text.as_ref()));
 }
 
-/// What a worker is told that would be the first there; who only looks makes nothing.
+/// The error that the first joining worker gets; an observer's read creates nothing.
 async fn expect_at_joining(path: &Path, kind: ErrorKind, text: impl AsRef<str>) {
     assert!(backend(path).members(&group()).await.unwrap().view.members().is_empty());
     let error = backend(path).register(&registration("a", 1, TTL)).await.unwrap_err();
@@ -229,7 +229,7 @@ async fn a_writer_that_is_stuck_stops_writes_and_nothing_else() {
     expect_error(&backend.renew(&a.record_id(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
     expect_error(&backend.register(&a).await.unwrap_err(), &ErrorKind::Unavailable, &format!("register: {text}"));
     assert_eq!(backend.members(&group()).await.unwrap().view.members().len(), 1);
-    // Somebody who comes now can look as well.
+    // A newcomer can read as well.
     assert_eq!(scratch.backend().members(&group()).await.unwrap().view.members().len(), 1);
     transaction.rollback().await.unwrap();
     backend.renew(&a.record_id(), TTL).await.unwrap();

@@ -108,7 +108,7 @@ impl Tracer {
     }
 }
 
-/// How often a process flushes that does this so often. `None` where the system lets nobody count.
+/// How often a process that does this work so often flushes. `None` where the system does not permit counting.
 fn flushes(work: &str, times: u64) -> Option<u64> {
     let scratch = common::Scratch::new();
     let mut command = Command::new(std::env::current_exe().unwrap());

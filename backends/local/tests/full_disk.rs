@@ -1,6 +1,6 @@
 //! A disk that is full for a while, or reports errors for a while: members go on in the same process, over the same backend.
 //!
-//! Each test runs once more by itself, on a small disk of its own.
+//! Each test runs once more by itself, on a separate small disk.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

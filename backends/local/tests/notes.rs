@@ -1,4 +1,4 @@
-//! Notes in files that somebody has edited, or that were made before there were notes.
+//! Notes in files that were edited by hand, or were made before notes existed.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -26,7 +26,7 @@ const TTL_MS: &str = "SHARDWISE_TEST_WORKER_TTL_MS";
 /// It stops itself when this file beside the database comes, right behind a renewal: a process stopped inside a write would hold up all others.
 const STOP: &str = "stop";
 const TTL: Duration = Duration::from_secs(1);
-/// A worker that nobody ends ends by itself.
+/// A worker that the test does not end ends by itself.
 const WORKER_LIFE: Duration = Duration::from_mins(1);
 
 /// How many slots the first of them claims.
@@ -156,7 +156,7 @@ async fn a_killed_worker_leaves_the_view_and_a_sound_file() {
     assert_eq!(check, "ok");
 }
 
-/// A worker process that holds slots, and somebody who waits for them.
+/// A worker process that holds slots, and a member that waits for them.
 struct Succession {
     scratch: Scratch,
     worker: Worker,
@@ -216,7 +216,7 @@ async fn a_worker_stopped_beyond_its_ttl_has_lost_its_claims_and_gets_none_back(
 
 #[tokio::test]
 async fn processes_that_make_the_file_and_join_at_once_all_see_each_other() {
-    // Nobody renews before all of its own are in, and a hundred write in turns.
+    // No process renews before all its members are in, and a hundred write in turns.
     let (scratch, ttl) = (Scratch::new(), TTL * 5);
     let names: Vec<_> = (0..5).map(|worker| (0..20).map(|n| format!("{worker}-{n:02}")).collect::<Vec<_>>()).collect();
     let mut workers: Vec<_> = names.iter().map(|ids| Worker::start(&scratch, &ids.join(","), ttl)).collect();
@@ -226,7 +226,7 @@ async fn processes_that_make_the_file_and_join_at_once_all_see_each_other() {
     let everybody: Vec<_> = names.iter().flatten().map(String::as_str).collect();
     let mut watch = scratch.backend().watch(&group(), ttl / 3);
     view_of(&mut watch, &everybody).await;
-    // All renew, one writer at a time, and nobody loses its record over several TTLs.
+    // All renew, one writer at a time, and no member loses its record over several TTLs.
     let quiet = tokio::time::timeout(ttl * 2, view_of(&mut watch, &[])).await;
     assert!(quiet.is_err());
     let view = scratch.backend().members(&group()).await.unwrap().view;

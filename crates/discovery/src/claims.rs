@@ -14,7 +14,7 @@ use crate::{Discovery, RecordId, Result};
 pub struct ClaimChange {
     /// What it is on.
     pub resource: Resource,
-    /// Who holds it now; `None`: nobody.
+    /// The present claim; `None` if the resource is free.
     pub claim: Option<Claim>,
 }
 
@@ -55,14 +55,14 @@ pub enum ClaimsEvent {
         /// When the request that proved them began.
         proven: Moment,
     },
-    /// Nothing has changed; what was told was still current at this moment.
+    /// Nothing has changed; the last state was still current at this moment.
     Proven(Moment),
 }
 
 /// News of a group's claims. An error says that they could not be read just now; the stream goes on by itself unless the error is permanent.
 pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 
-/// Where members claim slots and names: at most one holds each, and an epoch orders those who held it.
+/// Where members claim slots and names: at most one holds each, and an epoch orders its holders.
 ///
 /// A member that claims registers with [`Registration::claims`](crate::Registration::claims), so that the backend binds its claims to its
 /// record. A call may be dropped at any point and repeated without harm.
@@ -76,8 +76,8 @@ pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 ///    incarnation's. What the same member already holds is granted again, under the same epoch or a higher one that replaces it.
 /// 4. Claims end with the record: when it expires, within TTL plus [`Capabilities::margin`](crate::Capabilities), and when it is
 ///    deregistered. Renewing the record is all that keeps them. A new life of the same member does not hold what the former one held.
-/// 5. Only the holder releases, and only under the epoch it holds. Releasing what is gone, or somebody else's, changes nothing and is no
-///    error. What was released can be acquired by anybody at once.
+/// 5. Only the holder releases, and only under the epoch it holds. Releasing what is gone, or what another member holds, changes nothing
+///    and is no error. What was released can be acquired by any member at once.
 /// 6. `watch_claims` begins with everything and loses no change; silence is proven at least every `prove_every`. For one resource it never
 ///    goes back to an older holder.
 /// 7. A group's store of claims has a random id, made once. A grant under another store than the one in force, or under a floor that was

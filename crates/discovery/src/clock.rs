@@ -34,7 +34,7 @@ impl Clock {
         Self(ClockSource::Custom(Arc::new(now), None))
     }
 
-    /// The same with a time of day of its own, which may be wrong and go backwards, as wall clocks do.
+    /// The same with a separate time of day, which may be wrong and go backwards, as wall clocks do.
     #[must_use]
     pub fn with_time_of_day(self, since_1970: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let clock = self.clone();
@@ -51,8 +51,8 @@ impl Clock {
         }
     }
 
-    /// The time of day: how long it is since the beginning of 1970 (UTC), as this machine's wall clock has it. It may jump either way. A
-    /// stand-in without one of its own shows its own moment.
+    /// The time of day: the duration since the beginning of 1970 (UTC) by this machine's wall clock. It may jump either way. A stand-in
+    /// without a separate time of day returns its own moment.
     pub fn since_1970(&self) -> Duration {
         match &self.0 {
             ClockSource::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),

@@ -118,9 +118,9 @@ impl Capabilities {
 /// 4. `watch` yields a full view first, then a full view per change, with no change lost between the list and the watch, over
 ///    reconnects, compaction and index resets. Duplicates and merged changes are allowed; going back to an older view is not:
 ///    revisions never fall, not even when the store was restored or replaced.
-/// 5. Silence is not news: at least every `prove_every` the backend proves the view current and says so with
+/// 5. Silence proves nothing: at least every `prove_every` the backend proves the view current and says so with
 ///    [`WatchEvent::Proven`] or a view.
-/// 6. A failed read is an error, and an unconfirmed empty read is not a view. Nobody is gone because the backend hiccuped.
+/// 6. A failed read is an error, and an unconfirmed empty read is not a view. No member disappears because of a failure in the backend.
 /// 7. A draining member is visible as draining before it is gone, and keeps renewing while it drains.
 /// 8. Only the incarnation that made a record touches it. Registering an id whose record is alive under another incarnation
 ///    fails with [`crate::ErrorKind::InUse`], whose stamp changes with each renewal of the other one.
@@ -129,10 +129,11 @@ impl Capabilities {
 ///     permanent. No Debug or Display of anything prints a secret.
 /// 11. Instance and group names may be any UTF-8 without NUL up to [`Capabilities::name_bytes_max`]; the backend escapes what it
 ///     must. Groups do not see each other.
-/// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. It lives for the
-///     grace that was asked for, at least and not longer than that, a second for rounding up, and [`Capabilities::margin`], by the backend's own
-///     clock. Nobody renews or updates it: both are [`crate::ErrorKind::Lost`]. Whoever registers its id takes its place at once and in one step,
-///     so that at no moment the id is in a view twice or not at all. Only a living record steps away; what the member had claimed ends with that.
+/// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. The
+///     record lives at least for the grace that was asked for, and at most for that plus a second for rounding up and
+///     [`Capabilities::margin`], by the backend's own clock. It can be neither renewed nor updated: both are
+///     [`crate::ErrorKind::Lost`]. A registration of its id replaces it at once and in one step, so that at no moment the id is in a
+///     view twice or not at all. Only a living record steps away; that ends the member's claims.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
     /// Name, margin and limits. Constant.

@@ -27,9 +27,9 @@ pub enum ErrorKind {
     },
     /// The store of claims is not the one the caller knows, or its floor was raised; ask for it again.
     OtherStore,
-    /// Wrong or too few credentials; somebody has to change something.
+    /// Wrong or too few credentials; an operator has to change something.
     Denied,
-    /// Wrong settings, an incompatible or damaged store; somebody has to change something.
+    /// Wrong settings, an incompatible or damaged store; an operator has to change something.
     Misconfigured,
     /// Something is larger than the backend can hold.
     TooLarge,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// How far apart two lines of one kind are.
 const LINES_APART: Duration = Duration::from_mins(1);
-/// The most kinds that are told apart; what comes after them is one kind with the last.
+/// The most kinds that are distinguished; later ones count as the last kind.
 const KINDS_MOST: usize = 16;
 
 /// Counts what happens, by kind, and says when a line is due: for the first of a kind at once, and then once a minute at most.

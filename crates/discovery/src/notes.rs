@@ -28,20 +28,20 @@ pub enum WriteOutcome {
 
 /// Small values of a group, changed by compare-and-swap: how many daemons there are, when a timer fired last.
 ///
-/// A call may be dropped at any point; whether it was carried out is then unknown, and reading tells.
+/// A call may be dropped at any point; whether it was carried out is then unknown until the note is read.
 ///
 /// The clauses, each with cases in the `conformance` module:
 ///
 /// 1. A read is the backend's authority's word (its quorum, not a cache): it shows every write that was answered before it began.
-/// 2. A write is carried out only if what is there is of the version expected. Of many with the same expectation one is; the others change
-///    nothing and are told what is there.
+/// 2. A write is carried out only if the present version is the expected one. Of many with the same expectation one succeeds; the others
+///    change nothing and return the present note.
 /// 3. A version stands for one text: while the store is the same, none comes back for another text of the same name.
 /// 4. Notes outlive every member and are there without any. They are not deleted.
 /// 5. Texts are UTF-8 of up to [`NOTE_BYTES_MAX`] bytes; a longer one is refused with [`ErrorKind::TooLarge`] and nothing is written.
 /// 6. Any name goes, groups do not see each other's notes, and a note and a claim of the same name have nothing to do with each other.
 #[async_trait]
 pub trait Notes: Discovery {
-    /// The note of that name now; `None` if nobody has written it.
+    /// The note of that name now; `None` if it was never written.
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>>;
 
     /// Writes the note if what is there is of version `expected`; 0: if there is none.

@@ -1,5 +1,5 @@
-//! What a backend can be told, and how it is made from that: one [`BackendKind`] per backend, which is all that the library's table
-//! of backends needs to know. The library reads, checks, explains and masks the settings; the backend receives them ready to use.
+//! Which settings a backend takes, and how it is made from them: one [`BackendKind`] per backend, which is all that the library's table
+//! of backends contains. The library reads, checks, explains and masks the settings; the backend receives them ready to use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct BackendKey {
     pub name: &'static str,
     /// What it takes.
     pub shape: BackendShape,
-    /// What holds where nobody has written it, as one would write it into an environment variable; `None`: the key is optional.
+    /// The value without a setting, as one would write it into an environment variable; `None`: the key is optional.
     pub default: Option<&'static str>,
     /// A customary environment variable, such as `CONSUL_HTTP_ADDR`, that holds where the settings have nothing, and goes before the
     /// default.
@@ -91,7 +91,8 @@ pub enum BackendShape {
     Texts,
     /// A path. A relative one in the settings file, and the default, is taken from the file's directory.
     Path,
-    /// A text that nobody may see. With a [`FileTwin`] it can also be read from a file; either way it arrives under the secret's name.
+    /// A secret text, masked wherever it is shown. With a [`FileTwin`] it can also be read from a file; either way it arrives under the
+    /// secret's name.
     Secret,
 }
 
@@ -145,7 +146,7 @@ impl fmt::Debug for BackendValue {
     }
 }
 
-/// What stands for a secret wherever somebody might read it.
+/// Replaces a secret in all output.
 pub const MASK: &str = "***";
 
 /// A text without what may be secret if it is an address: `http://user:password@host`, `user:password@host` and `http://host?token` become
@@ -177,7 +178,7 @@ pub fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
 }
 
-/// The values of one backend's keys. What nobody has set and what has no default is not in here.
+/// The values of one backend's keys. A key that is not set and has no default is missing here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackendSettings {
     values: BTreeMap<String, BackendValue>,

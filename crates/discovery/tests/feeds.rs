@@ -1,4 +1,4 @@
-//! Watches that share a reader: who is told what and when, who reads, and how much there may be. The tests themselves read.
+//! Watches that share a reader: which events they get and when, which task reads, and the limits. The tests themselves read.
 
 #![expect(clippy::expect_used, reason = "tests report by panicking")]
 
@@ -35,7 +35,7 @@ impl World {
         self.clock.now()
     }
 
-    /// The feed that somebody is to read.
+    /// The feed that needs a reader.
     fn started(&mut self) -> Feed {
         self.feeds.try_recv().expect("a reader is wanted")
     }
@@ -50,7 +50,7 @@ fn view(revision: u64, ids: &[&str]) -> Arc<View> {
     Arc::new(View::new(revision, ids.iter().map(member).collect()))
 }
 
-/// What a watch has to tell just now.
+/// The next event of a watch, if there is one now.
 fn told(watch: &mut WatchStream) -> Option<String> {
     watch.next().now_or_never().map(|event| match event.expect("it does not end") {
         Ok(WatchEvent::View(snapshot)) => format!("view {}", snapshot.view.revision()),
@@ -224,7 +224,7 @@ fn table(held: &[(u32, u64)]) -> Arc<ClaimTable> {
     Arc::new(ClaimTable(held.iter().map(|(slot, epoch)| (Resource::Slot(*slot), claim(*epoch))).collect()))
 }
 
-/// What a watch of claims has to tell just now: `=` everything, `~` what has changed.
+/// The next event of a watch of claims, if there is one now: `=` everything, `~` the changes.
 fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
     let epoch = |claim: &Claim| claim.epoch.to_string();
     watch.next().now_or_never().map(|event| match event.expect("it does not end") {

@@ -1,7 +1,7 @@
-//! Following a group's claims: the table is kept, and what has changed is read by number.
+//! Following a group's claims: the table is kept in memory, and changes are read by number.
 //!
-//! A dead record's claims are told as free once the record is deleted, which everybody who follows sees to: until then its member might
-//! yet register again and have kept them.
+//! A dead record's claims count as free only once the record is deleted, which every follower sees to: until then its member might
+//! register again and keep them.
 
 use std::sync::Arc;
 

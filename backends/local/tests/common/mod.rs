@@ -80,20 +80,20 @@ pub(crate) fn with_clock(path: &Path, clock: Clock) -> LocalBackend {
     LocalBackend::open(LocalConfig { path: path.to_owned() }, clock).unwrap()
 }
 
-/// A connection of somebody else's to the file.
+/// A connection to the file from outside the backend.
 pub(crate) async fn sql(path: &Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(path).create_if_missing(true).busy_timeout(PATIENCE);
     options.connect().await.unwrap()
 }
 
-/// Runs statements of somebody else's on the file and lets go of it.
+/// Runs statements on the file from outside the backend, then closes it.
 pub(crate) async fn run_sql(path: &Path, statements: &'static str) {
     let mut connection = sql(path).await;
     sqlx::raw_sql(statements).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
 }
 
-/// A clock that stands still until it is moved, and counts how often it is read.
+/// A clock that moves only when the test moves it, and counts how often it is read.
 #[derive(Clone)]
 pub(crate) struct Hand {
     nanos: Arc<AtomicU64>,
@@ -121,7 +121,7 @@ impl Hand {
         self.reads.load(Ordering::SeqCst)
     }
 
-    /// Waits until somebody has read the clock again.
+    /// Waits until the clock has been read again.
     pub(crate) async fn read_after(&self, reads: u64) {
         eventually("the clock is read", async || (self.reads() > reads).then_some(())).await;
     }
@@ -201,7 +201,7 @@ pub(crate) async fn release(backend: &LocalBackend, record_id: &RecordId, held: 
     backend.release(record_id, &held).await.unwrap();
 }
 
-/// Somebody who follows the claims of the group.
+/// A follower of the group's claims.
 pub(crate) struct Follower {
     pub(crate) stream: ClaimsStream,
     pub(crate) held: BTreeMap<Resource, Claim>,

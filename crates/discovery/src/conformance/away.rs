@@ -60,7 +60,7 @@ pub async fn clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_l
     scope.expect_ids(&[], SOON).await;
 }
 
-/// A watch that sees every change sees the id in each view exactly once, whoever goes and comes.
+/// A watch that sees every change sees the id in each view exactly once, while others come and go.
 pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let mut a = scope.joined("a", 1).await;
@@ -147,7 +147,7 @@ pub async fn clause_12_who_came_back_and_died_is_gone(scope: &Scope) {
     }
 }
 
-/// Nobody steps away who is not there, is dead, or is somebody else.
+/// Stepping away fails for a member that is not registered, is dead, or is another incarnation.
 pub async fn clause_12_only_a_living_record_steps_away(scope: &Scope) {
     assert!(is_lost(scope.backend.step_away(&scope.registration("b", 1), LONG).await), "it was never there");
     scope.joined("a", 1).await;
@@ -167,7 +167,7 @@ pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
     assert_eq!(scope.ids().await, ["a"]);
     scope.backend.deregister(&a.record_id()).await.expect("deregister");
     scope.expect_ids(&[], SOON).await;
-    // By somebody else too, who knows of it what the group shows.
+    // Another member can do so too, with only what the group shows of the record.
     let b = scope.joined("b", 3).await;
     scope.stepped_away(&b, LONG).await;
     let view = scope.view().await;

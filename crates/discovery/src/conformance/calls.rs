@@ -1,4 +1,4 @@
-//! What changes of a record do not do: prolong it, come back after a later one, or leave something behind when nobody waits for them.
+//! What changes of a record must not do: prolong it, arrive after a later change, or leave something behind when their caller has gone.
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ pub async fn clause_08_another_incarnation_touches_nothing(scope: &Scope) {
     assert_eq!((member.incarnation, member.zone.as_deref()), (own.member.incarnation, None));
 }
 
-/// Registering an id in use names its holder; the stamp moves with each renewal of the holder and stands still without.
+/// Registering an id in use names its holder; the stamp changes with each renewal by the holder, and only then.
 pub async fn clause_08_an_id_in_use_is_named_and_its_stamp_moves(scope: &Scope) {
     let mut holder = scope.registration("a", 1);
     holder.member.address = Some(Address { host: "10.0.0.9".into(), port: 4711 });

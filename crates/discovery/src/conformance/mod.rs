@@ -6,7 +6,7 @@
 //! shardwise_discovery::conformance_tests!(MyFixture::start());
 //! ```
 //!
-//! Each case gets a [`Scope`] of its own: a group that nobody else uses, and a guard that cleans up when it is dropped. The cases
+//! Each case gets a separate [`Scope`]: a group that no other case uses, and a guard that cleans up when it is dropped. The cases
 //! are named after the numbered clauses of [`Discovery`]. A broken clause is a panic with a message that says what was expected.
 
 // A case reports by panicking, as tests do.
@@ -53,7 +53,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// Builds scopes over one backend.
 #[async_trait]
 pub trait Fixture: Send + Sync {
-    /// A fresh scope: two connections to one store, and a group that nobody else uses.
+    /// A fresh scope: two connections to one store, and a group that no other case uses.
     async fn scope(&self) -> Scope;
 }
 
@@ -179,7 +179,7 @@ pub async fn view_where(stream: &mut WatchStream, within: Duration, what: &str, 
     tokio::time::timeout(within, look).await.unwrap_or_else(|_| panic!("no view with {what} within {within:?}"))
 }
 
-/// Reads a watch until it tells of an error, for at most `within`.
+/// Reads a watch until it yields an error, for at most `within`.
 pub async fn next_error(stream: &mut WatchStream, within: Duration) -> Error {
     let look = async {
         loop {

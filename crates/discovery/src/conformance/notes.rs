@@ -46,7 +46,7 @@ pub async fn notes_01_what_was_written_is_read_by_everybody(scope: &Scope) {
     }
 }
 
-/// A write over another version than the one that is there changes nothing, and tells what is there.
+/// A write over another version than the present one changes nothing, and returns the present note.
 pub async fn notes_02_what_is_not_as_expected_stays_and_is_told(scope: &Scope) {
     assert_eq!(scope.write("a", 7, "new").await, WriteOutcome::Other(None));
     assert_eq!(scope.note("a").await, None);

@@ -114,7 +114,7 @@ pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
     assert_eq!(scope.view().await.revision(), before);
 }
 
-/// A group that nobody has joined, or that all have left, is an empty view and no error.
+/// A group without members, whether never joined or left by all, is an empty view and no error.
 pub async fn clause_06_an_empty_group_is_an_empty_view(scope: &Scope) {
     assert!(scope.ids().await.is_empty());
     let a = scope.joined("a", 1).await;

@@ -9,7 +9,7 @@ use futures::stream::{BoxStream, unfold};
 use super::{Dice, Fault, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
-/// News that can be told together with what was withheld before it.
+/// Events that can be merged with an event withheld before them.
 pub(super) trait WatchNews: Clone + Send + 'static {
     /// Both in one.
     fn after(self, withheld: Self) -> Self;
@@ -59,7 +59,7 @@ impl WatchNews for ClaimsEvent {
     }
 }
 
-/// `news` as a watch tells it on a bad day.
+/// `news` with faults drawn from `dice`.
 pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, dice: Arc<Mutex<Dice>>) -> BoxStream<'static, Result<E>> {
     let watch = FaultyWatch { news, dice, withheld: None, again: None };
     unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
@@ -68,9 +68,9 @@ pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, dice: Ar
 struct FaultyWatch<E> {
     news: BoxStream<'static, Result<E>>,
     dice: Arc<Mutex<Dice>>,
-    /// Changes that nobody has been told of.
+    /// Changes that were not delivered.
     withheld: Option<E>,
-    /// What is to be said once more.
+    /// An event that will be repeated.
     again: Option<E>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct FeedState<T> {
     pub(super) failure: Option<Error>,
     /// How many failures there were.
     pub(super) failures: u64,
-    /// Nobody reads the group any more.
+    /// The group is not read any more.
     pub(super) over: bool,
 }
 
@@ -113,7 +113,7 @@ impl<T: Watched> Feed<T> {
         &self.group_state.group
     }
 
-    /// How often what is shown has to be proven: as the quickest watch wants it. `None` if nobody watches.
+    /// How often the view has to be proven: the shortest interval that a watch asks for. `None` without watches.
     pub fn pace(&self) -> Option<Duration> {
         self.group_state.interest().paces.keys().next().copied()
     }
@@ -123,7 +123,7 @@ impl<T: Watched> Feed<T> {
         self.group_state.news.borrow().shown.clone()
     }
 
-    /// Somebody waits for a read that begins after it came.
+    /// A new watch waits for a read that begins after it came.
     pub fn has_newcomer(&self) -> bool {
         let newest = self.group_state.interest().newest;
         self.group_state.news.borrow().proven < newest
@@ -146,7 +146,7 @@ impl<T: Watched> Feed<T> {
             if let Some(proven) = proven {
                 news.prove(proven);
             }
-            // The same members at a later revision are news too: whoever watches may have read another view in between.
+            // The same members at a later revision are news too: a watch's caller may have read another view in between.
             let is_new = news.shown.as_ref() != Some(&shown);
             if is_new {
                 (news.shown, news.shows) = (Some(shown), news.shows + 1);
@@ -160,17 +160,17 @@ impl<T: Watched> Feed<T> {
         self.group_state.news.send_modify(|news| news.prove(at));
     }
 
-    /// The group cannot be read just now. Each failure is told.
+    /// The group cannot be read at present. Every failure reaches the watches.
     pub fn fail(&self, error: Error) {
         self.group_state.news.send_modify(|news| (news.failure, news.failures) = (Some(error), news.failures + 1));
     }
 
-    /// Waits until somebody comes or leaves; at once if that has happened since the last time.
+    /// Waits until a watch comes or leaves; returns at once if that has happened since the last call.
     pub async fn stirred(&self) {
         self.group_state.wake.notified().await;
     }
 
-    /// Ends the feed if nobody watches; who comes from now on gets another. `false`: somebody does.
+    /// Ends the feed if it has no watches; later watches get a new feed. `false` if it has watches.
     pub fn end_unwatched(&self) -> bool {
         let mut feeds = self.registry.feeds();
         let unwatched = self.pace().is_none();

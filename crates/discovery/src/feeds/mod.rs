@@ -67,7 +67,7 @@ impl<T: Watched> Hub<T> {
         watch::stream(self.clone(), group.clone(), prove_every)
     }
 
-    /// A place among the watches of `group`, for reads that begin at `since` or later. Has the group read if nobody does.
+    /// Subscribes to `group`, for reads that begin at `since` or later. Starts a reader if the group has none.
     fn subscribe(&self, group: &GroupName, pace: Duration, since: Moment) -> Result<Subscription<T>> {
         let full = |max: usize, what: &str| {
             let context = format!("this process already has {max} {what} of this backend, and no more are allowed; drop some");

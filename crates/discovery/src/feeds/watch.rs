@@ -12,7 +12,7 @@ use super::feed::FeedState;
 use super::{Hub, Subscription, Watched};
 use crate::Result;
 
-/// How long after a refusal, which lasts until somebody drops watches.
+/// The pause after a refusal, which lasts until other watches are dropped.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a reader has ended under its watches; one that always ends at once must not make them spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
@@ -73,7 +73,7 @@ impl<T: Watched> Watcher<T> {
     }
 }
 
-/// What this watch has told already.
+/// What this watch has delivered already.
 struct DeliveredState<T> {
     /// Reads that began before this watch did are not its first news: they may miss what its caller knows.
     since: Moment,

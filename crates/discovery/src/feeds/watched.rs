@@ -1,4 +1,4 @@
-//! What readers show of a group, and what a watch tells of it.
+//! What readers show of a group, and which events its watches deliver.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use shardwise_core::{Moment, View};
 
 use crate::{ClaimTable, ClaimsEvent, ViewSnapshot, WatchEvent};
 
-/// What of a group is read and told.
+/// A part of a group that is read and delivered to watches.
 pub trait Watched: PartialEq + Send + Sync + 'static {
-    /// What a watch tells of it.
+    /// The events of its watches.
     type Event: Send + 'static;
     /// Names the watch in errors.
     const OPERATION: &'static str;
 
-    /// What a watch tells that has told `before` and now sees this; `None` if that is nothing new.
+    /// The event for a watch that has delivered `before` and now sees `now`; `None` if nothing is new.
     fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<Self::Event>;
 
-    /// Nothing is new; what was told was still current at this moment.
+    /// Nothing is new; the last state was still current at this moment.
     fn proven(at: Moment) -> Self::Event;
 }
 
@@ -33,7 +33,7 @@ impl Watched for View {
     }
 }
 
-/// Whoever watches compares what it told with what is there now, so that a watch which is slow leaves nothing out.
+/// A watch compares what it delivered with the present state, so that a slow watch leaves nothing out.
 impl Watched for ClaimTable {
     type Event = ClaimsEvent;
     const OPERATION: &'static str = "watch_claims";

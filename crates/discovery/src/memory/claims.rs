@@ -80,7 +80,7 @@ impl MemoryGroup {
     }
 }
 
-/// The claims of a group, and what of them was told last.
+/// The claims of a group, and those that were delivered last.
 struct MemoryClaims {
     told: Option<ClaimTable>,
 }

@@ -66,7 +66,7 @@ impl MemoryGroup {
 }
 
 impl MemoryGroups {
-    /// No groups, and a store of claims of its own.
+    /// No groups, and a new store of claims.
     pub(super) fn new() -> Self {
         let claim_store = ClaimStore { id: StoreId::new(rand::random()), floor: 0 };
         Self { revision: 0, by_name: HashMap::new(), claim_store, acquisitions: 0, notes: HashMap::new(), notes_written: 0 }
@@ -77,7 +77,7 @@ impl MemoryGroups {
         *self = Self { revision: self.revision + 1, ..Self::new() };
     }
 
-    /// Numbers a change to the group's records, and drops the group if nobody is left in it.
+    /// Numbers a change to the group's records, and drops the group if it is empty.
     pub(super) fn changed(&mut self, name: &GroupName) {
         self.revision += 1;
         let Some(group) = self.by_name.get_mut(name) else { return };
@@ -100,7 +100,7 @@ impl MemoryGroups {
         }
     }
 
-    /// The records of a group that somebody registers in; refused if it is one group too many though no dead one is left.
+    /// The records of a group in which a member registers. An error if that exceeds the limit of groups and no dead group can be dropped.
     pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, StoredRecord>> {
         self.reap(name, now);
         if self.is_full_for(name) {

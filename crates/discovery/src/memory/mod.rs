@@ -20,7 +20,7 @@ use crate::{
 use groups::{MemoryGroups, StoredRecord};
 use renewal::Stall;
 
-/// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a connection of its own that can
+/// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a separate connection that can
 /// be cut.
 #[derive(Debug, Clone)]
 pub struct MemoryBackend {
@@ -33,7 +33,7 @@ pub struct MemoryBackend {
 #[derive(Debug)]
 struct MemoryStore {
     groups: Mutex<MemoryGroups>,
-    /// Told of every change to any group, and when a connection is cut or restored. Whoever waits is woken in the order of waiting, so that a
+    /// Notified of every change to any group, and when a connection is cut or restored. Waiters wake in the order of waiting, so that a
     /// simulation can be repeated.
     changes: Notify,
 }
@@ -112,7 +112,7 @@ impl Discovery for MemoryBackend {
             let next = groups.revision + 1;
             let records = groups.records(group, started)?;
             let (joined, renewals) = match records.get(&member.instance_id) {
-                // Who is away makes room for whoever comes under its id.
+                // A member that is away makes room for any newcomer with its id.
                 Some(stored) if stored.is_away() => (next, 0),
                 Some(other) if other.member.incarnation != member.incarnation => {
                     let kind = ErrorKind::InUse { address: other.member.address.clone(), stamp: other.renewals };

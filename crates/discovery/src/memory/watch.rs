@@ -19,13 +19,13 @@ pub(super) trait WatchSubject: Send + 'static {
     /// The number of its last change, 0 while the group has no records: what other groups do is no news.
     fn mark(&self, group: Option<&MemoryGroup>) -> u64;
 
-    /// What there is to tell after a change.
+    /// The event after a change.
     fn news(&mut self, groups: &MemoryGroups, group: &GroupName, now: Moment) -> Self::Event;
 
     /// Nothing has changed, as of now.
     fn proven(now: Moment) -> Self::Event;
 
-    /// What was told is not built upon any more.
+    /// Drops what was delivered: the next event does not build upon it.
     fn forget(&mut self) {}
 }
 
@@ -70,7 +70,7 @@ struct MemoryWatcher<S> {
     subject: S,
     /// The mark of what was shown last.
     seen: Option<u64>,
-    /// The connection is cut, and that was told.
+    /// The connection is cut, and the watch has reported that.
     cut: bool,
     proven: Moment,
 }
@@ -79,7 +79,7 @@ struct MemoryWatcher<S> {
 struct WatchPoll<E> {
     now: Moment,
     mark: u64,
-    /// What is to be told, if the mark is new.
+    /// The event to deliver, if the mark is new.
     news: Option<E>,
     /// When the next record expires.
     next_end: Option<Moment>,

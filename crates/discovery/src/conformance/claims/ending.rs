@@ -15,9 +15,9 @@ pub async fn claims_04_renewing_keeps_claims(scope: &Scope) {
     assert!(held.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{held:?}, read {read:?}");
 }
 
-/// Nobody else is granted them while the member's lease may still be in force, which is for 99 hundredths of its TTL: a holder leaves the last one out, because
-/// no two clocks run alike. (Consul takes the time of a session's end when it begins to free its locks, and shows the session until it has done so: some
-/// milliseconds.) Then within TTL plus margin.
+/// No other member is granted them while the member's lease may still be in force. That is 99 % of its TTL: a holder leaves out the last
+/// 1 %, because no two clocks run alike. (Consul takes the time of a session's end when it begins to free its locks, and shows the
+/// session until it has done so: some milliseconds.) Then they come free within TTL plus margin.
 pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
     let b = scope.claimant("b", 2).await;
     let _alive = scope.keep_alive(&[&b]);

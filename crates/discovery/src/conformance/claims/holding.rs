@@ -6,7 +6,7 @@ use super::{claims, granted, name, slots};
 use crate::conformance::{SOON, Scope};
 use crate::{AcquireOutcome, ErrorKind, Registration};
 
-/// What nobody holds is granted to whoever asks first.
+/// A free resource is granted to the first member that asks.
 pub async fn claims_01_a_free_resource_is_granted_once(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);
@@ -53,7 +53,7 @@ pub async fn claims_01_asking_takes_nothing_away(scope: &Scope) {
     assert!(held.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{held:?}, read {read:?}");
 }
 
-/// Each later grant's epoch is above all earlier ones, whatever it is on and whoever asks.
+/// Each later grant's epoch is above all earlier ones, for any resource and any member.
 pub async fn claims_02_epochs_rise_over_resources_and_members(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);
@@ -118,7 +118,7 @@ pub async fn claims_03_asking_again_keeps_what_is_held(scope: &Scope) {
     assert!(again.iter().all(|(resource, epoch)| read[resource].epoch == *epoch), "{again:?}, read {read:?}");
 }
 
-/// Whoever waits for a slot gets it right after the release.
+/// A member that waits for a slot gets it right after the release.
 pub async fn claims_05_what_is_released_is_free_at_once(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);
@@ -177,7 +177,7 @@ pub async fn claims_07_a_floor_lifts_epochs_and_never_falls(scope: &Scope) {
     assert!(low.values().all(|epoch| epoch.get() < floor) && high.values().all(|epoch| epoch.get() > floor), "{low:?} {high:?}");
 }
 
-/// Whoever knows another store is told so and holds nothing by it.
+/// A member that names another store gets an error and holds nothing by it.
 pub async fn claims_07_another_store_grants_nothing(scope: &Scope) {
     let a = scope.claimant("a", 1).await;
     let store = scope.store().await;

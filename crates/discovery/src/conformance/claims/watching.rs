@@ -1,4 +1,4 @@
-//! Clause 6: what a watch tells.
+//! Clause 6: what a watch delivers.
 
 use futures::StreamExt;
 
@@ -6,7 +6,7 @@ use super::{ReaderTable, claims, slots};
 use crate::ClaimsEvent;
 use crate::conformance::{SOON, Scope};
 
-/// Whoever begins to follow learns of everything that is held, and of nothing else.
+/// A new follower learns of every claim, and of nothing else.
 pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);
@@ -17,7 +17,7 @@ pub async fn claims_06_the_watch_begins_with_everything(scope: &Scope) {
     assert_eq!(scope.read().await.into_keys().collect::<Vec<_>>(), slots(0..150));
 }
 
-/// Slots that go to and fro while somebody follows: in the end the follower knows what is so.
+/// Slots go to and fro while a follower watches: in the end it knows the present state.
 pub async fn claims_06_no_change_is_lost(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
@@ -37,7 +37,7 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
     assert!(table.holders().iter().all(|(_, holder)| holder == "a"), "{:?}", table.holders());
 }
 
-/// The claims of a member that dies are told as free.
+/// A watch reports the claims of a dead member as free.
 pub async fn claims_06_a_death_is_news(scope: &Scope) {
     let ttl = scope.soon_enough();
     let b = scope.claimant("b", 2).await;
