@@ -1,4 +1,4 @@
-//! What a worker does while its backend refuses it or has bugs of its own: say why, once, and come back by itself when that is over.
+//! How a worker behaves while its backend refuses it or has bugs: it reports why, once, and recovers by itself afterwards.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -21,12 +21,12 @@ const FINE: u8 = 0;
 const DENIES: u8 = 1;
 const PANICS: u8 = 2;
 const SILENT: u8 = 3;
-/// It answers, but lets nobody in.
+/// It answers, but admits no member.
 const FULL: u8 = 4;
 
 /// It takes calls and never answers.
 const HANGS: u8 = 6;
-/// It lets everybody in, and shows nobody the others.
+/// It admits every member, and shows each of them only itself.
 const BLINDS: u8 = 5;
 /// No call, no farewell and no watch is ever answered.
 const DEAF: u8 = 7;
@@ -172,7 +172,7 @@ async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repe
     let before = world.clock.now();
     let error = service.register_self().await.expect_err("denied");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Backend, false));
-    // It asks for the group and to join it at once; whichever is refused first is told.
+    // It reads the group and joins at once; the error is from the call that is refused first.
     let said = error.to_string();
     assert!(["register", "watch"].map(|call| format!("{call}: the token has expired; renew it")).contains(&said), "{said}");
     assert!(world.clock.now().since(before) < Duration::from_millis(500), "at once");
@@ -182,7 +182,7 @@ async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repe
     assert_eq!(mood.failed(), calls, "nothing is tried any more");
 }
 
-/// A worker that may register and not read was told only after the TTL and five seconds.
+/// A worker that may register but not read got its error only after the TTL and five seconds.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_may_not_be_seen_is_an_error_of_the_first_registration_at_once() {
     let (_log, _logging) = Log::start();
@@ -218,8 +218,8 @@ async fn a_backend_that_takes_longer_than_the_lease_is_named() {
     assert!(error.to_string().starts_with(said), "{error}");
 }
 
-/// Whoever starts a worker with a wrong address was told after the TTL and five seconds, which was 15 s with the default TTL; and where nobody
-/// answers at all after two seconds more, which its farewell took.
+/// With a wrong address, a worker got its error only after the TTL and five seconds, 15 s with the default TTL. Without any server there,
+/// its attempt to deregister took two seconds more.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_answers_is_told_within_seven_seconds_whatever_the_ttl() {
     let (_log, _logging) = Log::start();

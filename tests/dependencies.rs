@@ -9,7 +9,7 @@ use std::path::Path;
 
 use cargo_metadata::MetadataCommand;
 
-/// The names of the crates that some crate of ours depends on directly, ours left out.
+/// The names of the external crates that our crates depend on directly.
 fn used() -> BTreeSet<String> {
     let metadata = MetadataCommand::new().no_deps().exec().unwrap();
     let packages = metadata.workspace_packages();

@@ -1,5 +1,5 @@
-//! A fleet on a bad day, from a seed: whatever the backend does to it, nobody owns by a view that has been outdated for longer than two
-//! TTLs, and when the faults are over it settles. `SHARDWISE_SEED=N` repeats one day's faults (not the jitter of the workers' pauses,
+//! A fleet under random faults, from a seed: whatever the backend does, no worker owns by a view that has been outdated for longer than two
+//! TTLs, and after the faults the fleet settles. `SHARDWISE_SEED=N` repeats one run's faults (not the jitter of the workers' pauses,
 //! which comes from their incarnations).
 
 #![expect(clippy::expect_used, reason = "tests report by panicking")]
@@ -70,7 +70,7 @@ struct History(Vec<(u64, Moment)>);
 impl History {
     /// # Panics
     ///
-    /// If somebody owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
+    /// If a worker owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
     async fn look(&mut self, store: &MemoryBackend, workers: &[Worker], now: Moment, seed: u64) {
         let group = GroupName::new(GROUP).expect("valid");
         let revision = store.members(&group).await.expect("the store itself has no faults").view.revision();

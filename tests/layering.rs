@@ -23,7 +23,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("shardwise", &["shardwise-core", "shardwise-discovery", "shardwise-settings", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
-    // Only the library's public API: what an outbox of somebody else's could use too.
+    // Only the library's public API, which a third-party outbox could use too.
     ("shardwise-outbox", &["shardwise", "shardwise-testkit"]),
     // HTTP over the library, for the command to start: `shardwise serve` (ADR 29).
     ("shardwise-sidecar", &["shardwise", "shardwise-testkit"]),

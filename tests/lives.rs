@@ -1,6 +1,6 @@
 //! Lives of a fleet with `max_loss` and `keep`, from a seed: workers join, die many at once, are cut off and leave, while calls fail and come
-//! late, and changes of the records fail and come late more than anything else. At one view no slot has two owners, whatever happens; nobody
-//! is kept from leaving; and when the faults are over the fleet settles, after an operator's word if it stands still.
+//! late, and changes of the records most of all. At one view no slot ever has two owners; every worker can leave; and after the faults the
+//! fleet settles; if its rebalancing is frozen, after an operator's confirmation.
 //!
 //! `SHARDWISE_SEED=N` repeats one life's faults (not the jitter of the workers' pauses, which comes from their incarnations).
 
@@ -178,7 +178,7 @@ impl Life {
         }
     }
 
-    /// Whether everybody goes on (`false`) or everybody stands still (`true`), and what is wrong if it is neither.
+    /// Whether all workers rebalance (`false`) or all are frozen (`true`); an error if they differ.
     fn settled(&self) -> Result<bool, String> {
         let shares: Vec<Arc<Ownership>> =
             self.workers.iter().filter(|worker| !worker.is_leaving()).map(|worker| worker.service.ownership()).collect();

@@ -39,7 +39,7 @@ async fn joined(world: &World, id: &str, backend: impl Discovery + 'static, poli
     service
 }
 
-/// Without `max_loss`, so that only others' records tell of the missing.
+/// Without `max_loss`, so that only others' records show missing members.
 async fn plain(world: &World, ids: impl IntoIterator<Item = String>) -> Vec<Worker> {
     let mut workers = Vec::new();
     for id in ids {
@@ -86,8 +86,8 @@ async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
     assert_eq!(owned(&[&a, &others[0].0, &others[2].0, &others[3].0]), (0, 16_384));
 }
 
-/// What stands in the record is not written again with every renewal: the snapshot's view stands still while a member drains, the group's
-/// does not.
+/// Marks in the record are not written again with every renewal: the snapshot's view stays the same while a member drains, the group's
+/// view does not.
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_its_mark_once_however_long_it_takes() {
     let (_log, _logging) = Log::start();
@@ -262,7 +262,7 @@ async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
     eventually("it is back", || me.state() == ServiceState::Active).await;
 }
 
-/// Under exclusive ownership a slot that is to go waits for its work, so whoever looks for the reason has to find the work.
+/// Under exclusive ownership a slot that moves waits for its work, so the log must name that work.
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_end_within_drain_timeout_is_named_with_its_slot_and_its_age() {
     let (log, _logging) = Log::start();

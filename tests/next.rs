@@ -108,7 +108,7 @@ async fn an_observer_follows_the_switch() {
     eventually("it says so", || old.owner(&1u32).is_err_and(|error| error.kind() == ErrorKind::OtherPolicy)).await;
 }
 
-/// Operators wait for this line. Another load margin moves nothing between two workers, so no rebalance tells of the switch.
+/// Operators wait for this line. Another load margin moves nothing between two workers, so no rebalance reports the switch.
 #[tokio::test(start_paused = true)]
 async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
     let (log, _logging) = Log::start();

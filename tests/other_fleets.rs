@@ -18,7 +18,7 @@ use shardwise_testkit::python_with;
 const KEYS: usize = 1_000_000;
 const KEYS_PER_FLEET: usize = 1_000;
 
-/// What text is made of: letters, signs of Python and JSON, combining marks, letters with and without marks of their own, right to left,
+/// What text is made of: letters, signs of Python and JSON, combining marks, letters with and without their marks, right to left,
 /// emoji with joiners and skin, the first and the last characters of each length in UTF-8, a byte order mark, controls.
 const PIECES: [&str; 36] = [
     "a",

@@ -25,7 +25,7 @@ async fn renewals_compute_nothing() {
     assert_eq!(workers.each_ref().map(ShardingService::rebuilds), before);
 }
 
-/// Tells of each change as if it had been fifty, all there at once: with each one more stranger.
+/// Delivers each change as a burst of fifty, each with one more stranger.
 struct Bursts(MemoryBackend);
 
 const BURST: u64 = 50;

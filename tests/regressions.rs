@@ -76,7 +76,7 @@ async fn ten_thousand_keys_are_let_go_without_counting_each_against_all() {
     assert!(service.now().since(before) < Duration::from_secs(1), "on paused time only waiting costs");
 }
 
-/// The service waited for a state that nobody was left to report.
+/// The service waited for a state that no task was left to report.
 #[test]
 fn leaving_a_runtime_that_is_gone_is_an_error_and_no_wait_for_ever() {
     let theirs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -88,7 +88,7 @@ fn leaving_a_runtime_that_is_gone_is_an_error_and_no_wait_for_ever() {
     let _run = theirs.block_on(async { service.run_owned(["k"], |_, _| std::future::pending()) });
     let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let leaving = service.clone();
-    // Its only thread is kept busy until it is told to end, or the leave might be carried out before.
+    // Its only thread is kept busy until the test frees it, or the leave might be carried out before.
     let (busy, is_busy) = mpsc::channel::<()>();
     let (free, gate) = mpsc::channel::<()>();
     theirs.spawn(async move {
@@ -124,7 +124,7 @@ async fn a_slow_callback_gets_what_it_missed_in_one_call() {
     for _ in 0..5 {
         fleet.join().await;
     }
-    // No timer: the clock stands still while a callback blocks its thread.
+    // No timer: the paused clock does not advance while a callback blocks its thread.
     let mut changes = fleet.service(0).ownership_changes();
     changes.wait_for(|ownership| ownership.view().members().len() == 6).await.expect("the service lives");
     drop(open);
@@ -198,7 +198,7 @@ async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_r
         ended.await.expect("the streams end with the service");
         assert_eq!(running.load(Ordering::SeqCst), 0, "the work was cancelled and waited for");
         let took = world.clock.now().since(dropped);
-        // Who reaches nobody waits for as long as its record may be seen, and it dies by its TTL.
+        // A service that cannot reach its backend waits until its record would no longer be seen; the record expires with its TTL.
         assert_eq!(took < Duration::from_secs(2), reachable, "with a TTL of 3 s it was gone after {took:?}");
         let left = world.store.members(&policy().group).await.expect("a read").view;
         assert!(left.members().is_empty(), "deregistered, or its lease has ended");

@@ -20,7 +20,7 @@ pub(crate) const CHANGES: &[&[u8]] = &[
     b"load_margin=none",
 ];
 
-/// Lists and files of members: whoever is accepted can be placed, and is there once.
+/// Lists and files of members: each accepted member can be placed, and is there once.
 pub(crate) fn members(input: &[u8]) {
     let Ok(given) = std::str::from_utf8(input) else { return };
     for read in [text::members_of_list(given), text::members_of_lines(given).map_err(|(line, why)| format!("line {line}: {why}"))] {

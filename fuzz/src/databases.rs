@@ -12,7 +12,7 @@ pub(crate) const DATABASES: &[&[u8]] = &[
     b"postgres://lpostgresql://ers\t/t:hus\thr#r&[&xar@hos",
 ];
 
-/// What is refused is told without a password, and what is taken shows none.
+/// Error messages contain no password, and accepted values show none.
 pub(crate) fn databases(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let with_password = text.replacen("://", "://root:zqzq@", 1);

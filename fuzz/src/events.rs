@@ -1,5 +1,5 @@
-//! Lines of an event file as a consumer reads them back: any line at all, since a file may be torn or somebody else's. And lines of new events as
-//! `shardwise outbox write` takes them.
+//! Lines of an event file as a consumer reads them back: any line at all, since a file may be torn or foreign. Also lines of new events
+//! as `shardwise outbox write` takes them.
 
 use shardwise_outbox::Payload;
 use shardwise_outbox::sink::parse_line;
@@ -37,7 +37,7 @@ pub(crate) const NEW_EVENTS: &[&[u8]] = &[
     b"{\"aggregatetype\":\"\xff\"}\nnonsense",
 ];
 
-/// Every line that is not blank is told once, in order, as an event that could be written or with what is wrong with it.
+/// Every line that is not blank is reported once, in order, as a valid event or with its error.
 pub(crate) fn new_events(input: &[u8]) {
     let mut lines = lines::EventLines::of(input);
     let mut told = Vec::new();

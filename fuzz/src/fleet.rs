@@ -54,7 +54,7 @@ fn weight(byte: u8) -> Option<Weight> {
     Weight::new(u64::from(byte % 100) + 1)
 }
 
-/// The group's own, nothing at all, somebody else's, and a change that some know of, in either order.
+/// The group's fingerprint, none, a foreign one, and a change that only some members know, in either order.
 const fn served(which: u8) -> &'static [&'static str] {
     match which {
         1 => &[],

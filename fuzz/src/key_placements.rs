@@ -1,5 +1,5 @@
-//! Other fleets' placements: every key has an owner among whoever is there, nothing depends on the order in which members are listed or on the
-//! view before, and where there is a circle only the keys of who left move.
+//! Other fleets' placements: every key has an owner among the members, nothing depends on the order in which members are listed or on
+//! the view before, and where there is a circle only the keys of leavers move.
 
 use shardwise_core::{InstanceId, KeyOwners, KeyPlacement, Member, PlacementKind, PlacementParams, Placer, View, ViewPlacement, Weight};
 
@@ -33,7 +33,7 @@ pub(crate) fn key_placements(input: &[u8]) {
     let view = View::new(1, members.clone()).with_foreign(foreign.into_iter().collect());
     let Ok(placed) = KeyOwners::of_view(&view, placement, virtual_nodes) else { unreachable!("few points") };
 
-    // Whoever is there counts, draining or not, whatever it lists, and with or without a record.
+    // Every member counts, draining or not, whatever it lists, and with or without a record.
     let mut there: Vec<_> = view.members().iter().map(|member| (member.instance_id.clone(), member.weight)).collect();
     there.extend(view.foreign().iter().map(|id| (id.clone(), Weight::ONE)));
     there.sort();

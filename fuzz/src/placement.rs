@@ -26,7 +26,7 @@ pub(crate) const FLEETS: &[&[u8]] = &[
     &[0, 63, 15, 0, 51, 0, 4, 0x12, 0, 0, 0x11, 9, 1, 0x21],
     &[0, 63, 15, 0, 51, 0, 8, 0x12, 0, 16, 0x11, 9, 24, 0x21, 9, 44, 0x22],
     &[0, 63, 15, 0, 51, 0, 4, 0x12, 0, 5, 0x11],
-    // Two have vanished and keep their share: one of them is here under the same id; and somebody has confirmed it.
+    // Two have vanished and keep their share: one of them is here under the same id. The second time the loss is confirmed.
     &[0, 63, 15, 0, 51, 0, 128, 0x12, 5, 0x31, 2, 0x11, 0, 0, 0x11],
     &[0, 63, 15, 0, 51, 0, 128, 0x12, 5, 0x31, 2, 0x11, 0, 64, 0x11],
 ];
@@ -80,8 +80,8 @@ fn placed_by(params: PlacementParams, mut members: Vec<Member>) {
     seen_by_a_member(&view, params, circle);
 }
 
-/// Who counts in a view, by the words of `docs/reference/placement.md`: of those that list the group's fingerprint the active ones, or all if every one drains; and whoever
-/// has vanished and is not here, unless somebody has confirmed the loss.
+/// The members that count in a view, by `docs/reference/placement.md`: of those that list the group's fingerprint the active ones, or all
+/// if every one drains; and vanished members that are not here, unless the loss was confirmed.
 fn counted(view: &View) -> Vec<(InstanceId, Weight)> {
     let group = view.group_fingerprint();
     let serving: Vec<_> = view.members().iter().filter(|m| group.is_none_or(|group| m.fingerprints.contains(&group))).collect();
@@ -113,7 +113,7 @@ fn seen_by_a_member(view: &View, params: PlacementParams, mut circle: Circle) {
     replicas(view, &placed);
 }
 
-/// Every slot has an owner among the members, and nobody more than it takes.
+/// Every slot has an owner among the members, and no member owns more than its bound.
 fn owned(placed: &SlotOwners, members: &[(InstanceId, Weight)]) {
     let params = placed.params();
     let sum = members.iter().map(|(_, weight)| u64::from(weight.get())).sum();
@@ -149,7 +149,7 @@ fn by_weight(placed: &SlotOwners, sum: u64) {
 fn replicas(view: &View, placed: &SlotOwners) {
     let params = placed.params();
     let replicas = Replicas::of_view(view, *params, 3);
-    // Nobody knows where somebody stands who names no zone, or has vanished.
+    // Members that name no zone, or have vanished, count as one unknown zone.
     let zone = |id: &&InstanceId| view.member(id).and_then(|member| member.zone.clone());
     let zones = |ids: &[&InstanceId]| ids.iter().map(zone).collect::<BTreeSet<_>>().len();
     let all: Vec<_> = placed.members().iter().map(|(id, _)| id).collect();

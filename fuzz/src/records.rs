@@ -1,4 +1,4 @@
-//! Members' records as backends keep them: JSON from whoever can write there.
+//! Members' records as backends keep them: JSON from any client with write access.
 
 use shardwise::discovery::Record;
 use shardwise_core::{InstanceId, PlacementParams, SlotOwners, View, WEIGHT_MAX};

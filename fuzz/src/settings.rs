@@ -1,4 +1,4 @@
-//! Settings: a file's text, and variables over it. Whatever is wrong is told in one line that names something.
+//! Settings: a file's text, and variables over it. Each error is one line that names something.
 
 use shardwise::settings::LoadOptions;
 use shardwise_outbox::settings::LoadedSettings;

@@ -21,7 +21,7 @@ use common::{World, eventually};
 const SLOTS: u32 = 1_024;
 const GRACE: Duration = Duration::from_secs(30);
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// How long a worker is away: three TTLs, in which the next in line would take what nobody has.
+/// How long a worker is away: three TTLs, in which the next in line would take slots without an owner.
 const AWAY: Duration = Duration::from_secs(9);
 
 fn policy(ownership: OwnershipMode, grace: Duration) -> Policy {
@@ -129,7 +129,7 @@ async fn with_rejoin_grace_a_rolling_restart_moves_no_claim() {
     a_rolling_restart_moves_no_slot(OwnershipMode::Exclusive).await;
 }
 
-/// The counterpart: the slots of whoever is restarted go out and come back, and with them some of the others' that bounded load moves.
+/// The counterpart: a restarted worker's slots go out and come back, and with them some slots that bounded load moves between the others.
 #[tokio::test(start_paused = true)]
 async fn without_it_the_slots_go_out_and_come_back() {
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {

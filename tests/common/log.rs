@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tracing::subscriber::DefaultGuard;
 
-/// What is logged on this thread, as text. Each test of a file that has one keeps one: a thread without any could switch the same line off for the
-/// others (it registers the line as wanted by nobody).
+/// Text logged on this thread. If one test of a file has one, all tests of that file need one: a thread without it could switch the same
+/// line off for the others (it registers the line as unwanted).
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -11,7 +11,7 @@ pub(crate) fn policy() -> Policy {
     Policy::new(PolicyName::new("workers").expect("valid"), GroupName::new("group").expect("valid"))
 }
 
-/// Workers of one test, each with a factory of its own over one memory store on tokio's clock, with a TTL of 3 s unless set otherwise.
+/// Workers of one test, each with a separate factory, over one memory store on tokio's clock, with a TTL of 3 s unless set otherwise.
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) store: MemoryBackend,

@@ -133,7 +133,7 @@ async fn of_two_that_set_the_number_at_once_one_does_and_the_other_is_told_what_
     assert_eq!(one, two, "both see the one that was set");
 }
 
-/// What somebody writes into the group's note of that name.
+/// Overwrites the group's note of that name, as an operator would by hand.
 async fn by_hand(world: &World, name: &str, text: &str) {
     let (group, name) = (GroupName::new(common::policy().group.as_str()).expect("valid"), ClaimName::new(name).expect("valid"));
     let there = world.store.note(&group, &name).await.expect("read").map_or(0, |note| note.version);

@@ -1,4 +1,4 @@
-//! Work in flight: what it keeps, what it is told, and when.
+//! Work in flight: what it keeps, and which signals it gets and when.
 
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ async fn exclusive_work_in_a_slot_that_goes_to_another_is_dropped_once_drain_tim
     }
 }
 
-/// Under eventual ownership a guard has no epoch, but tells of a gap all the same.
+/// Under eventual ownership a guard has no epoch, but still reports a gap.
 #[tokio::test(start_paused = true)]
 async fn under_eventual_ownership_a_guard_tells_when_its_key_is_lost() {
     let world = World::new();

@@ -82,7 +82,7 @@ async fn one_renewal_that_hangs_loses_nothing_where_half_of_the_ttl_is_granted()
     }
 }
 
-/// Nobody can know it before: it is told with both numbers, and no record stays that others would count on.
+/// A worker cannot know this in advance: the error has both numbers, and no record stays that others would count.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_before_its_first_renewal_is_told_with_the_key_and_leaves_no_record() {
     let world = World::new();

@@ -37,7 +37,7 @@ async fn without_coordination_nothing_is_exclusive() {
     );
 }
 
-/// Settings made in code, at which nobody has looked before.
+/// Settings made in code, which were not validated before.
 #[cfg(feature = "consul")]
 #[tokio::test]
 async fn a_stop_margin_that_is_too_long_for_what_consul_grants_is_refused_before_anything_is_contacted() {

@@ -36,7 +36,7 @@ fn board(board: &Shown) -> std::sync::MutexGuard<'_, Board> {
     board.lock().expect("whole")
 }
 
-/// Offers to run it until it is told to end.
+/// Offers to run it until it is cancelled.
 fn offer(service: &ShardingService, id: &'static str, shown: &Shown) -> Run {
     let shown = Arc::clone(shown);
     let singleton = service.singleton("leader").expect("exclusive");
@@ -132,7 +132,7 @@ async fn many_names_are_spread_over_the_members() {
     eventually("each has about a third", || fleet.iter().map(held).sum::<usize>() == NAMES && fleet.iter().all(|s| held(s) <= 11)).await;
 }
 
-/// The placement gives it to somebody who has nothing to run under that name.
+/// The placement assigns it to a member that runs nothing under that name.
 #[tokio::test(start_paused = true)]
 async fn a_name_that_one_member_offers_runs_there() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Jobs that are fired once in each period, whoever holds the timer.
+//! Jobs that are fired once in each period, whichever member holds the timer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Board {
         self.fired().iter().map(|(period, ..)| period.number).collect()
     }
 
-    /// Begins with the period that was running when somebody first held the timer, or the one after, and goes on without a gap or a repeat.
+    /// Begins with the period in which the timer was first held, or the one after, and goes on without a gap or a repeat.
     fn is_without_gaps(&self) -> bool {
         self.numbers().windows(2).all(|pair| pair[0] + 1 == pair[1])
     }

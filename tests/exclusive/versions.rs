@@ -10,7 +10,7 @@ use shardwise::{ErrorKind, Policy, Run, ShardingService, VersionRule};
 
 use super::{SLOTS, World, eventually, held, policy, share};
 
-/// How long work in a slot goes on after it was told to end.
+/// How long work in a slot goes on after it was cancelled.
 const WORK: Duration = Duration::from_millis(300);
 
 fn newest() -> Policy {
@@ -122,7 +122,7 @@ impl Fleet {
             share(&services) && working() == SLOTS as usize && self.leader().is_some()
         })
         .await;
-        // Whoever would take something from somebody would have begun by now.
+        // A wrong takeover would have begun by now.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(share(&services), "it stays so");
     }

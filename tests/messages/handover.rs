@@ -46,7 +46,7 @@ async fn in_a_handover_every_message_is_handled_at_most_once() {
             });
         }
     }
-    // Whoever holds it leaves and comes back: the name goes to and fro.
+    // The holder leaves and comes back: the name goes to and fro.
     for _ in 0..6 {
         tokio::time::sleep(Duration::from_millis(150)).await;
         if let Some(holder) = fleet.iter().find(|service| service.ownership().names().count() > 0) {

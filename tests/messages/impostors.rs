@@ -63,7 +63,7 @@ async fn dead(token: Option<&str>, b_peers: PeersSettings) -> (World, ShardingSe
     let a = with_messages(&world, "a", with_token(token));
     let b = within(&world, "b", world.store.link(), with_token(token), b_peers);
     b.register_self().await.expect("it joins");
-    // A process of its own, as far as that goes: all of it ends at once.
+    // Simulates a separate process: all of it ends at once.
     let process = tokio::runtime::Runtime::new().unwrap();
     let lives = process.spawn(async move {
         a.register_self().await.expect("it joins");
@@ -89,7 +89,7 @@ async fn first(heard: Receiver<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whoever has the port of a holder that died, before its lease has ended.
+/// A process that got the port of a dead holder before the holder's lease has expired.
 #[tokio::test]
 async fn a_process_on_a_dead_holders_port_learns_nothing_and_forges_nothing() {
     let (_log, _on) = Log::start();

@@ -1,4 +1,4 @@
-//! What a sender is told when there is no reply.
+//! The sender's errors when there is no reply.
 
 use super::*;
 use shardwise::MessageError;
@@ -45,7 +45,7 @@ async fn a_holder_that_takes_nothing_is_full() {
         })
         .collect();
     for handle in [handle(&a), handle(&b)] {
-        // Until the others have arrived it may itself be let in, and is then one that nobody answers.
+        // Until the others have arrived it may itself be admitted, and then waits without an answer.
         let full = async {
             loop {
                 let error = handle.send_within(echo("x"), Duration::from_millis(300)).await.unwrap_err();

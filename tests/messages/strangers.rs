@@ -1,4 +1,4 @@
-//! Whoever connects may be anybody: none of it disturbs the worker.
+//! Connections from unknown clients do not disturb the worker.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ pub(crate) fn hello(service: &ShardingService, of: &str) -> Value {
     json!({ "shardwise": 2, "group": "group", "instance_id": of, "incarnation": member.incarnation.to_string(), "nonce": nonce })
 }
 
-/// A connection to `a` that it takes messages from, where nobody has a token.
+/// A connection to `a` that it takes messages from, without a token.
 fn greeted(b: &ShardingService) -> TcpStream {
     let mut stream = connect(&address(b, "a").unwrap());
     stream.write_all(&frame(&hello(b, "a"))).unwrap();

@@ -229,7 +229,7 @@ async fn a_listening_worker_is_found_by_its_record_and_answers_its_members_alone
         (head("GET", &path("status"), PEER), 401),
         (head("GET", &path("status"), &format!("{PEER}shardwise-proof: {}\r\n", Nonce::random())), 401),
         (head("GET", &path(""), &format!("{PEER}shardwise-nonce: x\r\nConnection: close\r\n")), 401),
-        // A page of somebody's cannot send that header without asking first.
+        // A foreign web page cannot send that header without a preflight request.
         (head("GET", &path("status"), ""), 403),
         (head("GET", &format!("{elsewhere}status"), PEER), 421),
         (head("GET", &elsewhere, &nonce), 421),

@@ -34,7 +34,7 @@ pub struct CertIdentity {
 }
 
 impl Authority {
-    /// A new authority, which nobody trusts who is not told to.
+    /// A new authority, trusted only by programs that are configured to trust it.
     pub fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let folder = folder::temporary("certs")?;

@@ -1,4 +1,4 @@
-//! What goes wrong with a server under test is told to a person, never handled: one text is enough.
+//! Failures of a server under test are for a person to read and are never handled by code: one text is enough.
 
 use std::fmt;
 

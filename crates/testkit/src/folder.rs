@@ -21,13 +21,13 @@ pub(crate) fn temporary(kind: &str) -> Result<TempDir> {
     Ok(folder)
 }
 
-/// Whoever drops the folder deletes it as well. This is for a program that is killed, and for servers that live until its end.
+/// Deletes the folder if this process is killed, and for servers that live until its end. Dropping the folder deletes it as well.
 fn delete_after_us(folder: &Path) -> std::io::Result<()> {
     static INPUT: Mutex<Option<ChildStdin>> = Mutex::new(None);
     let mut input = INPUT.lock().unwrap_or_else(PoisonError::into_inner);
     if input.is_none() {
         let mut janitor = Command::new("sh");
-        // In a group of its own, so that Ctrl-C at the terminal is not for it.
+        // In a separate process group, so that Ctrl-C at the terminal does not reach it.
         janitor.args(["-c", JANITOR]).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         *input = janitor.spawn()?.stdin.take();
     }

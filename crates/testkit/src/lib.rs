@@ -1,7 +1,8 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each on ports of its own, in a folder of its own,
-//! and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is published, and nothing is a mock.
+//! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
+//! its own ports and folder, and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is
+//! published, and nothing is a mock.
 
 mod browser;
 mod certs;

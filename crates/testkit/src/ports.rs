@@ -21,7 +21,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port on which nobody listens, for TCP and UDP.
+    /// A port without a listener, for TCP and UDP.
     pub fn reserve() -> Result<Self> {
         (0..COUNT).find_map(|_| Self::try_reserve(candidate())).ok_or_else(|| Error::new("all ports for tests are taken"))
     }
@@ -29,7 +29,7 @@ impl Port {
     fn try_reserve(number: u16) -> Option<Self> {
         let name = UnixAddr::from_abstract_name(format!("shardwise-testkit-port-{number}")).ok()?;
         let reservation = UnixDatagram::bind_addr(&name).ok()?;
-        // Somebody who knows nothing of reservations may listen there.
+        // A program that ignores reservations may listen there.
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         Some(Self { number, _reservation: reservation })

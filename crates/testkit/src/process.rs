@@ -52,13 +52,13 @@ impl Process {
         self
     }
 
-    /// One that is told something by its environment, which is empty otherwise but for `PATH`.
+    /// With this environment, which is otherwise empty except for `PATH`.
     pub(crate) fn with_environment(mut self, environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.environment.extend(environment);
         self
     }
 
-    /// One that somebody else runs; for that we must be root.
+    /// Run by another user; for that we must be root.
     pub(crate) fn run_by(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
@@ -113,7 +113,7 @@ impl Process {
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let (id, begun) = (Pid::from_raw(self.id()?.cast_signed()), Instant::now());
-        // Only looked at: what the kernel says is kept for whoever waits for the process.
+        // Only looks: the exit status stays available to a later wait for the process.
         let looks = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         loop {
             match waitid(Id::Pid(id), looks) {

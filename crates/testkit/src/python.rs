@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::error::{Error, Result};
 
-/// A Python that has the package `requirement`, such as `uhashring==2.4`, in a virtual environment of its own below `target/python`. It is
-/// made by the first call; of several at once one makes it, and the others wait.
+/// A Python that has the package `requirement`, such as `uhashring==2.4`, in a separate virtual environment below `target/python`. The
+/// first call makes it; of several at once one makes it, and the others wait.
 ///
 /// # Errors
 ///
-/// What is missing on this machine, or what Python had to say.
+/// A tool that is missing on this machine, or Python's error output.
 pub fn python_with(requirement: &str) -> Result<PathBuf> {
     python_with_all(&[requirement])
 }

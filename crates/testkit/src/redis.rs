@@ -112,7 +112,7 @@ impl Redis {
             if self.options.tls.is_some() {
                 return Ok(());
             }
-            // Who has not said the password is refused before it is told whether everything has been read.
+            // Without the password, Redis refuses the request before it says whether all data is loaded.
             let login = self.options.password.as_ref().map(|password| format!("AUTH {password}\r\n")).unwrap_or_default();
             stream.write_all(format!("{login}PING\r\n").as_bytes()).await.map_err(told)?;
             let (mut answer, mut answers) = (String::new(), BufReader::new(stream));

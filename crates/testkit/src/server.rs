@@ -1,4 +1,4 @@
-//! What all servers have in common: they are started on ports of their own, become ready, and are killed and paused as one process.
+//! Common to all servers: they start on free ports, become ready, and are killed and paused as one process.
 
 use crate::error::Result;
 use crate::process::Process;

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use shardwise_testkit::{Etcd, Postgres};
 
-/// Set in the copy of this test that is to be killed.
+/// Set in the copy of this test that will be killed.
 const COPY: &str = "SHARDWISE_TESTKIT_COPY";
 /// What that copy says before the server's address.
 const SAYS: &str = "the server is at ";
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Runs the test of that name once more in a process of its own, kills that, and waits until the server that it told of is gone.
+/// Runs the test of that name once more in a separate process, kills it, and waits until the server that it named is gone.
 fn kill_a_copy_of(test: &str) {
     // Nothing but the copy makes anything in here.
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn kill_a_copy_of(test: &str) {
     }
 }
 
-/// Standing on a line of its own, which it does not share with the harness.
+/// On a line that it does not share with the harness.
 async fn wait_at(address: SocketAddr) {
     println!("\n{SAYS}{address}");
     std::future::pending::<()>().await;

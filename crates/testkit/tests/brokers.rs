@@ -1,4 +1,4 @@
-//! The servers that sinks write to: they come up, keep what they had over a restart, and ask for what they are told to ask for.
+//! The servers that sinks write to: they start, keep their data over a restart, and demand the credentials that they are configured with.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests")]
 
@@ -48,7 +48,7 @@ async fn redis_keeps_keys_over_a_restart_and_asks_for_the_password() {
 
 #[tokio::test]
 async fn a_redis_with_a_password_is_ready_when_it_has_read_what_it_had_stored() {
-    // It reads slowly, and looks every 1,024 commands whether somebody asks it something.
+    // It loads slowly, and serves requests only every 1,024 commands.
     let options = RedisOptions::default().with_password("secret").with_setting("key-load-delay", "200");
     let redis = Redis::start(options).await.unwrap();
     let writes = (0..4_096).map(|key| format!("SET key-{key} value\r\n")).collect::<Vec<_>>().concat();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const WHILE: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that sends back what it gets, and tells what that was.
+/// A server that sends back what it gets, and reports it.
 async fn echo() -> (SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

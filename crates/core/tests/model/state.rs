@@ -21,7 +21,7 @@ pub(crate) struct Hold {
 pub(crate) struct Member<const S: usize> {
     /// Ticks of true time for which its record lives in the store.
     pub(crate) lease: u8,
-    /// Ticks of its own clock until its deadline; 0 is past it.
+    /// Ticks of the member's clock until its deadline; 0 is past it.
     pub(crate) left: u8,
     /// Whether its clock may miss one tick before that deadline.
     pub(crate) may_miss: bool,

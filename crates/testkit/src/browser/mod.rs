@@ -19,7 +19,7 @@ use crate::servers::{self, CHROMIUM};
 
 /// Gives the program its two pipes as the file descriptors that it expects.
 const WITH_PIPES: &str = "exec \"$0\" \"$@\" 3<\"$PIPE_TO\" 4>\"$PIPE_FROM\"";
-/// It asks nobody outside for anything, and needs no window, sound, keyring or shared memory.
+/// It contacts no outside service, and needs no window, sound, keyring or shared memory.
 const FLAGS: [&str; 15] = [
     "--headless=new",
     "--remote-debugging-pipe",
@@ -39,7 +39,7 @@ const FLAGS: [&str; 15] = [
     "--log-level=3",
 ];
 
-/// A running browser with a profile of its own; gone when dropped.
+/// A running browser with a separate profile; gone when dropped.
 #[derive(Debug)]
 pub struct Browser {
     // Dropped first: the folder outlives the process.
@@ -169,7 +169,7 @@ impl Tab<'_> {
         went["errorText"].as_str().map_or(Ok(()), |error| Err(Error::new(format!("{url}: {error}"))))
     }
 
-    /// From now on believes every certificate, as somebody does who presses on behind the browser's warning.
+    /// From now on accepts every certificate, as a user does who clicks through the browser's warning.
     pub fn believe_certificates(&self) -> Result<()> {
         self.call("Security.setIgnoreCertificateErrors", &json!({"ignore": true})).map(drop)
     }
@@ -216,8 +216,7 @@ impl Tab<'_> {
         sent.iter().filter_map(|event| event["request"]["url"].as_str().map(str::to_owned)).collect()
     }
 
-    /// What the browser had to complain of so far: exceptions that nobody caught, and errors in its log. Refusals of a
-    /// server are answers.
+    /// The browser's complaints so far: uncaught exceptions, and errors in its log. A server's refusals are answers, not complaints.
     pub fn complaints(&self) -> Vec<String> {
         let thrown = self.browser.pipe.events(&self.session, "Runtime.exceptionThrown");
         let logged = self.browser.pipe.events(&self.session, "Log.entryAdded");

@@ -39,7 +39,7 @@ pub(super) struct Pipe {
     to: Mutex<File>,
     next: AtomicU64,
     shared: Arc<PipeShared>,
-    /// Ours too, so that the reader can be told to end.
+    /// Kept open on our side too, so that we can end the reader.
     from: File,
 }
 
@@ -49,7 +49,7 @@ impl Pipe {
         for path in [to, from] {
             nix::unistd::mkfifo(path, Mode::S_IRWXU).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
         }
-        // Opened both ways, so that nobody waits for the other side.
+        // Opened for reading and writing, so that neither side blocks on the other.
         let open = |path: &Path| File::options().read(true).write(true).open(path).map_err(Error::io(path.display()));
         let (to, from) = (open(to)?, open(from)?);
         let shared = Arc::<PipeShared>::default();
@@ -93,7 +93,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Nobody reads any more if it fails.
+        // If it fails, the reader has gone.
         let _ = self.from.write_all(b"null\0");
     }
 }

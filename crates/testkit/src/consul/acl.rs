@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Consul, MANAGEMENT};
 use crate::error::{Error, Result};
 
-/// A token of a policy of its own.
+/// A token with a separate policy.
 #[derive(Clone, Debug)]
 pub struct ConsulToken {
     /// What a client sends.

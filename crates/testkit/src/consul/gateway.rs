@@ -1,8 +1,8 @@
 //! A network between Consul agents in which one of them can be cut off, while programs still reach its HTTP API.
 //!
-//! Agents tell each other where they are, and connect to each other directly. So each listens on an address of its own (`inside`) and
-//! advertises another (`outside`), where proxies of ours stand. An agent's calls to servers and its gossip come from its inside
-//! address, by which the proxies of the others know it.
+//! Agents advertise their addresses to each other, and connect directly. So each listens on its own address (`inside`) and
+//! advertises another (`outside`), where our proxies listen. An agent's calls to servers and its gossip come from its inside
+//! address, by which the proxies of the others recognize it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub(super) struct Gateway {
     datagrams: UdpProxy,
 }
 
-/// Where the agent with these ports listens, and where the others are told to find it.
+/// Where the agent with these ports listens, and the address that it advertises.
 pub(super) fn addresses(ports: &ConsulPorts) -> (IpAddr, IpAddr) {
     let [high, low] = ports.gossip.number().to_be_bytes();
     (Ipv4Addr::new(127, 20, high, low).into(), Ipv4Addr::new(127, 21, high, low).into())

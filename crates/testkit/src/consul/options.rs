@@ -86,7 +86,7 @@ impl ConsulOptions {
         Self { node: node.to_owned(), servers: 0, join, ..self.clone() }
     }
 
-    /// Where other agents reach this one: its own address, and the one that they are told.
+    /// Where other agents reach this one: its bind address, and the address that it advertises.
     fn addresses(&self, ports: &ConsulPorts) -> (IpAddr, IpAddr) {
         let here = Ipv4Addr::LOCALHOST.into();
         self.network.as_ref().map_or((here, here), |_| gateway::addresses(ports))

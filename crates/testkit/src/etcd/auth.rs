@@ -62,7 +62,7 @@ impl Etcd {
         self.api("/v3/auth/user/grant", &json!({ "user": name, "role": name })).await.map(drop)
     }
 
-    /// Makes the user who may do everything, and from then on nobody may do anything without a name and a password.
+    /// Creates the root user and enables authentication: from then on every call needs a name and a password.
     pub(super) async fn enable_auth(&self) -> Result<()> {
         let (name, password) = ROOT;
         let steps = [

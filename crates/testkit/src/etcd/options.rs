@@ -68,7 +68,7 @@ impl EtcdOptions {
         self
     }
 
-    /// Waits for the disk with each write, as etcd does unless told otherwise: for measuring how long things take.
+    /// Syncs each write to disk, as etcd does by default: for measuring how long things take.
     #[must_use]
     pub fn with_fsync(mut self) -> Self {
         self.fsync = true;

@@ -148,7 +148,7 @@ impl Database {
         wire::execute(self.server.socket_addr(), SUPERUSER, &self.name, sql).await
     }
 
-    /// The same database on another server, such as a standby of its own.
+    /// The same database on another server, such as a standby.
     #[must_use]
     pub fn on(&self, server: &Arc<Postgres>) -> Self {
         Self { server: server.clone(), name: self.name.clone() }
@@ -165,7 +165,7 @@ impl Database {
     }
 }
 
-/// Copies a stopped server's data, owners and all, and says that whoever starts on it is a standby.
+/// Copies a stopped server's data, owners included, and marks the copy as a standby.
 async fn copy(data: &Path, folder: &Path) -> Result<()> {
     let (data, copy) = (data.to_owned(), folder.join("data"));
     let run = move || {

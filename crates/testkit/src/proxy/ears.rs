@@ -1,5 +1,5 @@
-//! Requests told apart inside a connection, so that some of them can be left without an answer while others get theirs. As little of HTTP
-//! is understood as that takes, and nothing of TLS.
+//! Separates the requests inside a connection, so that some of them can be left without an answer while others get theirs. It parses only
+//! as much of HTTP as that takes, and nothing of TLS.
 
 use std::collections::HashSet;
 

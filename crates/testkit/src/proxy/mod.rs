@@ -99,7 +99,7 @@ struct ProxyShared {
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
-    /// Ours while the proxy stands, if nobody else keeps it.
+    /// Reserved while the proxy exists, unless the caller reserves it.
     port: Option<Port>,
     rules: watch::Sender<Rules>,
     counts: Arc<Counts>,
@@ -109,12 +109,12 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// A proxy on a port of its own.
+    /// A proxy on a free port.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         Self::own(target, None).await
     }
 
-    /// A proxy that can tell some requests from others by how they begin, to [`TcpProxy::ignore`] them. Not through TLS.
+    /// A proxy that recognizes some requests by how they begin, so that [`TcpProxy::ignore`] can block them. Not through TLS.
     pub async fn telling(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
         Self::own(target, Some(RequestKind { speech, is_meant })).await
     }
@@ -147,8 +147,8 @@ impl TcpProxy {
         self.address
     }
 
-    /// Nothing passes this way any more, and nobody is told: bytes are held, and arrive after [`TcpProxy::heal`]. A new connection is
-    /// accepted, but the server hears of it only then.
+    /// From now on no bytes pass in this direction, and neither side sees an error: bytes are held, and arrive after [`TcpProxy::heal`].
+    /// A new connection is accepted, but the server sees it only after that.
     pub fn cut(&self, direction: Direction) {
         self.rules.send_modify(|rules| rules.way_mut(direction).cut = true);
     }
@@ -181,8 +181,8 @@ impl TcpProxy {
         self.rules.send_modify(|rules| rules.target = Some(target));
     }
 
-    /// Requests that are meant (see [`TcpProxy::telling`]) get no answer any more, nor do those that wait for one; all others do. Whoever
-    /// waited in vain has to ask again after [`TcpProxy::heal`].
+    /// Requests that are meant (see [`TcpProxy::telling`]) get no answer any more, nor do those that wait for one; all others do. A client
+    /// that waited in vain has to ask again after [`TcpProxy::heal`].
     pub fn ignore(&self) {
         self.rules.send_modify(|rules| rules.ignore = true);
     }
@@ -228,7 +228,7 @@ impl Drop for TcpProxy {
     }
 }
 
-/// Accepts connections, except while they are to be refused; ends if the port cannot be had, or with the proxy.
+/// Accepts connections, except while they are refused; ends if the port is not available, or with the proxy.
 async fn accept(address: SocketAddr, shared: ProxyShared, told: watch::Sender<bool>) {
     let mut rules = shared.rules.clone();
     let mut connections = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Datagrams through a proxy, with answers back to whoever sent them.
+//! Forwards datagrams, and answers back to their senders.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -67,7 +67,7 @@ fn is_cut(silence: &Mutex<Silence>, sender: SocketAddr) -> bool {
     silence.everybody || silence.senders.contains(&sender.ip())
 }
 
-/// Carries datagrams to the target, each sender's from a socket of its own, so that the answers find back.
+/// Carries datagrams to the target, each sender's from a separate socket, so that answers find their way back.
 async fn relay(socket: Arc<UdpSocket>, target: SocketAddr, silence: Arc<Mutex<Silence>>) {
     let mut senders: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut answers = JoinSet::new();

@@ -1,6 +1,6 @@
-//! Fetches packages with `apt-get` and unpacks them with `dpkg`, without root and without touching the system: apt gets lists, caches
-//! and sources of its own in our folder. Where the packages come from and how to get there (mirror, proxy, credentials) is read from
-//! the machine's own configuration; Debian's keyring says that they are genuine.
+//! Fetches packages with `apt-get` and unpacks them with `dpkg`, without root and without changing the system: apt gets separate lists,
+//! caches and sources in our folder. Where the packages come from and how to get there (mirror, proxy, credentials) is read from
+//! the machine's configuration; Debian's keyring proves them genuine.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const ADVICE: &str = "the servers of the tests are unpacked from Debian's packages, which needs Debian with apt-get, dpkg and \
                       debian-archive-keyring";
 
-/// Fetches and unpacks these servers into the folder, which nobody else may be writing to.
+/// Fetches and unpacks these servers into the folder. The caller must be its only writer.
 pub(super) fn fetch(servers: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
     if !Path::new(KEYRING).is_file() {
         return Err(Error::new(format!("{KEYRING} is missing: {ADVICE}")));
@@ -44,7 +44,7 @@ pub(super) fn fetch(servers: &Path, wanted: &[&'static ServerPackage]) -> Result
     Err(Error::new(format!("no archive of apt's configuration gave {}: {ADVICE}, and a network{refusals}", names.join(", "))))
 }
 
-/// The archives that the machine itself uses, first come first; those with security fixes only have no suite of ours.
+/// The archives that the machine itself uses, in its order; those with security fixes only lack the suite that we need.
 fn archives() -> Result<Vec<String>> {
     // Without release info, because that would leave out what `apt-get update` has not been called for.
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -101,7 +101,7 @@ impl Apt {
     }
 
     fn download(&self, wanted: &[&'static ServerPackage]) -> Result<()> {
-        // Otherwise a list that could not be had is a warning, and the packages are missing for no reason told.
+        // Otherwise an unreachable list is only a warning, and the packages are missing without a reason.
         run(self.command().args(["update", "--error-on=any"]))?;
         for server in wanted {
             let mut command = self.command();

