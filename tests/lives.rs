@@ -1,6 +1,6 @@
-//! Lives of a fleet with `max_loss` and `keep`, from a seed: workers join, die many at once, are cut off and leave, while calls fail and come
-//! late, and changes of the records most of all. At one view no slot ever has two owners; every worker can leave; and after the faults the
-//! fleet settles; if its rebalancing is frozen, after an operator's confirmation.
+//! Lives of a fleet with `max_loss` and `keep`, from a seed: workers join, die many at once, are cut off and leave, while calls
+//! fail and come late, and changes of the records most of all. At one view no slot ever has two owners; every worker can leave;
+//! and after the faults the fleet settles; if its rebalancing is frozen, after an operator's confirmation.
 //!
 //! `SHARDWISE_SEED=N` repeats one life's faults (not the jitter of the workers' pauses, which comes from their incarnations).
 

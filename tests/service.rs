@@ -1,4 +1,4 @@
-//! The service from outside: joining, leaving, listeners, runners, and what a user is told when something is wrong.
+//! The service from outside: joining, leaving, listeners, runners, and the errors that a user sees.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -265,7 +265,7 @@ async fn callbacks_see_each_change_and_survive_their_own_panics() {
     service.register_self().await.expect("joins");
     eventually("the first callback ran", || seen.lock().is_ok_and(|s| s.len() == 1)).await;
     let other = world.joined("b").await;
-    // Told before the next change, because what waits behind a slow callback is merged.
+    // Delivered before the next change, because changes that wait behind a slow callback are merged.
     eventually("the other's joining is told", || seen.lock().is_ok_and(|s| s.len() == 2)).await;
     other.deregister_self().await.expect("leaves");
     eventually("back to all", || seen.lock().is_ok_and(|s| s.last().is_some_and(|l| l.2 == 16_384) && s.len() == 3)).await;

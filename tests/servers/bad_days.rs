@@ -1,6 +1,6 @@
-//! A fleet on a bad day, from a seed: whatever happens to its calls, watches, leases and connections, nobody owns by a view that has been
-//! outdated for longer than two TTLs, and when the faults are over it settles. `SHARDWISE_SEED=N` repeats one day's draws; when they fall
-//! depends on the machine.
+//! A fleet under random faults, from a seed: whatever happens to its calls, watches, leases and connections, no worker owns by a view
+//! that has been outdated for longer than two TTLs, and after the faults the fleet settles. `SHARDWISE_SEED=N` repeats one run's draws;
+//! when they fall depends on the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn worker(terms: Terms, server: &Server, number: usize, seed: u64) -> Work
     Worker { proxy, faults, service: factory.create("workers").unwrap() }
 }
 
-/// Who was there, as somebody saw it who has no faults; each with the revision and the moment at which it was first seen so.
+/// The members over time, as an observer without faults saw them; each with the revision and the moment at which it was first seen.
 struct History {
     outside: Arc<dyn Discovery>,
     known: Vec<(u64, Moment, Vec<Key>)>,
@@ -62,7 +62,7 @@ type Key = (InstanceId, Incarnation, MemberState);
 impl History {
     /// # Panics
     ///
-    /// If somebody owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
+    /// If a worker owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
     async fn look(&mut self, workers: &[Worker], seed: u64) {
         let view = self.outside.members(&GroupName::new(GROUP).unwrap()).await.unwrap().view;
         let (now, there) = (Clock::system().now(), keys(&view));
@@ -130,7 +130,7 @@ async fn bad_day(terms: Terms, seed: u64) {
     println!("{}: {faults:?} faults, {changes} changes of the group, settled {:?} after the last", terms.kind.name(), healed.elapsed());
 }
 
-/// Whether all are members and own, and all go by what somebody without faults sees too.
+/// Whether all are members and own, and all use the view that an observer without faults sees.
 fn agreed(history: &History, workers: &[Worker]) -> Result<(), String> {
     let services = || workers.iter().map(|worker| &worker.service);
     settled(services())?;

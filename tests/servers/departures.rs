@@ -1,4 +1,4 @@
-//! Who leaves is seen leaving, on every backend: nobody of two hundred is taken for one that died, and one that died is not taken for a leaver.
+//! A leaver is seen leaving, on every backend: of two hundred none is taken for dead, and a dead member is not taken for a leaver.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

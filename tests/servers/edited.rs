@@ -1,4 +1,4 @@
-//! Exclusive ownership of the whole library where somebody changes a claim by hand.
+//! Exclusive ownership of the whole library when a claim is edited by hand.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoc
     let before = epochs(&fleet);
     runtime.block_on(edit(server, false));
     if kind == Kind::Etcd {
-        // Nobody is granted it while its key is there.
+        // It is granted to no member while its key is there.
         until("nobody has it", WITHIN, || {
             let held = epochs(&fleet);
             if held.contains_key(&SLOT) { Err(format!("{held:?}")) } else { Ok(()) }

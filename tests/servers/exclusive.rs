@@ -36,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// What the member of that name is told of them: on Consul one of the servers, on etcd all.
+    /// The settings of the member of that name: on Consul one of the servers, on etcd all.
     fn told(&self, id: &str) -> (&'static str, String) {
         match self {
             Self::Consul(cluster) => {
@@ -135,7 +135,7 @@ on_each!(slots_go_from_hand_to_hand_at_once, MS(150), MS(50), MS(50));
 // The TTL, of which takeover may take a second more.
 on_each!(the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second, MS(3_000), MS(3_000), MS(3_000));
 
-/// Whether these hold every slot between them, each once, and nobody less than half of a fair share.
+/// Whether these hold every slot between them, each once, and each at least half of a fair share.
 pub(crate) fn share(services: &[&ShardingService]) -> Result<(), String> {
     let (mut held, mut slots) = (Vec::new(), 0);
     for service in services {
@@ -219,7 +219,7 @@ fn four_thousand_slots_settle_when_a_fourth_joins(kind: Option<Kind>, limit: Dur
     assert!(limit.is_zero(), "{best:?} with {limit:?} allowed");
 }
 
-/// How long each slot was in nobody's hands when it went from one to the other: between the news of both.
+/// How long each slot was without a holder when it moved from one to the other: between the events of both.
 #[derive(Default)]
 struct Hands {
     lost: HashMap<u32, Instant>,
@@ -283,7 +283,7 @@ fn slots_go_from_hand_to_hand_at_once(kind: Option<Kind>, limit: Duration) {
     let (name, count) = (place.name(), took.len());
     let told = json!({ "scene": "hands", "backend": name, "slots": count, "median_ms": ms(50), "p99_ms": ms(99), "worst_ms": ms(100) });
     figures::note(&told);
-    // The machine may be busy with other tests, and this is their debug build; of the slowest in a hundred a soak tells.
+    // The machine may be busy with other tests, and this is a debug build; a soak reports the 99th percentile.
     assert!(at(50) < limit * 3, "{told} with three times {limit:?} allowed in the median");
 }
 
@@ -293,7 +293,7 @@ fn the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second(kind: Option<K
     let place = runtime.block_on(Place::start(kind));
     let living = place.service("living", 64, ttl);
     runtime.block_on(living.register_self()).unwrap();
-    // A runtime of its own, and so connections of its own, that ends without a word.
+    // A separate runtime, and so separate connections, that ends without deregistering.
     let dying = self::runtime("dying");
     let dead = {
         let _inside = dying.enter();

@@ -5,12 +5,12 @@ use std::io::Write as _;
 
 use serde_json::Value;
 
-/// How often a scene is to be repeated, if this is a soak.
+/// How many times to repeat a scene, if this is a soak.
 pub(crate) fn wanted() -> Option<usize> {
     std::env::var("SHARDWISE_SOAK_RUNS").ok().map(|runs| runs.parse().unwrap())
 }
 
-/// Tells a run's figures: to the soak, and to whoever reads the test's output.
+/// Reports a run's figures to the soak and to the test's output.
 pub(crate) fn note(figures: &Value) {
     println!("{figures}");
     if let Some(file) = std::env::var_os("SHARDWISE_SOAK_FIGURES") {

@@ -26,7 +26,7 @@ pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A runtime whose threads have this name, by which what they use is told apart.
+/// A runtime whose threads have this name, which identifies their resource use.
 pub(crate) fn runtime(name: &str) -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name(name).enable_all().build().unwrap()
 }
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-/// What every member of a test is told, but for its name.
+/// The settings of every member of a test, except its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) kind: Kind,
@@ -109,7 +109,7 @@ impl Terms {
         Settings::from_toml_str(&text).unwrap()
     }
 
-    /// A backend of its own.
+    /// A separate backend.
     pub(crate) fn backend(self, address: SocketAddr) -> Arc<dyn Discovery> {
         let opens = if self.kind == Kind::Consul { shardwise_backend_consul::BACKEND } else { shardwise_backend_etcd::BACKEND };
         let settings = self.settings(address, "nobody");

@@ -1,4 +1,4 @@
-//! Many members in one process: what they cost while nothing happens, and when somebody comes or goes.
+//! Many members in one process: their costs while nothing happens, and when a member comes or goes.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -48,7 +48,7 @@ fn scene(kind: Option<Kind>) {
     let service = place.service("living", 8, TTL);
     living.block_on(service.register_self()).unwrap();
     let handle: SingletonHandle<u32, String> = service.singleton("boss").unwrap().handle();
-    // A runtime of its own that ends without a word.
+    // A separate runtime that ends without deregistering.
     let dying = runtime("dying");
     let dead = {
         let _inside = dying.enter();

@@ -1,5 +1,5 @@
-//! Daemons and timers of the whole library on every backend: their number changes while they run, whoever holds them dies, and each period is fired
-//! once.
+//! Daemons and timers of the whole library on every backend: their number changes while they run, their holders die, and each period is
+//! fired once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ fn enter(shown: &Shown, number: u32, id: &'static str) -> Alive {
     Alive(number, Arc::clone(shown))
 }
 
-/// A member that offers both, on a runtime of its own, with which it dies.
+/// A member that offers both, on a separate runtime, with which it dies.
 struct Member {
     id: &'static str,
     service: ShardingService,

@@ -34,7 +34,7 @@ fn a_fleet_lives_through_restarts_with_and_without_the_servers_data(kind: Kind) 
             doubled = has_double(&workers).then(|| doubled.unwrap_or_else(Instant::now));
             let long = doubled.map(|since: Instant| since.elapsed()).unwrap_or_default();
             assert!(long < DIFFER_MAX, "two workers have owned one slot for {long:?}");
-            // Whoever looks for the first time: what the workers go by may be of the time before.
+            // A first look: the workers' view may be from before the restart.
             let group = GroupName::new(GROUP).unwrap();
             let there = runtime.block_on(terms.backend(server.address()).members(&group)).map_err(|error| error.to_string())?;
             let count = there.view.members().len();

@@ -1,4 +1,4 @@
-//! A rolling restart of the whole library on every backend: with `rejoin_grace` no slot moves and nobody else takes one, and without it how many move.
+//! A rolling restart of the whole library on every backend: with `rejoin_grace` no slot moves, and without it how many move.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const SLOTS: u32 = 256;
 const TTL: Duration = Duration::from_secs(3);
 /// Long enough that no restart on a busy machine takes longer.
 const GRACE: &str = "rejoin_grace = \"60s\"\n";
-/// Longer than the TTL after which the next in line takes what nobody has.
+/// Longer than the TTL after which the next in line takes slots without an owner.
 const LONG_AWAY: Duration = Duration::from_millis(3_500);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -56,7 +56,7 @@ impl Fleet {
         self.members.insert(id, service);
     }
 
-    /// Ends its process, as far as the others can tell.
+    /// Ends its process, as far as the others can see.
     fn stops(&mut self, id: &str) {
         let service = self.members.remove(id).unwrap();
         self.runtime.block_on(service.deregister_self()).unwrap();
@@ -85,7 +85,7 @@ impl Fleet {
     }
 }
 
-/// What somebody had, and all it had since.
+/// A member's slots, and all its snapshots since.
 struct Followed {
     had: Slots,
     since: Snapshots,
@@ -117,7 +117,7 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
         let had = slots_of(&fleet.members[id].ownership());
         let left = Instant::now();
         fleet.stops(id);
-        // Once for so long that somebody would take what nobody has.
+        // Once long enough for the next in line to take slots without an owner.
         std::thread::sleep(if number == 0 { LONG_AWAY } else { Duration::from_millis(200) });
         let mut rest = before.clone();
         rest.retain(|_, holder| *holder != id);
@@ -175,7 +175,7 @@ fn goes_away(fleet: &mut Fleet, id: &str) -> ShardingService {
     leaver
 }
 
-/// The counterpart: the slots of whoever is restarted go out and come back, and with them some of the others' that bounded load moves.
+/// The counterpart: a restarted worker's slots go out and come back, and with them some slots that bounded load moves between the others.
 fn without_rejoin_grace_slots_go_out_and_come_back(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, "");
     let before = fleet.holders();

@@ -149,7 +149,7 @@ fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect(
     assert!(!format!("{settings:?}").contains("hush"));
     let lines = format!("messages_listen = \"10.0.0.7:7400\"\npeer_networks = [\"10.0.0.0/8\"]\n{}", with_token("hush-hush-hush-hush\n"));
     assert_eq!(read(&exclusive(&lines)).policy("workers").unwrap().messages.listen.to_string(), "10.0.0.7:7400");
-    // Nobody could know where that is.
+    // Other members could not know that address.
     let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
     assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
     let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.messages\" = \"x\"");
@@ -289,7 +289,7 @@ fn a_stop_margin_that_is_too_long_for_what_consul_grants() {
         );
         assert!(Settings::from_toml_str(&with(&timing, "eventual")).is_ok(), "without claims all of it is granted");
     }
-    // Nobody wrote the margin, so the line of the TTL is shown.
+    // The margin is a default, so the error shows the line of the TTL.
     let short = refused(&with("ttl = \"300ms\"", "exclusive"));
     assert!(
         short.starts_with(

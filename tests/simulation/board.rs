@@ -27,7 +27,7 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Work under a name: until it is told to end, and so much longer.
+    /// Work under a name: until it is cancelled, and then for `winds_down`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Clocks that run at rates of their own, and begin anywhere.
+//! Clocks that run at different rates, and begin anywhere.
 
 use std::time::Duration;
 

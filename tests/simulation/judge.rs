@@ -21,14 +21,14 @@ pub(crate) struct Judge {
     pub(crate) refused: u64,
     /// Changes with everything that was ever seen.
     pub(crate) digest: u64,
-    /// While one worker is restarted in good order: who has what, and nobody else may.
+    /// While one worker is restarted in good order: the holders of everything, which must not change.
     pub(crate) pinned: Option<Pinned>,
 }
 
 /// Everything that is held: by which worker, and under which epoch.
 pub(crate) type Held = BTreeMap<Resource, (usize, u64)>;
 
-/// What everybody had when somebody went who is to come back.
+/// The holdings of all workers when a worker left that will come back.
 pub(crate) struct Pinned {
     pub(crate) before: Held,
     /// Those who go and come, as one worker and as the next.
@@ -38,7 +38,7 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// # Errors
     ///
-    /// If somebody has what was somebody else's, or has something no more that stays.
+    /// If a worker holds something that another worker held, or has lost something that must stay.
     fn check(&self, workers: &[Worker]) -> Result<(), String> {
         let now = held(workers);
         let is_restarted = |number: &usize| self.restarted.contains(number);
@@ -93,7 +93,7 @@ impl Judge {
         self.pinned.as_ref().map_or(Ok(()), |pinned| pinned.check(workers))
     }
 
-    /// Whoever does not ask whether its guard is still good meets the table.
+    /// Writes by workers that do not check their guard first, against the fenced table.
     pub(crate) fn haunt(&mut self, workers: &[Worker]) {
         let ghosts = workers.iter().filter(|worker| !matches!(worker.fate, Fate::Dead | Fate::Paused(_))).flat_map(Worker::ghosts);
         for Fence { slot, epoch } in ghosts {

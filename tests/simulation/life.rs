@@ -21,7 +21,7 @@ use crate::worker::{BAD, Fate, Group, SINGLETONS, TTL, Worker};
 /// One life in so many is that of a large fleet.
 const LARGE_ONE_IN: u64 = 20;
 const DAEMONS_MAX: u32 = 4;
-/// Longer than a life: whoever leaves for a while comes back before.
+/// Longer than a life: a worker that leaves for a while comes back before.
 const GRACE: Duration = Duration::from_mins(10);
 const STEPS: u32 = 25;
 /// Longest between two steps.
@@ -62,7 +62,7 @@ pub(crate) struct Life {
     figures: Figures,
     /// The number of the newest version that is out.
     version: u32,
-    /// How many daemons there are to be.
+    /// The number of daemons wanted.
     daemons: u32,
     /// Those who have left for a while, and are to come back.
     pub(crate) away: BTreeSet<InstanceId>,
@@ -76,11 +76,11 @@ pub(crate) struct Lived {
     pub(crate) digest: u64,
 }
 
-/// Lives the life of that seed on a runtime of its own, with clocks that are off by up to `drift` millionths.
+/// Lives the life of that seed on a separate runtime, with clocks that are off by up to `drift` millionths.
 ///
 /// # Errors
 ///
-/// What went wrong.
+/// A description of the failure.
 pub(crate) fn live(seed: u64, drift: u64) -> Result<Lived, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async { Life::new(seed, drift).lived().await })
@@ -383,7 +383,7 @@ impl Life {
         Ok(())
     }
 
-    /// Whoever was to come back for one that is away, and was cut off or died before it was a member, did not.
+    /// Notes the members that stay away because their replacement was cut off or died before it joined.
     async fn misses_who_is_away(&mut self) {
         let view = self.group.store.members(&self.group.policy.group).await.expect("read").view;
         let away = view.members().iter().filter(|member| member.state == MemberState::Away).map(|member| &member.instance_id);
@@ -426,7 +426,7 @@ impl Life {
         slots.into_iter().eq(0..self.size.slots) && names.iter().eq(&self.names())
     }
 
-    /// Every slot and every name is held once, and those who stay see each other and nobody else.
+    /// Every slot and every name is held once, and the staying workers see each other and no other member.
     pub(crate) fn is_settled(&self) -> bool {
         let mut ids: Vec<_> = self.workers.iter().filter(|worker| worker.stays()).map(|worker| &worker.id).collect();
         ids.sort();

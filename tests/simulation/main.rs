@@ -1,12 +1,12 @@
 //! Deterministic simulation of exclusive ownership: the real machine and driver of a whole fleet over the memory backend, on simulated time, with
 //! faults from a seed. A seed repeats its life exactly.
 //!
-//! In a life workers join, crash, are started again, pause beyond their leases, are cut off in one direction or both, and leave; calls and their
-//! answers are lost or come late; watches keep news to themselves or tell them twice; the backend restarts; and every worker's clock runs at a
-//! rate of its own, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own clock; no
-//! holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no timer's period is fired
-//! twice. When the faults are over everything is held once again and everybody agrees; with `rejoin_grace` a restart in good order moves nothing; and
-//! what one holds who dies then is taken over within the TTL and a second.
+//! In a life workers join, crash, are started again, pause beyond their leases, are cut off in one direction or both, and leave; calls and
+//! their answers are lost or come late; watches withhold news or repeat them; the backend restarts; and every worker's clock runs at a
+//! different rate, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own
+//! clock; no holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no
+//! timer's period is fired twice. After the faults everything is held once again and all workers agree; with `rejoin_grace` a restart in
+//! good order moves nothing; and what a worker holds that dies then is taken over within the TTL and a second.
 //!
 //! `cargo xtask simulate --seeds N --from S` runs as many as wanted.
 

@@ -14,9 +14,9 @@ const WITHIN: Duration = Duration::from_secs(7);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl Life {
-    /// One that is a member leaves in good order and comes back. Where members that are away keep their places, the others have what they had all the
-    /// time, nobody takes what was the leaver's, and it has all of that in the end. While versions differ, some of it may go elsewhere, as with no
-    /// grace at all: then nobody may have anything twice, and that is all.
+    /// A member leaves in good order and comes back. Where members that are away keep their places, the others hold the same as before
+    /// all the time, none takes what the leaver held, and in the end the leaver holds all of it again. While versions differ, some of it
+    /// may go elsewhere, as without a grace: then the only rule is that nothing has two holders.
     pub(crate) async fn one_is_restarted(&mut self) -> Result<(), String> {
         let staying: Vec<_> = (0..self.workers.len()).filter(|number| self.workers[*number].stays()).collect();
         if self.group.policy.rejoin_grace.is_zero() || staying.len() < 2 {
@@ -26,7 +26,7 @@ impl Life {
         let (id, version) = (self.workers[leaver].id.clone(), self.workers[leaver].version);
         let pins =
             staying.iter().all(|number| self.workers[*number].version == version) || self.group.policy.version_rule == VersionRule::None;
-        // What a member stands in for, it keeps until the view changes; so somebody joins first.
+        // A stand-in keeps its slots until the view changes; so another member joins first.
         let newest = self.new_id();
         self.joins_with(newest, version);
         self.comes_true("there when another one joins", |life| life.is_settled() && life.is_renewed() && (!pins || life.is_placed()))
@@ -52,7 +52,7 @@ impl Life {
         Ok(())
     }
 
-    /// Whether nobody's lease is still marked by what went wrong before.
+    /// Whether every lease has been renewed since the faults.
     fn is_renewed(&self) -> bool {
         let soon = self.now().plus(TTL / 2);
         let staying = self.workers.iter().filter(|worker| worker.stays());

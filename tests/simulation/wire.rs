@@ -32,7 +32,7 @@ pub(crate) enum Cut {
 #[derive(Clone)]
 pub(crate) struct Wire {
     inner: Faults,
-    /// With dice of their own: which of several tasks that wake at one moment asks first must not matter to the others.
+    /// With separate dice: the order in which tasks that wake at one moment ask must not affect the other calls.
     notes: Faults,
     /// Where requests arrive whose caller has given up.
     late: Faults,

@@ -1,4 +1,4 @@
-//! One worker of a simulated fleet: the real service over a faulty wire, on a clock of its own.
+//! One worker of a simulated fleet: the real service over a faulty wire, with its own clock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub(crate) const BAD: FaultRates = FaultRates {
     execute_late: 0.05,
     // So late that the record, and what was claimed under it, may be another by then.
     execute_late_max: Duration::from_secs(5),
-    // A backend that forgets a record before its time forgets its claims, and hands them to somebody else while their holder does not know:
-    // no promise covers that, and the user's table does.
+    // A backend that forgets a record before its time forgets its claims, and grants them to another member while their holder does not
+    // know: no promise covers that; the user's fenced table does.
     lose_lease: 0.0,
     fail_watch: 0.05,
     drop_event: 0.05,
@@ -94,7 +94,7 @@ pub(crate) struct Group {
     /// Of the calls of those that join.
     pub(crate) rates: FaultRates,
     pub(crate) board: Board,
-    /// Told of each snapshot of each worker.
+    /// Notified of each snapshot of each worker.
     pub(crate) published: Arc<Notify>,
 }
 

@@ -1,8 +1,7 @@
-//! A program of somebody else's: it joins a group over TLS by every policy of its settings, and the TLS provider of the process is
-//! afterwards what it was before.
+//! A user's program: it joins a group over TLS by every policy of its settings, and leaves the TLS provider of the process unchanged.
 //!
-//! `cargo xtask test --only tls` builds it as a package of its own and runs it beside real servers. Arguments: the settings file, and what
-//! the process has as its default provider: `none`, `unusable`, or `aws-lc`.
+//! `cargo xtask test --only tls` builds it as a separate package and runs it beside real servers. Arguments: the settings file, and the
+//! default provider of the process: `none`, `unusable`, or `aws-lc`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ fn provider() -> Option<(String, *const CryptoProvider)> {
 fn install(default: &str) {
     let provider = match default {
         "none" => return,
-        // Whoever asks it for a connection gets none.
+        // Every connection through it fails.
         "unusable" => CryptoProvider { cipher_suites: Vec::new(), kx_groups: Vec::new(), ..rustls::crypto::ring::default_provider() },
         #[cfg(feature = "aws-lc")]
         "aws-lc" => rustls::crypto::aws_lc_rs::default_provider(),

@@ -38,7 +38,7 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
     if name == sidecar::NAME {
         return measured::write(context, name, &sidecar::run(context, &head)?);
     }
-    // A folder of its own, emptied first: what lies in it afterwards is from this run.
+    // A separate folder, emptied first, so that all its files are from this run.
     let results = context.scratch("criterion").join(name);
     if results.exists() {
         std::fs::remove_dir_all(&results).map_err(|e| failed(&results, &e))?;

@@ -79,7 +79,7 @@ impl LaneTable {
             lanes.second.extend(texts(&told["second"]).into_iter().map(|test| (name.clone(), test)));
             let split = told["split"].as_object().into_iter().flatten();
             lanes.split.extend(split.map(|(test, parts)| ((name.clone(), test.clone()), texts(parts))));
-            // Its tests would be in no lane that somebody thinks they are in.
+            // Its tests would be missing from the lane that the manifest names.
             let mut named = lanes.second.iter().chain(lanes.split.keys()).filter(|(of, _)| *of == name);
             if let Some((_, unknown)) = named.find(|(_, test)| tests_of(package).all(|known| known != test)) {
                 return Err(TaskFailure::new(format!("{name}: its lanes name {unknown:?}, which is none of its tests")));

@@ -36,8 +36,8 @@ pub(crate) fn test_more(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     binaries::all(log, TestLane::Second)
 }
 
-/// What may break without the optional features is that something does not compile, or that a backend which is not built in is told as such. What the
-/// tests from outside say of workers and fleets, they have said with all features.
+/// Without the optional features two things can break: the code may not compile, and the error about a backend that is not built in may
+/// be wrong. The tests from outside cover workers and fleets with all features.
 pub(crate) fn test_default(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     log.run(log.context.cargo(&["check", "--package", "shardwise", "--tests"]))?;
     tests(log, &["test", "--package", "shardwise", "--lib", "--test", "settings", "--no-fail-fast"])

@@ -64,7 +64,7 @@ impl TaskContext {
         self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
     }
 
-    /// A program, run in the workspace's folder, without colours and without what `cargo run` told us about ourselves.
+    /// A program, run in the workspace's folder, without colours and without the environment variables that `cargo run` sets.
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.root());

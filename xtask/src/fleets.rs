@@ -16,7 +16,7 @@ use crate::context::TaskContext;
 use crate::run::TaskFailure;
 use crate::servers;
 
-/// The examples, and the variable that tells each where its server is.
+/// The examples, and for each the variable with the address of its server.
 const FLEETS: [(&str, &str); 2] = [
     ("consul_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS"),
     ("etcd_workers", "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS"),

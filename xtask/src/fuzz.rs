@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_mins(2);
 /// For reading what is on this machine; another cargo may hold its lock.
 const OFFLINE_WITHIN: Duration = Duration::from_mins(2);
 
-/// Not a member of the workspace, because libFuzzer is C++ under a licence of its own and everything in it is built with the pass.
+/// Not a member of the workspace, because libFuzzer is C++ under a different licence and everything in it is built with the pass.
 const MANIFEST: &str = r#"[workspace]
 
 [package]
@@ -75,7 +75,7 @@ libfuzzer_sys::fuzz_target!(
 );
 "#;
 
-/// What rustc is told beside the usual: count edges as libFuzzer expects them, and stop on what would wrap around.
+/// Additional flags for rustc: count edges as libFuzzer expects them, and stop on overflow.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 \
                      -Cdebug-assertions";

@@ -19,7 +19,7 @@ pub(crate) struct BenchmarkFigure {
     pub(crate) nanos: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// The fastest sample: where other work disturbs, it tells more than the mean.
+    /// The fastest sample: under other load it is more reliable than the mean.
     pub(crate) fastest: f64,
     /// How many things one run of it works on, if it says so.
     pub(crate) elements: Option<f64>,

@@ -1,4 +1,4 @@
-//! `cargo xtask bench outbox`: the program `crates/outbox/benches/outbox` tells its figures, and this judges them and writes the page.
+//! `cargo xtask bench outbox`: the program `crates/outbox/benches/outbox` prints its figures; this judges them and writes the page.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "outbox";
 
-/// Who took part, in the order of the page: the name and the shape that the program tells, and what they are called.
+/// The contestants, in the order of the page: the name and the shape that the program prints, and their titles.
 const CONTESTANTS: [(&str, &str, &str); 12] = [
     ("ceiling", "many", "the ceiling, 10 events an aggregate"),
     ("ours 1", "many", "one publisher"),
@@ -96,7 +96,7 @@ const BESIDE: [(&str, &str, (&str, &str)); 4] = [
     ("two publishers over two workers with `SKIP LOCKED`", "ours 2", ("skip locked", "jobs")),
 ];
 
-/// All that the program told.
+/// All figures that the program printed.
 struct OutboxFigures(Vec<Value>);
 
 impl OutboxFigures {
@@ -108,7 +108,7 @@ impl OutboxFigures {
         rates
     }
 
-    /// Where other work disturbs, the fastest round tells more than the mean.
+    /// The fastest round: under other load it is more reliable than the mean.
     fn fastest(&self, name: &str, shape: &str) -> Option<f64> {
         self.rates(name, shape).last().copied()
     }
@@ -155,7 +155,7 @@ pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailu
     Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
 }
 
-/// What being told of commits costs those who commit, in the fastest rounds.
+/// The cost of `listen = true` to committing writers, in the fastest rounds.
 fn listen_cost(told: &OutboxFigures) -> Option<String> {
     let fastest = |name: &str| {
         let of = told.0.iter().filter(|figure| figure["writers"] == name);
@@ -165,7 +165,7 @@ fn listen_cost(told: &OutboxFigures) -> Option<String> {
     Some(format!("{on:.0} transactions a second instead of {off:.0} ({:+.0} %)", (on / off - 1.0) * 100.0))
 }
 
-/// The page that tells of the switch, with the figure in its place.
+/// The page that describes the switch, with the figure in its place.
 fn beside_the_switch(text: &str, cost: &str) -> Option<String> {
     let (before, rest) = text.split_once(COST_BEGINS)?;
     let (_, after) = rest.split_once(COST_ENDS)?;

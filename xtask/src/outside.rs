@@ -1,4 +1,4 @@
-//! A program of somebody else's, a package outside the workspace: it joins over TLS, and the TLS provider of its process stays what it was.
+//! A user's program, as a package outside the workspace: it joins over TLS, and the TLS provider of its process stays unchanged.
 
 use std::path::{Path, PathBuf};
 

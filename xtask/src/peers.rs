@@ -10,7 +10,7 @@ use crate::vectors;
 
 /// The benchmark that this is about.
 pub(crate) const NAME: &str = "peers";
-/// The variable that tells the benchmark where the words are.
+/// The variable that names the word list for the benchmark.
 pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";
 
 const PAGE: &str = "docs/internals/performance.md";
@@ -42,7 +42,7 @@ const ASKED: [(&str, &str); 12] = [
 ];
 const FLOORS: [(&str, &str); 2] = [(HASH, "floor: XXH3 of each key"), ("floor: one byte of each key", "floor: one byte of each key")];
 
-/// Webster's second dictionary, of 1934 and in nobody's copyright any more, one word a line and sorted.
+/// Webster's second dictionary, of 1934 and out of copyright, one word a line and sorted.
 const WRITE_WORDS: &str = "import sys\nfrom english_words import get_english_words_set as words\n\
                            open(sys.argv[1], 'w', encoding='utf-8').write('\\n'.join(sorted(words(['web2']))) + '\\n')";
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench sidecar`: the program `crates/cli/benches/sidecar` tells its figures, and this judges them and writes the page.
+//! `cargo xtask bench sidecar`: the program `crates/cli/benches/sidecar` prints its figures; this judges them and writes the page.
 
 use std::fmt::Write as _;
 
@@ -64,7 +64,7 @@ const GOALS: [SidecarGoal; 6] = [
     },
 ];
 
-/// All that the program told.
+/// All figures that the program printed.
 struct SidecarFigures(Vec<Value>);
 
 impl SidecarFigures {

@@ -93,8 +93,9 @@ impl RabbitMq {
             ("RABBITMQ_GENERATED_CONFIG_DIR", place("generated")),
             ("RABBITMQ_FEATURE_FLAGS_FILE", place("flags")),
         ];
-        // Erlang's threads spin and yield while they wait, and the kernel's scheduler starves threads that yield: beside two busy processes a node
-        // had not started after 100 s, and takes twelve with this. Without any spinning an idle machine starts it half as fast.
+        // Erlang's threads spin and yield while they wait, and the kernel's scheduler starves threads that yield. Beside two busy
+        // processes a node had not started after 100 s; it takes twelve with this. Without any spinning an idle machine starts it half
+        // as fast.
         let quiet = ["+sbwt", "very_short", "+sbwtdcpu", "none", "+sbwtdio", "none"];
         let mut arguments: Vec<String> = quiet.map(str::to_owned).into();
         let plugins = rabbit.join("plugins");

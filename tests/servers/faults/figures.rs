@@ -45,7 +45,7 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
     let by_name: BTreeMap<_, _> = counts.iter().map(|(fault, count)| (fault.name(), count)).collect();
     let [after_leader, slowest] = slowest(kills, found);
     let after_leaders = kills.iter().filter(|kill| kill.is_soon_after_the_leaders()).count();
-    // Between the jobs of a timer nobody works.
+    // A timer has no work between its jobs.
     let stays: Vec<_> = found.stays.iter().filter(|stay| stay.slot != TIMER).collect();
     let of_singleton = stays.iter().filter(|stay| stay.slot == SINGLETON).count();
     let gaps = stays.chunk_by(|one, other| one.slot == other.slot).flat_map(|stays| {
@@ -80,7 +80,7 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
     })
 }
 
-/// How long after that moment somebody else worked in the slot.
+/// How long after that moment another worker entered the slot.
 fn taken_after(found: &Findings, slot: u32, at: At) -> u64 {
     let next = found.stays.iter().find(|stay| stay.slot == slot && stay.begin > at);
     next.map_or(u64::MAX, |stay| stay.begin - at)

@@ -1,4 +1,4 @@
-//! The worker processes of the fault test, as seen by whoever does things to them.
+//! The worker processes of the fault test, as the test that causes the faults sees them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(crate) struct Member {
     /// Those of them to which it has written since it entered.
     pub(crate) wrote: BTreeSet<(u32, u64)>,
     pub(crate) proxies: Vec<TcpProxy>,
-    /// Neither killed nor told to leave.
+    /// Neither killed nor asked to leave.
     pub(crate) is_there: bool,
     pub(crate) is_killed: bool,
     /// Something is being done to it that will end.
@@ -89,7 +89,7 @@ impl Member {
         held
     }
 
-    /// Tells it to leave in good order.
+    /// Asks it to leave in good order.
     pub(crate) fn leave(&mut self) {
         (self.is_there, self.input) = (false, None);
     }

@@ -30,14 +30,14 @@ pub(crate) struct Findings {
     pub(crate) late: usize,
     /// Those of them to which the service said that they own the slot under their epoch.
     pub(crate) owned_late: usize,
-    /// Writes answered after the end of their stay: refused, and let pass because nobody had written under a higher epoch yet.
+    /// Writes answered after the end of their stay: refused, and accepted because there was no write under a higher epoch yet.
     pub(crate) late_refused: usize,
     pub(crate) late_first: usize,
     /// Writes that passed though one under a higher epoch had been answered before they were asked for.
     pub(crate) ghosts: Vec<Line>,
     /// Writes inside of a stay.
     pub(crate) writes: usize,
-    /// Writes that were refused though nobody ever wrote under a higher epoch.
+    /// Writes that were refused without any write under a higher epoch.
     pub(crate) wrongly_refused: usize,
     /// Jobs of timers, and the periods for which there was more than one.
     pub(crate) fired: usize,
@@ -56,7 +56,7 @@ pub(crate) fn findings(workers: &[Vec<Line>]) -> Findings {
                     found.late += 1;
                     found.owned_late += usize::from(owns);
                 }
-                // Told before its deadline; the service must not say otherwise then either.
+                // Reported before its deadline; the service must agree then as well.
                 Line::Lost { owns, .. } => found.owned_late += usize::from(owns),
                 Line::Wrote { slot, epoch, at, done, .. } => writes.push((*line, done > end_of(&told, slot, epoch, at))),
                 _ => {}
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_stay_ends_with_the_last_deadline_that_was_told_while_it_was_held() {
-        // Killed, or paused: nothing is told any more.
+        // Killed, or paused: it writes no more lines.
         let found = findings(&[vec![enter(1, 10, 30), held(1, 20, 50)], vec![enter(2, 50, 70)]]);
         assert_eq!((found.overlaps.len(), ends(&found)), (0, vec![(1, 10, 50), (2, 50, 70)]));
     }

@@ -53,7 +53,7 @@ fn a_release_before_its_drain_is_found(kind: Option<Kind>) {
     assert!(wrong.overlaps > 0, "slots went to others while work in them went on, and nothing shows it");
 }
 
-/// Whoever came first has the lowest epoch, and gets slots from others who came later.
+/// The first member has the lowest epoch, and gets slots from later ones.
 fn one_epoch_for_a_member_is_found(kind: Option<Kind>) {
     let wrong = wrong(kind, 1, Mistake::EpochPerMember, |_, _| vec![Fault::Leave; LEAVES_MAX], |wrong| wrong.falls > 0);
     assert!(wrong.falls > 0, "slots went to others under lower epochs, and nothing shows it");

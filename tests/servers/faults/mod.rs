@@ -1,6 +1,6 @@
-//! A fleet of real worker processes with exclusive ownership, to which things are done at random: killed, stopped for less or more than their TTL, cut
-//! off, told to leave, their server killed or their file locked. What they wrote down is looked through for a slot or a singleton that two held at once, for a
-//! period of a timer that was fired twice, and for writes of ghosts that a fenced table let pass.
+//! A fleet of real worker processes with exclusive ownership under random faults: workers are killed, stopped for less or more than their
+//! TTL, cut off, or asked to leave; their server is killed or their file locked. The test searches their logs for a slot or a singleton
+//! with two holders at once, a period of a timer that was fired twice, and writes of ghosts that a fenced table accepted.
 //!
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and with
 //! `--mistake NAME` a mistake is put back into the workers' library, which must be found.
@@ -27,7 +27,7 @@ const SLOTS: u32 = 16;
 /// The singleton and the timer go by numbers behind the slots.
 const SINGLETON: u32 = SLOTS;
 const TIMER: u32 = SLOTS + 1;
-/// What somebody holds all the time, unless something is being done to them: the slots and the singleton. Of the timer that is its jobs.
+/// Always held by some worker, unless a fault is under way: the slots and the singleton. A timer is held only during its jobs.
 const ALWAYS_HELD: u32 = SLOTS + 1;
 const TTL: Duration = Duration::from_secs(2);
 
@@ -92,7 +92,7 @@ fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
     };
     let bag: Vec<_> = kinds.iter().flat_map(|(fault, often)| std::iter::repeat_n(*fault, *often as usize)).collect();
     let mut all = Vec::new();
-    // A worker that is told to leave is no fault.
+    // A worker that is asked to leave is no fault.
     while all.iter().filter(|fault| **fault != Fault::Leave).count() < count {
         all.push(bag[rng.random_range(0..bag.len())]);
     }

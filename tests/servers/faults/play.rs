@@ -139,7 +139,7 @@ impl Play {
                 self.strike_one(victim, |member| member.signal(Signal::SIGSTOP));
                 self.members[victim].catch_up();
                 let before = self.members[victim].slots();
-                // It may have been stopped inside of a write, and then nobody else can write until it goes on.
+                // It may have been stopped inside a write, which blocks all other writers until it continues.
                 if self.waited(REPLACED_WITHIN, |members| others_work(members, victim, &before)).is_ok() {
                     self.replaced += before.len();
                 }
@@ -276,7 +276,7 @@ impl Play {
         self.wrong()
     }
 
-    /// Ends it, and tells what came of it.
+    /// Ends it, and returns its figures.
     pub(crate) fn end(mut self) -> Value {
         self.ends();
         let found = self.found();

@@ -1,4 +1,4 @@
-//! Where the workers of the fault test meet: a file, or servers that each worker reaches through proxies of its own.
+//! The backend of the fault test's workers: a file, or servers that each worker reaches through separate proxies.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ impl Stage {
         self.folder.path()
     }
 
-    /// Keeps what the workers wrote, for whoever looks into a failure.
+    /// Keeps the workers' logs for the analysis of a failure.
     pub(crate) fn keep(&mut self) {
         self.folder.disable_cleanup(true);
     }
@@ -85,7 +85,7 @@ impl Stage {
         self.folder().join("workers.db")
     }
 
-    /// Kills the server that leads, and tells which it is.
+    /// Kills the server that leads, and returns its number.
     pub(crate) async fn kill_leader(&self) -> usize {
         match &self.ground {
             Ground::Local => 0,

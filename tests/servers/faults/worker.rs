@@ -113,8 +113,8 @@ async fn work(folder: &Path, name: &str, drain: Duration) {
     }
 }
 
-/// Work in each slot that is held, under a singleton, and of a timer: each on a task of its own, which nobody drops, as work that does not look is in the
-/// hands of nobody.
+/// Work in each held slot, under a singleton, and of a timer: each on a separate task that is never dropped, since a dropped task would
+/// not show work that ignores cancellation.
 fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
     let slots = worker.service.slots({
         let worker = Arc::clone(worker);
@@ -218,7 +218,7 @@ impl Worker {
         is_that.then(|| Hold { number: slot, resource: Resource::Slot(slot), epoch, by: By::Guard(guard) })
     }
 
-    /// Works until it is told to leave, or finds that what it works under is not held any more.
+    /// Works until it is asked to leave, or finds that its hold has ended.
     async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
         let Look { at, held: Some(mut told) } = self.look(&hold) else { return };
@@ -253,7 +253,7 @@ impl Worker {
         let until = self.service.ownership().claims_end();
         let at = self.service.now();
         let held = until.filter(|_| hold.is_held()).map(Moment::as_nanos);
-        // Renewed in the very moment between the two: the newer deadline is told with the next look.
+        // Renewed between the two reads: the next look shows the newer deadline.
         let held = held.map(|until| until.max(at.as_nanos()));
         Look { at: at.as_nanos(), held }
     }
@@ -273,7 +273,7 @@ impl Worker {
         }
     }
 
-    /// Writes a row under the fence, and tells whether there was an answer: another process may have been stopped in the middle of a write.
+    /// Writes a row under the fence, and returns whether there was an answer: another process may be stopped inside a write.
     async fn write(&self, hold: &Hold) -> bool {
         let at = self.service.now().as_nanos();
         let passed = match self.try_write(hold).await {

@@ -53,7 +53,7 @@ fn is_page(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "md")
 }
 
-/// Whether the page says where things are today. Decisions tell of the day on which they were made.
+/// Whether the page describes the present code. Decisions describe the day on which they were made.
 fn describes_the_code(path: &str) -> bool {
     ["docs/architecture.md", "CONTRIBUTING.md"].contains(&path)
         || ["docs/internals/", "docs/reference/"].iter().any(|folder| path.starts_with(folder))

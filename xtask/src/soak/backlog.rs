@@ -10,7 +10,7 @@ use crate::context::TaskContext;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 
-/// Rows, unless told otherwise, and the fewest: each of 1,024 slots must have enough for a poll.
+/// The default number of rows, and the fewest: each of 1,024 slots must have enough for a poll.
 pub(super) const ROWS: u64 = 10_000_000;
 const ROWS_MIN: u64 = 2_000_000;
 const ALLOWANCE: Duration = Duration::from_mins(40);
@@ -22,7 +22,7 @@ const FOLLOWING_P99_MS_MAX: f64 = 60.0;
 /// Held slots, sizes of a batch, with and without what is held back.
 const FIGURES: usize = 4 * 2 * 2;
 
-/// Fills the outbox, polls, and tells the times.
+/// Fills the outbox, polls, and returns the times.
 pub(super) fn run(context: &TaskContext, rows: u64) -> Result<String, TaskFailure> {
     if rows < ROWS_MIN {
         return Err(TaskFailure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));

@@ -10,7 +10,7 @@ use crate::run::{StepLog, TaskFailure};
 const STEPS_AT_ONCE: u32 = 20;
 /// For building and for one run of both.
 const LIMIT: Duration = Duration::from_mins(25);
-/// Package, test file and test; both print the seed that repeats a run, and fail if somebody is lost or left behind.
+/// Package, test file and test; both print the seed that repeats a run, and fail if a member is lost or left behind.
 const TESTS: [(&str, &str, &str); 3] = [
     ("shardwise-backend-consul", "churn", "random_steps_lose_nobody_and_leave_nobody_behind"),
     ("shardwise-backend-consul", "churn", "killed_processes_are_gone_within_ttl_and_margin"),

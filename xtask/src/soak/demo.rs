@@ -15,7 +15,7 @@ const TTL_MS: u64 = 2_000;
 /// A newcomer must hold its slots within this time of its start.
 const HANDOVER_MS_MAX: u64 = 250;
 
-/// Runs the demo that often, and tells what came of it.
+/// Runs the demo that often, and returns the results.
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;

@@ -57,8 +57,8 @@ const ROLLING: [(bool, &str, &str); 6] = [
     (false, "by_bounded_load", "of them by bounded load, from one of the others to another"),
 ];
 
-/// Does that many things to the fleet on each backend, and tells what came of it, and in what it fell short: hours of faults are worth telling all the same.
-/// What must come of it is in the tests, but for the times.
+/// Causes that many faults on each backend, and returns the results and the shortfalls: hours of faults are worth a report even if they
+/// fail. The tests hold the requirements, except for the times.
 pub(super) fn run(context: &TaskContext, faults: u32) -> Result<(String, Vec<String>), TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let commands = SCENES.map(|scenes| {
@@ -154,7 +154,7 @@ fn rolling(told: &[Value], head: &str) -> Result<String, TaskFailure> {
     Ok(text)
 }
 
-/// What took longer than it may. Figures that are missing were told before.
+/// Times that exceed their limits. Missing figures were reported before.
 fn shortfalls(told: &[Value]) -> Vec<String> {
     let mut found = Vec::new();
     for (index, backend) in BACKENDS.into_iter().enumerate() {

@@ -37,7 +37,7 @@ const FIGURES: [(&str, &str); 18] = [
     ("leave_rebuilds", "placements that one member asked for, at most"),
 ];
 
-/// Runs it that often, and tells what came of it. What must come of it is in the test.
+/// Runs it that often, and returns the results. The test holds the requirements.
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let arguments = ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];

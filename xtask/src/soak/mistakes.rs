@@ -20,7 +20,7 @@ pub(crate) fn names() -> [&'static str; 3] {
     [Mistake::DeadlineFromAnswer, Mistake::ReleaseBeforeDrain, Mistake::EpochPerMember].map(Mistake::name)
 }
 
-/// Does that many things to a fleet that makes the mistake, on each backend on which it shows, and tells what was found.
+/// Causes that many faults in a fleet that makes the mistake, on each backend on which it shows, and returns the findings.
 pub(super) fn run(context: &TaskContext, mistake: &str, faults: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let test = [

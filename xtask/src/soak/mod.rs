@@ -19,18 +19,18 @@ use crate::servers;
 pub(crate) use mistakes::names as mistakes_known;
 use scenes::SCENES;
 
-/// How often the demo is run, unless told otherwise.
+/// The default number of runs of the demo.
 const DEMO_RUNS: u32 = 20;
-/// Rounds of twenty random steps, unless told otherwise.
+/// The default number of rounds of twenty random steps.
 const CHURN_ROUNDS: u32 = 50;
 
-/// Things that are done to the fleet of each backend, unless told otherwise.
+/// The default number of faults on each backend.
 const FAULTS: u32 = 200;
 
-/// Rounds of writing, delivering and sweeping, unless told otherwise.
+/// The default number of rounds of writing, delivering and sweeping.
 const RETENTION_ROUNDS: u32 = 1_000;
 
-/// Things that are done to a fleet whose workers make a mistake, unless told otherwise.
+/// The default number of faults in a fleet whose workers make a mistake.
 const FAULTS_BY_MISTAKE: u32 = 10;
 
 /// Runs the named soak, or lists the names.

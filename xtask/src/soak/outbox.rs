@@ -21,7 +21,7 @@ const GAP_MS_MAX: u64 = 500;
 /// After a crash, with a TTL of 3 s, its events flow again within so long.
 const TAKEOVER_MS_MAX: u64 = 4_000;
 
-/// Runs it that often, and tells what came of it.
+/// Runs it that often, and returns the results.
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let commands = (0..runs).map(|_| {

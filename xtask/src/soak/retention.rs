@@ -11,7 +11,7 @@ const ALLOWANCE: Duration = Duration::from_mins(20);
 const ROUND_MAX: Duration = Duration::from_secs(5);
 const TABLES: usize = 3;
 
-/// Does that many rounds and tells the sizes. What they may be is in the test.
+/// Runs that many rounds and returns the sizes. The test holds their limits.
 pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let arguments =

@@ -17,7 +17,7 @@ const BACKENDS: [&str; 2] = ["consul", "etcd"];
 /// A scene and what must come of it.
 pub(super) struct Scene {
     pub(super) name: &'static str,
-    /// How often, unless told otherwise.
+    /// The default number of runs.
     pub(super) runs: u32,
     /// What one run on one backend may take, with everything around it.
     run_max: Duration,
@@ -70,7 +70,7 @@ pub(super) const SCENES: &[Scene] = &[
     },
 ];
 
-/// Runs the scene that often on each backend, one after the other, and tells what came of it.
+/// Runs the scene that often on each backend, one after the other, and returns the results.
 pub(super) fn run(context: &TaskContext, scene: &Scene, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let (filter, often) = (format!("{}::", scene.name), runs.to_string());
