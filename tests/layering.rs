@@ -11,7 +11,7 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
 
-/// For each crate, the crates of ours that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
+/// For each crate, our crates that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
 const MAY_USE: [(&str, &[&str]); 14] = [
     ("shardwise-core", &[]),
@@ -79,7 +79,7 @@ fn place<'a>(metadata: &'a Metadata, name: &'a str) -> Option<&'a str> {
     Some(if inside.starts_with("backends") { "backends/*" } else { name })
 }
 
-/// What is wrong with an edge between two crates of ours; `None` if it is allowed.
+/// The error for an edge between two of our crates; `None` if it is allowed.
 fn wrong(user: &str, dependency: &str) -> Option<String> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == user) else {
         return Some(format!("{user} has no place in the house: give it a line in MAY_USE"));

@@ -1,5 +1,5 @@
-//! What records say of the missing and of who drains, over a backend that takes changes late or not at all, and what the log says of work that keeps a
-//! drain waiting.
+//! What records say of the missing and of who drains, over a backend that takes changes
+//! late or not at all, and what the log says of work that keeps a drain waiting.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 

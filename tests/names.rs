@@ -44,8 +44,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The name that a line declares: `struct`, `enum`, `union` and `trait` anywhere, `type` at the beginning of a line, since an indented one is
-/// an associated type.
+/// The name that a line declares: `struct`, `enum`, `union` and `trait` anywhere,
+/// `type` at the beginning of a line, since an indented one is an associated type.
 fn declared(line: &str) -> Option<&str> {
     let text = line.trim_start();
     let is_indented = text.len() < line.len();

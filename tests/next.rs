@@ -39,8 +39,8 @@ fn at<T>(runs: &Runs, f: impl FnOnce(&mut BTreeMap<u32, (u32, u32)>) -> T) -> T 
     f(&mut runs.lock().expect("not poisoned"))
 }
 
-/// Work on a key that stays goes on over the switch where a circle cuts both numbers of slots; where none does, it is started again. In both
-/// cases exactly the owned keys are worked on in the end.
+/// Work on a key that stays goes on over the switch where a circle cuts both numbers of slots; where none does, it is started again. In
+/// both cases exactly the owned keys are worked on in the end.
 #[tokio::test(start_paused = true)]
 async fn work_on_owned_keys_follows_the_switch() {
     let (_log, _logging) = Log::start();
@@ -134,8 +134,8 @@ async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
     assert_eq!(log.lines_with(&format!("from={to} to={from} ")), 2);
 }
 
-/// The first placement of a heavy fleet takes long, by another fleet's rule and on the ring. No task of the runtime waits for it, neither with a
-/// worker nor with an observer. In real time, because that is what it is about.
+/// The first placement of a heavy fleet takes long, by another fleet's rule and on the ring. No task of the runtime waits for it, neither
+/// with a worker nor with an observer. In real time, because that is what it is about.
 #[tokio::test]
 async fn a_long_placement_holds_nobody_up() {
     for kind in [PlacementKind::Key(KeyPlacement::Uhashring), PlacementKind::Ring] {

@@ -298,8 +298,8 @@ async fn a_view_after_a_few_errors_is_not_delayed() {
     assert!(world.clock.now().since(before) < Duration::from_millis(100), "it took {:?}", world.clock.now().since(before));
 }
 
-/// A deregistration that the backend carried out only after its caller had given it up and had joined again deleted the new registration: until its
-/// next renewal a worker served what another one was given meanwhile.
+/// A deregistration that the backend carried out only after its caller had given it up and had joined again deleted the new registration:
+/// until its next renewal a worker served what another one was given meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_deregistration_that_comes_late_does_not_end_the_membership_that_was_made_after_it() {
     let world = World::new();

@@ -337,8 +337,8 @@ async fn the_way_back_is_open_until_the_old_placement_is_removed() {
     fleet.check(&[&old(), &done(next), &old()]);
 }
 
-/// What `docs/reference/operations.md` warns of: with one worker that knows the old placement alone, the group goes by that again. Once two workers
-/// know the new one alone, such a worker is refused instead.
+/// What `docs/reference/operations.md` warns of: with one worker that knows the old placement alone, the group goes by that again. Once two
+/// workers know the new one alone, such a worker is refused instead.
 #[tokio::test(start_paused = true)]
 async fn a_worker_with_the_old_settings_takes_the_group_back_until_the_old_placement_is_removed() {
     let next = next_placement(2 * SLOTS);

@@ -1,4 +1,5 @@
-//! Spans that the library opens, as an application's subscriber hears them. The subscriber and what is connected are the process's: one test, alone in its file.
+//! Spans that the library opens, as an application's subscriber hears them. The
+//! subscriber and what is connected are the process's: one test, alone in its file.
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 

@@ -1,4 +1,5 @@
-//! Every target with its samples as they are, and with samples changed at random. What fails is shrunk, and the seed is printed by proptest.
+//! Every target with its samples as they are, and with samples changed at random.
+//! What fails is shrunk, and the seed is printed by proptest.
 
 #![expect(clippy::panic, reason = "a test reports by panicking")]
 

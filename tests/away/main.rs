@@ -1,4 +1,5 @@
-//! Leaving for a while (`rejoin_grace`) by the whole library over the memory backend: a rolling restart moves no slot, and without it how many.
+//! Leaving for a while (`rejoin_grace`) by the whole library over the memory
+//! backend: a rolling restart moves no slot, and without it how many.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking, and print what they measured")]
 

@@ -56,7 +56,8 @@ fn impostor(listener: TcpListener, says: impl Fn(usize, &Value) -> Option<Value>
     bytes
 }
 
-/// A world in which `a` has held the name, died as a machine does and not given anything back; `b` sees it where it was, and its port is free.
+/// A world in which `a` has held the name, died as a machine does and not given
+/// anything back; `b` sees it where it was, and its port is free.
 async fn dead(token: Option<&str>, b_peers: PeersSettings) -> (World, ShardingService, String) {
     let is_allowed = b_peers == PeersSettings::default();
     let world = World { ttl: Duration::from_mins(2), ..World::new() };

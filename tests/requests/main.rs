@@ -149,7 +149,8 @@ fn head(method: &str, path: &str, headers: &str) -> Vec<u8> {
 
 const PEER: &str = "shardwise-peer: 1\r\n";
 
-/// A connection on which `whom` was greeted, what it has answered, and, if that proves that it is `whom` and knows the token, the caller's end.
+/// A connection on which `whom` was greeted, what it has answered, and, if that
+/// proves that it is `whom` and knows the token, the caller's end.
 fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, String, Option<CallerEnd>) {
     let (mut stream, nonce) = (TcpStream::connect(at).unwrap(), Nonce::random());
     stream.write_all(&head("GET", &whom.requests_path(), &format!("{PEER}shardwise-nonce: {nonce}\r\n"))).unwrap();

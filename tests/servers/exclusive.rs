@@ -1,5 +1,5 @@
-//! Exclusive ownership by the whole library on every backend: thousands of slots settle, slots go from hand to hand at once, and a dead member's
-//! slots are taken over.
+//! Exclusive ownership by the whole library on every backend: thousands of slots settle, slots go from hand to hand at once, and a dead
+//! member's slots are taken over.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -198,8 +198,8 @@ fn four_thousand_slots_settle_when_a_fourth_joins(kind: Option<Kind>, limit: Dur
     let of_three = placed(&those);
     until("three share", Duration::from_secs(20), || as_placed(&those, &of_three));
     let mut best = Duration::MAX;
-    // In a soak all of them count, and the soak judges the worst. Here, in a debug build on a machine that may be busy, one is enough that is not slower
-    // by an order of magnitude.
+    // In a soak all of them count, and the soak judges the worst. Here, in a debug build on a machine that may be busy, one is enough that
+    // is not slower by an order of magnitude.
     let (rounds, limit) = if figures::wanted().is_some() { (20, Duration::ZERO) } else { (5, limit) };
     for round in 0..rounds {
         let fourth = place.service(&format!("d{round}"), SLOTS, ttl);

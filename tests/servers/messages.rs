@@ -1,4 +1,5 @@
-//! Messages to a singleton on every backend: the holder is found by its claim and its record, and what a holder that dies has taken is unknown.
+//! Messages to a singleton on every backend: the holder is found by its claim and
+//! its record, and what a holder that dies has taken is unknown.
 
 use std::time::Duration;
 

@@ -146,8 +146,8 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
     }));
 }
 
-/// Of those that are away, and whose absence the others see, one decides not to come back, and of another an operator says so: their slots are the others'
-/// at once. The second one comes back all the same, as a newcomer.
+/// Of those that are away, and whose absence the others see, one decides not to come back, and of another an operator says so: their slots
+/// are the others' at once. The second one comes back all the same, as a newcomer.
 fn gives_up_its_place(fleet: &mut Fleet) {
     let leaver = goes_away(fleet, "a");
     fleet.runtime.block_on(leaver.deregister_self_for_good()).unwrap();

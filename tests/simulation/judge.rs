@@ -1,5 +1,5 @@
-//! What must hold at every moment, looked at whenever a worker publishes a snapshot: only then, and when work begins, can anybody come to hold
-//! more than before.
+//! What must hold at every moment, looked at whenever a worker publishes a snapshot:
+//! only then, and when work begins, can anybody come to hold more than before.
 
 use std::collections::BTreeMap;
 

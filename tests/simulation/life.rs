@@ -1,4 +1,5 @@
-//! One life of a fleet: a phase of faults, in which nothing may go wrong, a phase without, in which everything must come right, and a death.
+//! One life of a fleet: a phase of faults, in which nothing may go wrong, a phase
+//! without, in which everything must come right, and a death.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Deterministic simulation of exclusive ownership: the real machine and driver of a whole fleet over the memory backend, on simulated time, with
-//! faults from a seed. A seed repeats its life exactly.
+//! Deterministic simulation of exclusive ownership: the real machine and driver of a whole fleet over the memory backend, on simulated
+//! time, with faults from a seed. A seed repeats its life exactly.
 //!
 //! In a life workers join, crash, are started again, pause beyond their leases, are cut off in one direction or both, and leave; calls and
 //! their answers are lost or come late; watches withhold news or repeat them; the backend restarts; and every worker's clock runs at a

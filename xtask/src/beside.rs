@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::run::TaskFailure;
 
-/// Does every job, `at_once` at a time, in their order of beginning. A job that panics takes its runner with it and is a failure; the other runners do the rest.
+/// Does every job, `at_once` at a time, in their order of beginning. A job that
+/// panics takes its runner with it and is a failure; the other runners do the rest.
 pub(crate) fn each<J: Send, T: Send>(
     jobs: VecDeque<J>,
     at_once: usize,

@@ -1,8 +1,8 @@
-//! The steps `test` and `test-more`: the test binaries of a lane are built once and run three at a time. Those against real servers wait most of their
-//! time for leases to expire, so one after the other would leave the cores idle for half of the step.
+//! The steps `test` and `test-more`: the test binaries of a lane are built once and run three at a time. Those against real servers wait
+//! most of their time for leases to expire, so one after the other would leave the cores idle for half of the step.
 //!
-//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are in both: those
-//! in the first lane by parts of their names, the rest in the second. All others are in the first.
+//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are
+//! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;

@@ -19,8 +19,8 @@ pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     Ok(StepPass::one())
 }
 
-/// Checked where the database can be had; where not, the run ends with a line that says so, because a closed network is no fault of the tree, unless that
-/// is made a failure.
+/// Checked where the database can be had; where not, the run ends with a line that says so, because a closed network is no fault of the
+/// tree, unless that is made a failure.
 pub(crate) fn advisories(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let tool = CARGO_DENY.path(log)?;
     let mut fetch = deny(log, &tool, &["fetch", "db"]);

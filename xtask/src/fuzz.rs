@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: the targets of the package `fuzz` under libFuzzer, which follows what an input reaches. It needs a C++ compiler and no
-//! nightly: the compiler's own pass counts edges (docs/adr/0013).
+//! `cargo xtask fuzz`: the targets of the package `fuzz` under libFuzzer, which follows what an input reaches. It needs a C++ compiler and
+//! no nightly: the compiler's own pass counts edges (docs/adr/0013).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Instructions instead of seconds: the same work on a busy machine and on an idle one. `benches/instructions` is the work, callgrind counts,
-//! and `benches/instructions/counts.txt` says what it may take (docs/adr/0012).
+//! Instructions instead of seconds: the same work on a busy machine and on an idle one. `benches/instructions` is the work, callgrind
+//! counts, and `benches/instructions/counts.txt` says what it may take (docs/adr/0012).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

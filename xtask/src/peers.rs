@@ -1,4 +1,5 @@
-//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in `docs/internals/performance.md`.
+//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in
+//! `docs/internals/performance.md`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -52,8 +53,8 @@ pub(crate) struct PythonPeer {
     pub(crate) words: PathBuf,
 }
 
-/// Fetches the packages by their names and versions, once; of uhashring the version that `crates/core` follows. The folder names both versions, so
-/// that others are not taken for them.
+/// Fetches the packages by their names and versions, once; of uhashring the version that `crates/core` follows. The folder names both
+/// versions, so that others are not taken for them.
 pub(crate) fn prepare(log: &StepLog<'_>) -> Result<PythonPeer, TaskFailure> {
     let packages = [("uhashring==2.4", "uhashring"), ("english-words==2.0.2", "english_words")];
     let python = vectors::environment(log, "venv-peers-2.4-2.0.2", &packages)?;

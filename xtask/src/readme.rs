@@ -1,8 +1,9 @@
 //! The commands of the README and of the book's *Start* pages, run as a reader types them.
 //!
-//! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one before ended, as in one terminal. A comment right
-//! before a block changes that: `<!-- not run: WHY -->`; `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`,
-//! whose block goes on beside the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
+//! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one
+//! before ended, as in one terminal. A comment right before a block changes that: `<!-- not run: WHY -->`;
+//! `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`, whose
+//! block goes on beside the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -157,8 +158,8 @@ impl<'a> PageRun<'a> {
         self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, &failure))
     }
 
-    /// A shell that stops at the first failure, in the page's place, with what a reader has: no settings of others, the command where Cargo installs it, and what
-    /// this checkout has built already.
+    /// A shell that stops at the first failure, in the page's place, with what a reader has: no settings of others, the command where Cargo
+    /// installs it, and what this checkout has built already.
     fn shell(&self, script: &str) -> Result<Command, TaskFailure> {
         let mut command = servers::user(self.log.context, "bash");
         command.args(["-euo", "pipefail", "-c", script]).current_dir(self.place()?);

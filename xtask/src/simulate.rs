@@ -31,7 +31,8 @@ const IN_WORDS: [(&str, &str); 8] = [
 /// Lives `seeds` lives from seed `from` on.
 pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), TaskFailure> {
     let log = StepLog::begin(context, "simulate")?;
-    // As the tests are built, with every check of arithmetic; where they are many, the build that is faster by a little optimizing is worth its time.
+    // As the tests are built, with every check of arithmetic; where they are many, the
+    // build that is faster by a little optimizing is worth its time.
     let arguments =
         ["test", "--package", "shardwise", "--features", "testing", "--test", "simulation", "--", "--exact", TEST, "--nocapture"];
     let mut command = context.cargo(&arguments);

@@ -98,7 +98,8 @@ pub(crate) fn list() {
     }
 }
 
-/// Runs the first lane, all steps, or those named, and returns whether all passed. The first failure ends the run unless it is to keep going.
+/// Runs the first lane, all steps, or those named, and returns whether all passed.
+/// The first failure ends the run unless it is to keep going.
 pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }: &TestArgs) -> Result<bool, TaskFailure> {
     if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         return Err(TaskFailure::new(format!("no step is called {unknown}: cargo xtask test --list shows the names")));

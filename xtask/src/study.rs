@@ -1,5 +1,5 @@
-//! `cargo xtask placement-study`: prints how even the placement is and how much moves, over fleets and constants. No randomness: a fleet's number is
-//! in its members' names, and the same run gives the same figures.
+//! `cargo xtask placement-study`: prints how even the placement is and how much moves, over fleets and constants. No randomness: a fleet's
+//! number is in its members' names, and the same run gives the same figures.
 
 use std::collections::BTreeMap;
 
@@ -121,8 +121,8 @@ fn weighted(weights: &[u64], members: u32, params: PlacementParams) -> Result<(f
     Ok((off, spread(&moved, f64::max)))
 }
 
-/// The placement of a fleet whose members have these weights in turn, the sum of its weights, and the slots that move when one more joins over
-/// what that one is entitled to.
+/// The placement of a fleet whose members have these weights in turn, the sum of its weights, and the slots that move when one more joins
+/// over what that one is entitled to.
 fn one_more_joins(fleet: u32, weights: &[Weight], members: u32, params: PlacementParams) -> Result<(SlotOwners, f64, f64), NameError> {
     let member = |(number, weight): (u32, &Weight)| Ok((InstanceId::new(format!("worker-{fleet}-{number}"))?, *weight));
     let all = (0..=members).zip(weights.iter().cycle()).map(member).collect::<Result<Vec<_>, NameError>>()?;

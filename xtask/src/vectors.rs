@@ -1,5 +1,5 @@
-//! The second reading of the placement protocol, `docs/reference/placement_check.py`, and the third, which is the Python in `docs/reference/protocol.md`; in a virtual environment
-//! of our own.
+//! The second reading of the placement protocol, `docs/reference/placement_check.py`, and the third, which is the Python in
+//! `docs/reference/protocol.md`; in a virtual environment of our own.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The endpoints of Consul's HTTP interface that are used, each with what it answers and which right it needs. Reading a group is
-//! in `health`, keys are in `keys` and sessions in `sessions`; no path of Consul stands anywhere else.
+//! The endpoints of Consul's HTTP API that are used, each with its answer and the right it needs. Reading a group is in `health`,
+//! keys are in `keys` and sessions in `sessions`; Consul's paths appear in no other module.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::error::{Failure, Result};
 use crate::names::{literal, segment};
 use crate::wire::{AgentCheck, AgentService};
 
-/// What an agent says that has lost its servers, or a server without a leader.
+/// The answer of an agent that has lost its servers, or of a server without a leader.
 const NO_SERVERS: [&str; 6] =
     ["No cluster leader", "No known Consul servers", "leadership lost", "not the leader", "failed to get conn", "stream closed"];
 
@@ -111,7 +111,7 @@ impl Client {
         }
     }
 
-    /// What it means that there are no keys with a prefix: that there are none, or that the token may not see them. Consul answers both alike.
+    /// Asks what an empty list of keys means: no keys, or a token that may not see them. Consul's answer is the same for both.
     pub(crate) async fn may_see_keys(&self, prefix: &str) -> Result<()> {
         match self.may_read(&[("key", prefix)]).await?.as_deref() {
             Some([false]) => Err(self.no_right(&AclPermission::ReadKey, "the servers show no claims".to_owned())),
@@ -134,7 +134,7 @@ impl Client {
         Ok(())
     }
 
-    /// Every cluster has nodes; who sees none may see none. Where one cannot ask, who may see some is believed.
+    /// Every cluster has nodes, so a token that sees none may see none. If that cannot be asked, the token is assumed to see some.
     async fn sees_a_node(&self) -> Result<()> {
         let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
         let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &AclPermission::ReadNodes)?)?;

@@ -13,8 +13,8 @@ use crate::registrar::{Registrar, written};
 use crate::registrations::LiveRegistration;
 
 impl Registrar {
-    /// Puts a record that says its member is away in the place of the living one. The new check takes the place of the old one, with which the
-    /// member's session ends; what it has locked is released before, or its lock delay would hold it back.
+    /// Puts a record that says its member is away in the place of the living one. The new check takes the place of the old one, with which
+    /// the member's session ends; what it has locked is released before, or its lock delay would hold it back.
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration, caller: &Caller) -> Result<()> {
         let record_id = registration.record_id();
         let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };

@@ -1,4 +1,4 @@
-//! One request, one bounded answer, and what is meant when there is none. Knows HTTP and TLS; knows nothing of Consul's paths.
+//! One request, one bounded answer, and the cause if there is none. Knows HTTP and TLS; knows nothing of Consul's paths.
 
 use std::error::Error as StdError;
 use std::io;
@@ -129,7 +129,7 @@ impl Client {
         Failure::TimedOut { at: self.endpoint.to_string(), what, after }
     }
 
-    /// What it means that there was no answer.
+    /// The cause of a missing answer.
     fn unanswered(&self, what: &'static str, after: Duration, error: &reqwest::Error) -> Failure {
         let at = self.endpoint.to_string();
         if let Some(error) = cause::<rustls::Error>(error) {

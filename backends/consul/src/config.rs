@@ -114,7 +114,7 @@ impl Default for ConsulConfig {
 /// An address that has been understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AgentEndpoint {
-    /// What paths are put behind, without a slash at its end.
+    /// The prefix of all paths, without a slash at its end.
     pub(crate) base: String,
     pub(crate) tls: bool,
     pub(crate) socket: Option<PathBuf>,
@@ -130,7 +130,7 @@ impl fmt::Display for AgentEndpoint {
 }
 
 impl AgentEndpoint {
-    /// Whether what is sent can be read on the way.
+    /// Whether requests can be read on the way.
     pub(crate) fn is_open(&self) -> bool {
         let host = reqwest::Url::parse(&self.base).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
         !self.tls && self.socket.is_none() && !is_this_machine(&host)

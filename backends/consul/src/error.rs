@@ -1,4 +1,4 @@
-//! What can go wrong here, in one enum, turned once into the contract's error.
+//! Everything that can fail here, in one enum, converted once into the contract's error.
 
 use std::time::Duration;
 

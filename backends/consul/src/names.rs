@@ -55,7 +55,8 @@ pub(crate) fn check_prefix(record_id: &RecordId) -> String {
     format!("{ESCAPED}{who:016x}:{}:", record_id.incarnation)
 }
 
-/// The registration lock's key. One for all groups, since an agent has one service of an id, whatever its name; one for both cases of a letter.
+/// The registration lock's key. One for all groups, since an agent has one service
+/// of an id, whatever its name; one for both cases of a letter.
 pub(crate) fn lock_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }

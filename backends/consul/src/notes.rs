@@ -1,6 +1,7 @@
 //! Notes in Consul: a key each, whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
 //!
-//! `shardwise/notes/<group>/<name>` is the note, its value the text as it is, its flags a random number. A wire format: every version of every worker must write alike.
+//! `shardwise/notes/<group>/<name>` is the note, its value the text as it is, its flags a random number. A wire format: every version of
+//! every worker must write alike.
 
 use async_trait::async_trait;
 use serde_json::json;

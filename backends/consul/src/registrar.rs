@@ -40,7 +40,7 @@ pub(crate) struct Registrar {
     pub(crate) registrations: RegistrationTable,
     locks: RegistrationLocks,
     changes: Semaphore,
-    /// Numbers what this process writes.
+    /// Numbers this process's writes.
     changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
     rivals: Mutex<HashMap<String, Moment>>,
@@ -61,7 +61,7 @@ impl Registrar {
     /// Registers, and keeps the record only while its caller waits for the answer: without a caller, the record would not be renewed.
     pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
         let (record_id, ttl) = (registration.record_id(), check_ttl(registration)?);
-        // What cannot be written is found before anything is contacted.
+        // Values that cannot be written are found before any request.
         let service = names::service_name(&record_id.group);
         let nothing = LiveRegistration::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
         written(registration, &nothing, 0).registration()?;
@@ -95,7 +95,7 @@ impl Registrar {
         let mut life = LiveRegistration::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
         let definition = written(registration, &life, change).registration()?;
         let answer = async {
-            // Waited for in any case, or what takes it back might overtake it.
+            // Waited for in any case, or the call that takes it back might overtake it.
             self.client.register_service(service, definition, true).await?;
             caller.or_gone(self.while_held(lock, self.await_shown(record_id, &life, change))).await?;
             if registration.claims {
@@ -142,7 +142,7 @@ impl Registrar {
                 return Err(self.in_use(record_id, found).await);
             };
             if !check.starts_with(&names::check_prefix(record_id)) {
-                // Who is away makes room.
+                // A member that is away makes room.
                 if found.is_away() {
                     continue;
                 }

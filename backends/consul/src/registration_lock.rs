@@ -22,8 +22,8 @@ use crate::names;
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
 /// When a lock that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the lock
 /// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the lock is good for 3 s from then
-/// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given up
-/// and is carried out all the same.
+/// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given
+/// up and is carried out all the same.
 const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -22,7 +22,7 @@ pub(crate) struct LiveRegistration {
     pub(crate) joined: u64,
     /// The TTL of the check.
     pub(crate) ttl: Duration,
-    /// What its claims hang on, if it claims.
+    /// The session that its claims belong to, if it claims.
     pub(crate) session: Option<LockSession>,
     signs: AtomicU64,
     /// Whether the agent has been informed that the second check passes.

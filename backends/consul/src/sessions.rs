@@ -1,4 +1,4 @@
-//! Sessions: what a member's claims hang on. One ends when its checks do, and its locks are not given out before its lock delay is over.
+//! Sessions, which members' claims belong to. One ends when its checks do, and its locks are free only after its lock delay.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is written into a service and read from one.
+//! The format of services in Consul.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(crate) struct ServiceRegistration<'a> {
     pub(crate) check: &'a str,
     pub(crate) joined: u64,
     pub(crate) ttl: Duration,
-    /// Numbers what this process writes, so that one sees whether it has arrived.
+    /// Numbers this process's writes, so that one can see whether a write has arrived.
     pub(crate) change: u64,
 }
 

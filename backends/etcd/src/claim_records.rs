@@ -129,8 +129,8 @@ struct StoreUsage {
 }
 
 impl StoreUsage {
-    /// Makes room where there is none: forgets what was used in this era. What is still in use comes back with its next use, and what was used
-    /// in an era before stays refused. There are as many eras as restores that this process has lived through.
+    /// Makes room where there is none: forgets what was used in this era. What is still in use comes back with its next use, and what was
+    /// used in an era before stays refused. There are as many eras as restores that this process has lived through.
     fn make_room(&mut self, era: u64) {
         let present = |(_, used): &&(ClaimStore, u64)| *used == era;
         let used = self.by_group.values().filter(present);

@@ -8,7 +8,7 @@ use crate::error::Failure;
 /// The most keys of one transaction. etcd takes 128 operations (`--max-txn-ops`): a branch for each key, and one for what is in a branch.
 pub(crate) const KEYS_MAX: usize = 127;
 
-/// What a member's right to claim stands on, as one read saw it.
+/// The basis of a member's right to claim, as one read saw it.
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimPreconditions {
     /// The key of its record, and the lease which is of that life of it alone.
@@ -19,7 +19,7 @@ pub(crate) struct ClaimPreconditions {
     pub(crate) written: i64,
 }
 
-/// What a transaction has made of one key.
+/// The transaction's result for one key.
 #[derive(Debug)]
 pub(crate) enum PutOutcome {
     /// Nothing stood there; now the claim does, made by this revision.
@@ -29,7 +29,8 @@ pub(crate) enum PutOutcome {
 }
 
 impl EtcdConnection {
-    /// Writes `claim` under those of the keys, at most [`KEYS_MAX`], where nothing stands; what became of each. Nothing: the standing has changed.
+    /// Writes `claim` under those of at most [`KEYS_MAX`] keys that are free, and
+    /// returns each key's result. `None`: the record or store has changed.
     pub(crate) async fn take(
         &self,
         standing: &ClaimPreconditions,
@@ -51,7 +52,7 @@ impl EtcdConnection {
         taken.filter(|taken| taken.len() == keys.len()).map(Some).ok_or_else(odd)
     }
 
-    /// Deletes exactly these entries, at most [`KEYS_MAX`]; what has changed since stays.
+    /// Deletes exactly these entries, at most [`KEYS_MAX`]; entries that have changed since stay.
     pub(crate) async fn give_back(&self, entries: &[KeyEntry]) -> Result<(), Failure> {
         let branch = |entry: &KeyEntry| {
             let same = Compare::mod_revision(entry.key.as_slice(), CompareOp::Equal, entry.modified);

@@ -19,7 +19,7 @@ use crate::error::Failure;
 
 /// How many transactions of one call are under way at a time.
 const IN_FLIGHT: usize = 8;
-/// No lease: what is written so stays.
+/// No lease: a key written with it stays.
 const NO_LEASE: i64 = 0;
 
 #[async_trait]
@@ -87,7 +87,7 @@ impl EtcdInner {
         taking.buffered(IN_FLIGHT).try_concat().await
     }
 
-    /// What the member's right to claim stands on, if it has any under this store.
+    /// The basis of the member's right to claim, if it has any under this store.
     async fn standing(&self, connection: &EtcdConnection, record_id: &RecordId, store: &ClaimStore) -> EtcdResult<ClaimPreconditions> {
         let (record, key) = (self.prefix.keys(record_id).member, self.prefix.claim_store(&record_id.group));
         let before = self.revisions.now();
@@ -110,7 +110,7 @@ impl EtcdInner {
         Ok(ClaimPreconditions { record, lease, store: key, written: there.modified })
     }
 
-    /// Acquires what is free of a batch.
+    /// Acquires the free resources of a batch.
     async fn take(
         &self,
         connection: &EtcdConnection,
@@ -141,7 +141,7 @@ impl EtcdInner {
         releasing.buffered(IN_FLIGHT).try_collect().await
     }
 
-    /// Deletes what of a batch is still the record's under that epoch.
+    /// Deletes those of a batch that are still the record's under that epoch.
     async fn give_back(&self, connection: &EtcdConnection, record_id: &RecordId, batch: &[(Resource, Epoch)]) -> EtcdResult<()> {
         let folder = self.prefix.claims(&record_id.group);
         let keys: Vec<_> = batch.iter().map(|(resource, _)| folder.claim(resource)).collect();

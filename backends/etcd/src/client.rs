@@ -1,4 +1,4 @@
-//! What we ask of etcd, and nothing else does: each question once, over one connection to one server.
+//! All calls to etcd: each in one place, over one connection to one server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const PAGE: i64 = 1_000;
 /// The most bytes one answer may have: a page of the largest records, and their keys.
 const ANSWER_BYTES_MAX: usize = 96 << 20;
 
-/// One record as it stands in etcd.
+/// One record as stored in etcd.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyEntry {
     pub(crate) key: Vec<u8>,
@@ -106,7 +106,7 @@ impl EtcdConnection {
         &self.parties
     }
 
-    /// What went wrong on the connection, if anything did.
+    /// The connection's error, if there was one.
     pub(crate) fn wire(&self) -> Option<Failure> {
         self.wire.get().cloned()
     }
@@ -171,7 +171,7 @@ impl EtcdConnection {
         header.map(ResponseHeader::revision).ok_or_else(missing)
     }
 
-    /// What stands under each of these keys at one revision, as the quorum has it. At most as many as a transaction takes.
+    /// The entries of these keys at one revision, by a quorum read. At most as many keys as a transaction takes.
     pub(crate) async fn read(&self, keys: &[&[u8]]) -> Result<(Vec<Option<KeyEntry>>, i64), Failure> {
         let gets: Vec<_> = keys.iter().map(|key| TxnOp::get(*key, None)).collect();
         let answer = self.txn(&Txn::new().and_then(gets)).await?;
@@ -201,7 +201,7 @@ impl EtcdConnection {
         Ok(answer.count())
     }
 
-    /// Writes a record where there is none. `false`: there is one.
+    /// Creates a record. `false`: one exists already.
     pub(crate) async fn create(&self, key: &[u8], record: &str, lease_id: i64) -> Result<bool, Failure> {
         let put = TxnOp::put(key, record, Some(PutOptions::new().with_lease(lease_id)));
         let txn = Txn::new().when([Compare::create_revision(key, CompareOp::Equal, 0)]).and_then([put]);

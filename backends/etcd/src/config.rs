@@ -1,4 +1,4 @@
-//! What can be set, checked before anything is contacted.
+//! The backend's settings, checked before any request.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -126,7 +126,7 @@ impl EtcdConfig {
         (1..).zip(&self.endpoints).map(|(number, text)| Endpoint::parse(text, number, tls_files)).collect()
     }
 
-    /// User and password, if there is a user.
+    /// User and password, if a user is set.
     pub(crate) fn credentials(&self) -> Result<Option<(String, SecretString)>, Failure> {
         let missing = |setting, other: &str| Failure::Setting {
             setting,

@@ -1,4 +1,4 @@
-//! What can go wrong here, in one enum, turned once into the contract's error.
+//! Everything that can fail here, in one enum, converted once into the contract's error.
 
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ impl Failure {
     }
 }
 
-/// Whom a connection speaks to, and as whom: what an error has to name.
+/// The server and the user of a connection, for errors.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionContext {
     pub(crate) endpoint: String,
@@ -165,7 +165,7 @@ impl ConnectionContext {
         Failure::Forbidden { username: self.username.clone(), prefix: self.prefix.clone() }
     }
 
-    /// What etcd's refusal means. `wire` is what went wrong on the connection, if anything did.
+    /// The meaning of etcd's refusal. `wire` is the connection's error, if there was one.
     pub(crate) fn of_status(&self, status: &Status, wire: Option<Failure>) -> Failure {
         let endpoint = self.endpoint.clone();
         let message = one_line(status.message());
@@ -183,7 +183,7 @@ impl ConnectionContext {
             Code::Unimplemented => Failure::NotEtcd { endpoint, why: message },
             Code::DeadlineExceeded | Code::ResourceExhausted | Code::Unauthenticated => Failure::NotReady { endpoint, why: message },
             Code::Unavailable if says("etcdserver: ") => Failure::NotReady { endpoint, why: message },
-            // What tonic makes of a broken connection; the message says little.
+            // tonic's error for a broken connection; the message says little.
             Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
                 wire.unwrap_or(Failure::Broken { endpoint, why: message })
             }
@@ -191,7 +191,7 @@ impl ConnectionContext {
         }
     }
 
-    /// What a failed call of the etcd client means.
+    /// The meaning of a failed call of the etcd client.
     pub(crate) fn of_client(&self, error: &etcd_client::Error, wire: Option<Failure>) -> Failure {
         match error {
             etcd_client::Error::GRpcStatus(status) => self.of_status(status, wire),

@@ -1,4 +1,5 @@
-//! Follows one group's records or claims: a list and a server watch, proven again and again, and once more from a list on where history is compacted.
+//! Follows one group's records or claims: a list and a server watch, proven again
+//! and again, and once more from a list on where history is compacted.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -75,7 +75,7 @@ impl EtcdConnection {
         Ok((answer.id(), answer.ttl()))
     }
 
-    /// Ends a lease and deletes what is under it. One that has ended already is no error.
+    /// Ends a lease and deletes the keys under it. A lease that has ended already is no error.
     pub(crate) async fn revoke(&self, lease_id: i64) -> Result<(), Failure> {
         self.leases.streams().remove(&lease_id);
         let revoked = self.ask(|| {

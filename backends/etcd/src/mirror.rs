@@ -27,7 +27,7 @@ const MESSAGES_MAX: usize = 1_000;
 
 /// What of a group is followed, as it is gathered from etcd.
 pub(crate) trait Mirror: Default + Send + Sync + 'static {
-    /// What the watches are shown.
+    /// The state that the watches see.
     type Topic: Watched;
     /// At most so many keys.
     const KEYS_MAX: usize;
@@ -51,7 +51,7 @@ pub(crate) struct MirrorWatch<S: Mirror> {
     connection: Arc<EtcdConnection>,
     stream: WatchStream,
     mirror: S,
-    /// The mirror is newer than what was shown last.
+    /// The mirror is newer than the last state shown.
     changed: bool,
     /// Every change up to this revision is in the mirror.
     seen: i64,
@@ -85,7 +85,7 @@ impl<S: Mirror> MirrorWatch<S> {
     pub(crate) async fn news(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
         let message = self.stream.message().await;
         self.take(message)?;
-        // What has come in the meantime is shown together.
+        // Messages that have arrived in the meantime are shown together.
         for _ in 0..MESSAGES_MAX {
             let Some(message) = self.stream.message().now_or_never() else { break };
             self.take(message)?;
@@ -158,9 +158,9 @@ impl<S: Mirror> MirrorWatch<S> {
         }
     }
 
-    /// Shows the watches what is new, and that it was proven.
+    /// Shows the watches the new state, and that it was proven.
     pub(crate) fn publish(&mut self, feed: &Feed<S::Topic>, proven: Option<Moment>) -> Result<(), Failure> {
-        // An error also where nothing has changed: what the store has now is not what this mirror is of.
+        // An error even without changes: the store is not the one that this mirror follows.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {
             feed.show(self.mirror.shown(revision), proven);

@@ -10,7 +10,7 @@ use crate::client::{ConnectParams, EtcdConnection};
 use crate::config::Endpoint;
 use crate::error::Failure;
 
-/// How long one call may take in all. A worker that registers hears what is wrong before it gives up itself.
+/// How long one call may take in total. A registering worker gets the cause before its own limit.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long one server may take to answer while there are others.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl PooledServer {
         same
     }
 
-    /// The connection, made if there is none. Of many who want it at once one makes it, and the others have what comes of that.
+    /// The connection, opened if there is none. Of several callers at once one opens it, and the others share the result.
     async fn connected(&self, access: &ConnectParams, within: Duration) -> Result<Arc<EtcdConnection>, Failure> {
         let wanted = Instant::now();
         if let Some(connection) = self.connection() {

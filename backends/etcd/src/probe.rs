@@ -43,7 +43,7 @@ async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result
     }
 }
 
-/// What is wrong with a server that hung up, if it can be found out.
+/// The cause for a server that hung up, if it can be found.
 pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     timeout(LIMIT, look(endpoint, files)).await.ok().flatten()
 }

@@ -32,8 +32,8 @@ struct JoinRevision {
     since: Option<i64>,
 }
 
-/// Records are numbered by the revision that made them: it rises, and stays when the record is written over. One that came in the place of another
-/// life, which was away, is numbered by the revision of that instead: it joined later than everybody who was there.
+/// Records are numbered by the revision that made them: it rises, and stays when the record is written over. One that came in the place of
+/// another life, which was away, is numbered by the revision of that instead: it joined later than everybody who was there.
 fn number(entry: &KeyEntry) -> u64 {
     let since = serde_json::from_slice(&entry.value).ok().and_then(|JoinRevision { since }| since);
     let revision = match since {

@@ -1,4 +1,4 @@
-//! One rising line of revisions, whatever happens to the store.
+//! One rising line of revisions, even if the store is restored or replaced.
 //!
 //! etcd's own revisions rise for ever, unless it is restored from a backup or begins with empty disks: then they begin lower. A read that
 //! began after another one had been answered with a higher revision proves that this has happened. From then on an offset is added.
@@ -18,7 +18,7 @@ pub(crate) struct RevisionState {
     era: u64,
     /// The highest revision that the store has shown in this era.
     highest: i64,
-    /// What is added to the store's revisions in this era.
+    /// The offset to the store's revisions in this era.
     offset: i64,
 }
 

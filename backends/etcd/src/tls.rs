@@ -1,4 +1,4 @@
-//! TLS to etcd: what it is made from, and what its failures mean.
+//! TLS to etcd: its configuration, and the meaning of its failures.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
     Ok(Arc::new(config))
 }
 
-/// What rustls's error means for the connection to `endpoint`.
+/// The meaning of rustls's error for the connection to `endpoint`.
 pub(crate) fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
     let why = one_line(&error.to_string());
     let certificate = |why: &str, advice| Failure::Certificate { endpoint: endpoint.clone(), why: why.to_owned(), advice };

@@ -1,5 +1,5 @@
-//! Thousands of claims: how many writes they are, and how long they take. The times are printed; what is wanted of them holds on a machine that
-//! does nothing else, so only a wide limit is checked here.
+//! Thousands of claims: how many writes they are, and how long they take. The times are printed; what is wanted of them holds on a machine
+//! that does nothing else, so only a wide limit is checked here.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -162,7 +162,8 @@ impl OpenStore {
         self.write_through(query).await.map(drop)
     }
 
-    /// Grants what is free of `wanted`, if the record lives and the store is the one in force. An epoch that is forgotten would be granted again.
+    /// Grants what is free of `wanted`, if the record lives and the store is the one in
+    /// force. An epoch that is forgotten would be granted again.
     pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
         let query = self

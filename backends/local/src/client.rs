@@ -93,8 +93,8 @@ impl Client {
         self.clock.now()
     }
 
-    /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none. Reading reports an empty group
-    /// then, so that looking at a group makes neither the file nor its folder.
+    /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none. Reading reports an
+    /// empty group then, so that looking at a group makes neither the file nor its folder.
     pub(crate) fn is_unmade(&self) -> bool {
         let unopened = self.last_id.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         let missing = || std::fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);

@@ -1,8 +1,8 @@
 //! Following groups by polling the file.
 //!
 //! SQLite announces no changes to other processes, so this module looks. One look is one `PRAGMA data_version`, which touches shared memory
-//! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and what
-//! one of them has found out serves the others. How claims are followed is in `claims`.
+//! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and
+//! what one of them has found out serves the others. How claims are followed is in `claims`.
 
 mod claims;
 

@@ -232,7 +232,8 @@ impl OpenStore {
         Ok(!rows.is_empty())
     }
 
-    /// Puts a record that says its member is away in the place of the living one; `false` if there is neither a living one nor such a record.
+    /// Puts a record that says its member is away in the place of the living one;
+    /// `false` if there is neither a living one nor such a record.
     pub(crate) async fn step_away(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
         let query = self.of_record(STEP_AWAY, record_id, now).bind(nanos(deadline)).bind(record);
         if !self.write(query).await?.is_empty() {
@@ -311,13 +312,13 @@ impl OpenStore {
         query.fetch_all(&self.writer).await.map_err(|error| self.failure(&error))
     }
 
-    /// The same for what outlives members, and a loss of power: it is on the disk before it is answered, with everything that was written to the file
-    /// before it.
+    /// The same for what outlives members, and a loss of power: it is on the disk before
+    /// it is answered, with everything that was written to the file before it.
     pub(crate) async fn write_through(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
         let written = async {
             let mut writer = self.writer.acquire().await?;
-            // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle leaves
-            // records to be flushed until the next one.
+            // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle
+            // leaves records to be flushed until the next one.
             sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
             let rows = query.fetch_all(&mut *writer).await;
             sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;

@@ -119,8 +119,8 @@ impl FilePermissions {
     }
 }
 
-/// What is wrong with a file that user `me` would share, and what to do. Another owner's is shared on purpose where `docs.md` says how: a directory with
-/// the set-group-id bit, and a file that its group may write.
+/// What is wrong with a file that user `me` would share, and what to do. Another owner's is shared on purpose where `docs.md` says how: a
+/// directory with the set-group-id bit, and a file that its group may write.
 fn distrust(me: u32, file: &FilePermissions, directory: &FilePermissions) -> Option<String> {
     let mode = file.mode;
     if mode & 0o002 != 0 {

@@ -106,8 +106,8 @@ async fn a_renewal_whose_caller_gave_up_heals_nothing_either() {
 
 type Trapped = Box<dyn FnOnce() + Send>;
 
-/// A clock that runs something, once, when it is read for the second time after it was armed: a renewal reads it before it is written, and again
-/// afterwards.
+/// A clock that runs something, once, when it is read for the second time after it
+/// was armed: a renewal reads it before it is written, and again afterwards.
 #[derive(Clone, Default)]
 struct Trap {
     armed: Arc<Mutex<Option<Trapped>>>,
@@ -135,8 +135,8 @@ impl Trap {
     }
 }
 
-/// Lets a renewal stop between its write and the look at whether that came too late. In that time the record would have ended, and the same member, which
-/// has given the renewal up, registers anew and acquires a slot. What becomes of both, once the renewal goes on.
+/// Lets a renewal stop between its write and the look at whether that came too late. In that time the record would have ended, and the same
+/// member, which has given the renewal up, registers anew and acquires a slot. What becomes of both, once the renewal goes on.
 async fn registered_between_write_and_look(passes: Duration) -> (Vec<String>, usize) {
     let (scratch, hand, trap) = (Scratch::new(), Hand::new(), Trap::default());
     let backend = trap.backend(&scratch, &hand);

@@ -1,4 +1,5 @@
-//! What is on the disk before it is answered: a process makes its calls and another one counts how often it asks the kernel to flush a file.
+//! What is on the disk before it is answered: a process makes its calls and another
+//! one counts how often it asks the kernel to flush a file.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -59,7 +59,8 @@ pub enum ClaimsEvent {
     Proven(Moment),
 }
 
-/// News of a group's claims. An error says that they could not be read just now; the stream goes on by itself unless the error is permanent.
+/// News of a group's claims. An error says that they could not be read just now; the
+/// stream goes on by itself unless the error is permanent.
 pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 
 /// Where members claim slots and names: at most one holds each, and an epoch orders its holders.
@@ -89,8 +90,8 @@ pub trait Claims: Discovery {
     /// The group's store of claims, made if there is none. A `floor` above the store's raises it; a lower one changes nothing.
     async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore>;
 
-    /// Asks for resources in the name of `record_id`, under the store that [`Claims::claim_store`] gave. The answer has each of `wanted` once, in
-    /// any order.
+    /// Asks for resources in the name of `record_id`, under the store that
+    /// [`Claims::claim_store`] gave. The answer has each of `wanted` once, in any order.
     async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>>;
 
     /// Gives resources back, each with the epoch it is held under.

@@ -11,8 +11,8 @@ use crate::ErrorKind;
 pub const RECORD_SCHEMA: u32 = 1;
 /// The most bytes that a member's metadata may have, keys and values together.
 pub const METADATA_BYTES_MAX: usize = 4_096;
-/// The most fingerprints of a record that count. A member lists one, or two during a change of policy; of more than these the first count and
-/// the rest is left out, so that one bad record costs the fleet neither its view nor much time.
+/// The most fingerprints of a record that count. A member lists one, or two during a change of policy; of more than these the first count
+/// and the rest is left out, so that one bad record costs the fleet neither its view nor much time.
 pub const FINGERPRINTS_MAX: usize = 8;
 
 /// Why a text is not a record.

@@ -172,7 +172,8 @@ pub fn without_secrets(address: &str) -> String {
     format!("{scheme}{separator}{user}{at}{host}{query}")
 }
 
-/// Whether what is sent to that host stays on this machine, as far as the host itself says so: `localhost` or a loopback address, with or without brackets.
+/// Whether what is sent to that host stays on this machine, as far as the host
+/// itself says so: `localhost` or a loopback address, with or without brackets.
 pub fn is_this_machine(host: &str) -> bool {
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())

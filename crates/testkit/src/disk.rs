@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 const FOLDER: &str = "SHARDWISE_TEST_SMALL_DISK";
 /// How long a test may take that runs on a small disk, in seconds.
 const WITHIN: &str = "300";
-/// Mounts the disk and goes on as the program behind the folder and the size. Writes beyond a limit are errors then, and not the process's end.
+/// Mounts the disk and goes on as the program behind the folder and the size. Writes
+/// beyond a limit are errors then, and not the process's end.
 const MOUNT: &str = "trap '' XFSZ && mount -t tmpfs -o size=\"$2\" shardwise \"$1\" && shift 2 && exec \"$@\"";
 
 /// A file system in memory for one test, in its own namespace: no other process sees it, it needs no rights, and it goes with its process.
@@ -23,10 +24,12 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// To be called first by the test of that name (with its modules). Runs that test once more as a process that has such a disk of `bytes`, and answers
-    /// `None` when that has passed; in that process, whose folder for temporary files is on the disk, it answers the disk.
+    /// To be called first by the test of that name (with its modules). Runs that test once more
+    /// as a process that has such a disk of `bytes`, and answers `None` when that has passed;
+    /// in that process, whose folder for temporary files is on the disk, it answers the disk.
     ///
-    /// Where the system does not allow mounting one, a line on stderr says that the test did not run; in CI (the variable `CI`) it is an error.
+    /// Where the system does not allow mounting one, a line on stderr says that the test
+    /// did not run; in CI (the variable `CI`) it is an error.
     pub fn of_test(name: &str, bytes: u64) -> Result<Option<Self>> {
         if let Some(folder) = std::env::var_os(FOLDER) {
             return Ok(Some(Self { folder: folder.into() }));
@@ -81,8 +84,8 @@ impl SmallDisk {
         self.folder.join("filler")
     }
 
-    /// Lets no file of this process grow beyond so many bytes from now on, or as far as the system allows again. A write behind that fails with
-    /// EFBIG, which SQLite reports as an I/O error.
+    /// Lets no file of this process grow beyond so many bytes from now on, or as far as the system allows again. A write behind that fails
+    /// with EFBIG, which SQLite reports as an I/O error.
     pub fn limit_files(&self, bytes: Option<u64>) -> Result<()> {
         let why = |error: nix::Error| Error::new(format!("the limit of files: {error}"));
         let (_, hard) = getrlimit(Resource::RLIMIT_FSIZE).map_err(why)?;

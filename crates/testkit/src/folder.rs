@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// Reads names until its input is closed, which the kernel does when we die, gives the servers a moment to die as well, and deletes what is left.
+/// Reads names until its input is closed, which the kernel does when we die, gives
+/// the servers a moment to die as well, and deletes what is left.
 const JANITOR: &str = r#"set --; while IFS= read -r folder; do set -- "$@" "$folder"; done; sleep 1; rm -rf -- "$@""#;
 
 /// A folder for a server of that kind.

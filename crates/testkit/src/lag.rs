@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 /// How long each sleep is to take, and after how many of them something is flushed.
 const SLEEP: Duration = Duration::from_millis(5);
 const FLUSH_EVERY: u32 = 20;
-/// So many threads and processes hand on, one after the other, what a takeover waits for: the server's clock, its log, its watch, the driver, its
-/// question, the server, its answer, the driver, the snapshot, the test.
+/// So many threads and processes hand on, one after the other, what a takeover waits for: the server's clock, its log, its watch, the
+/// driver, its question, the server, its answer, the driver, the snapshot, the test.
 const WAKES: u32 = 10;
 /// And so often it waits for a disk: the end of the lease, the claim, what the new holder writes.
 const FLUSHES: u32 = 3;
 
-/// Measures, from its beginning on, how much later than asked this machine wakes a thread that sleeps, and how long it takes to flush a page.
+/// Measures, from its beginning on, how much later than asked this machine wakes a
+/// thread that sleeps, and how long it takes to flush a page.
 ///
-/// A limit on a protocol (a TTL and a second) is the protocol's. On a machine that is busy with other tests each hand through which a takeover goes is
-/// late by what is measured here, and [`Lag::allowance`] is that; on an idle machine it is some hundredths of a second.
+/// A limit on a protocol (a TTL and a second) is the protocol's. On a machine that is busy with other tests each hand through which a
+/// takeover goes is late by what is measured here, and [`Lag::allowance`] is that; on an idle machine it is some hundredths of a second.
 pub struct Lag {
     shared: Arc<LagShared>,
     thread: Option<JoinHandle<()>>,

@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::error::{Error, Result};
 use crate::python::run;
 
-/// A folder `node_modules` that has these packages, such as `typescript@5.9.3`, below `target/node`. It is made by the first call; of several at
-/// once one makes it, and the others wait. No script of a package is run. Where the registry is is `npm`'s own configuration.
+/// A folder `node_modules` that has these packages, such as `typescript@5.9.3`, below `target/node`. It is made by the first call; of
+/// several at once one makes it, and the others wait. No script of a package is run. Where the registry is is `npm`'s own configuration.
 ///
 /// # Errors
 ///

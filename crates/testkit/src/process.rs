@@ -109,7 +109,8 @@ impl Process {
         self.signal(Signal::SIGCONT)
     }
 
-    /// SIGSTOP: connections stay, answers do not come. Waits until every thread has stopped: on a busy machine one that was just running goes on for a while, and answers.
+    /// SIGSTOP: connections stay, answers do not come. Waits until every thread has stopped: on a busy machine one that was just running
+    /// goes on for a while, and answers.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let (id, begun) = (Pid::from_raw(self.id()?.cast_signed()), Instant::now());

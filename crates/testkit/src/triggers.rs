@@ -1,7 +1,8 @@
 //! `EXPLAIN QUERY PLAN` does not show what the triggers of a statement do. Taken apart, their statements can be asked for one by one.
 
-/// The statements of one SQLite trigger, as `sqlite_schema.sql` has it: its condition as a `SELECT`, then those of its body, with a parameter for each
-/// `NEW.x` and `OLD.x`. Those that only refuse (`RAISE`) read nothing and are left out. No string in the trigger may contain a semicolon.
+/// The statements of one SQLite trigger, as `sqlite_schema.sql` has it: its condition as a `SELECT`,
+/// then those of its body, with a parameter for each `NEW.x` and `OLD.x`. Those that only refuse
+/// (`RAISE`) read nothing and are left out. No string in the trigger may contain a semicolon.
 #[must_use]
 pub fn trigger_statements(create: &str) -> Vec<String> {
     let text: String = create.lines().map(|line| line.split("--").next().unwrap_or_default().trim()).collect::<Vec<_>>().join(" ");

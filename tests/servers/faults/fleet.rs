@@ -22,7 +22,8 @@ pub(crate) struct Member {
     reader: Reader,
     /// Everything that it has written down so far.
     pub(crate) lines: Vec<Line>,
-    /// The slots that it holds, and the singleton, each with its epoch, as its lines say: one that it has regained may still have work of an earlier epoch.
+    /// The slots that it holds, and the singleton, each with its epoch, as its lines
+    /// say: one that it has regained may still have work of an earlier epoch.
     pub(crate) holds: BTreeSet<(u32, u64)>,
     /// Those of them to which it has written since it entered.
     pub(crate) wrote: BTreeSet<(u32, u64)>,

@@ -1,7 +1,8 @@
-//! From the lines of all workers to the answer: was a slot ever held twice, what ran on after its time, and was every write of that refused?
+//! From the lines of all workers to the answer: was a slot ever held twice, what ran
+//! on after its time, and was every write of that refused?
 //!
-//! A pure function. A *stay* is the time in which a worker held a slot under one epoch, by what it could know: from its `enter` to the earliest of
-//! its `leave`, its `lost` and the last deadline that it wrote down while it held the slot.
+//! A pure function. A *stay* is the time in which a worker held a slot under one epoch, by what it could know: from its `enter` to the
+//! earliest of its `leave`, its `lost` and the last deadline that it wrote down while it held the slot.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ pub(crate) struct Findings {
     pub(crate) stays: Vec<Stay>,
     /// Two stays of different workers in one slot at one moment.
     pub(crate) overlaps: Vec<(Stay, Stay)>,
-    /// A stay under an epoch that is not above that of an earlier one. (One worker may begin anew under one epoch: it was to give the slot away, and kept it.)
+    /// A stay under an epoch that is not above that of an earlier one. (One worker may
+    /// begin anew under one epoch: it was to give the slot away, and kept it.)
     pub(crate) falls: Vec<(Stay, Stay)>,
     /// Pieces of work that found themselves running after the end of their stay.
     pub(crate) late: usize,

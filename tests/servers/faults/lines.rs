@@ -1,4 +1,5 @@
-//! What a worker process of the fault test writes down: one JSON object a line, in one write each, so that nothing of a killed process's lines is lost.
+//! What a worker process of the fault test writes down: one JSON object a line, in
+//! one write each, so that nothing of a killed process's lines is lost.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -59,8 +59,8 @@ fn one_epoch_for_a_member_is_found(kind: Option<Kind>) {
     assert!(wrong.falls > 0, "slots went to others under lower epochs, and nothing shows it");
 }
 
-/// Nothing to do but in a soak. A deadline that counts from the answer is found on etcd alone: on `local` answers are not late, and on Consul a lock
-/// outlives the deadline by what its session has still to live.
+/// Nothing to do but in a soak. A deadline that counts from the answer is found on etcd alone: on `local` answers are not late, and on
+/// Consul a lock outlives the deadline by what its session has still to live.
 fn the_mistake_of_a_soak_is_found(kind: Option<Kind>) {
     let (Ok(name), Some(count)) = (std::env::var(WANTED), crate::figures::wanted()) else { return };
     let mistake = mistake(&name);

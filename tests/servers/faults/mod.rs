@@ -2,8 +2,8 @@
 //! TTL, cut off, or asked to leave; their server is killed or their file locked. The test searches their logs for a slot or a singleton
 //! with two holders at once, a period of a timer that was fired twice, and writes of ghosts that a fenced table accepted.
 //!
-//! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and with
-//! `--mistake NAME` a mistake is put back into the workers' library, which must be found.
+//! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and
+//! with `--mistake NAME` a mistake is put back into the workers' library, which must be found.
 
 mod figures;
 mod fleet;

@@ -1,5 +1,5 @@
-//! The worker process of the fault test: the whole library with exclusive ownership, one piece of work in each slot that it holds, a singleton, a timer, and
-//! a fenced table that all workers write to.
+//! The worker process of the fault test: the whole library with exclusive ownership, one piece of work in each slot that it holds, a
+//! singleton, a timer, and a fenced table that all workers write to.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -248,7 +248,8 @@ impl Worker {
         }
     }
 
-    /// The deadline is read first, then the clock, and held is asked last: if it is held without a gap by then, it was at that moment, and that deadline counted.
+    /// The deadline is read first, then the clock, and held is asked last: if it is held
+    /// without a gap by then, it was at that moment, and that deadline counted.
     fn look(&self, hold: &Hold) -> Look {
         let until = self.service.ownership().claims_end();
         let at = self.service.now();

@@ -14,7 +14,8 @@ use crate::run::{StepLog, TaskFailure};
 pub(super) const ROWS: u64 = 10_000_000;
 const ROWS_MIN: u64 = 2_000_000;
 const ALLOWANCE: Duration = Duration::from_mins(40);
-/// A poll takes less, 99 of 100 times, and reads so many events at most (`PublisherOptions::POLL_EVENTS`). What follows full readings may take more at a time.
+/// A poll takes less, 99 of 100 times, and reads so many events at most
+/// (`PublisherOptions::POLL_EVENTS`). What follows full readings may take more at a time.
 const P99_MS_MAX: f64 = 10.0;
 const POLL_EVENTS: u64 = 250;
 /// Those: a bound to notice by.

@@ -1,5 +1,5 @@
-//! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand, thousands of
-//! them that settle, and rolling restarts.
+//! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand,
+//! thousands of them that settle, and rolling restarts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,8 @@ const FAULT_MAX: Duration = Duration::from_secs(30);
 const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
-/// The same on each backend where the leading server has just died too: a new leader of etcd prolongs every lease (docs/reference/operations.md).
+/// The same on each backend where the leading server has just died too: a new leader of etcd prolongs every lease
+/// (docs/reference/operations.md).
 const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 3] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS, 6_000.0];
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
 const SCENES: [&[&str]; 2] =

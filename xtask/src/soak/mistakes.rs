@@ -1,4 +1,5 @@
-//! `cargo xtask soak exclusive --mistake NAME`: a known mistake is put back into the library of real workers, and the fault test must find it.
+//! `cargo xtask soak exclusive --mistake NAME`: a known mistake is put back into the
+//! library of real workers, and the fault test must find it.
 
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use crate::context::TaskContext;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 
-/// Events of one life, a tenth of which is rolled back, while publishers are killed and stopped, and about how long they are written for; at the same rate more
-/// come for a tenth of that time in the rolling restart.
+/// Events of one life, a tenth of which is rolled back, while publishers are killed and stopped, and about how long they are written for;
+/// at the same rate more come for a tenth of that time in the rolling restart.
 const EVENTS: &str = "1120000";
 const SECONDS: &str = "400";
 /// For building, and for the two lives of a run.

@@ -1,4 +1,5 @@
-//! An outbox in PostgreSQL into which much is written and out of which all goes again (`crates/outbox/tests/postgres/retention.rs`): its size.
+//! An outbox in PostgreSQL into which much is written and out of which all goes
+//! again (`crates/outbox/tests/postgres/retention.rs`): its size.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -68,7 +68,7 @@ impl AcquireCall<'_> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let (delayed, mut first): (Vec<_>, Vec<_>) = wanted.into_iter().cloned().partition(|resource| self.session.is_delayed(resource));
         let mut answers = Answers::new();
-        // Those that are held back all come free at about the same time. Consul writes a line into its log for each that is asked for before.
+        // Held-back resources all come free at about the same time. Consul logs a line for each early request.
         if let Some(sample) = self.session.longest_delayed(&delayed) {
             let answer = self.part(index, vec![sample.clone()]).await?;
             let others = delayed.into_iter().filter(|resource| *resource != sample);
@@ -126,7 +126,7 @@ impl AcquireCall<'_> {
         Ok(())
     }
 
-    /// Takes out what was refused.
+    /// Removes the refused ones.
     fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
         if refusals.iter().any(|refusal| refusal.why() == TxnErrorKind::NoSession) {
             return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session is over" });
@@ -154,7 +154,7 @@ impl AcquireCall<'_> {
     }
 }
 
-/// Gives back what is still held under exactly this epoch; the rest is not ours any more.
+/// Releases claims that are still held under exactly this epoch; the rest is not ours any more.
 pub(super) async fn release(client: &Client, record_id: &RecordId, session: &LockSession, held: &[(Resource, Epoch)]) -> Result<()> {
     let mut held_locks: Vec<(Resource, HeldLock)> = Vec::with_capacity(held.len());
     let mut floor = None;
@@ -175,7 +175,7 @@ pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Loc
     stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Gives back all that this process knows to be held, before the session ends: what is locked then is held back from everybody.
+/// Releases everything that this process knows to be held, before the session ends: locks that a session's end frees are held back.
 pub(crate) async fn release_all(client: &Client, record_id: &RecordId, session: &LockSession) {
     if let Err(failure) = release(client, record_id, session, &session.all_held()).await {
         tracing::debug!(%failure, "the claims of a member that leaves come free with its session");

@@ -1,8 +1,8 @@
 //! Where claims stand in Consul and what is written there. A wire format: every version of every worker must write alike.
 //!
-//! `shardwise/claims/<group>/store` is the store's id and floor, `…/slot/<number>` and `…/name/<name>` are the claims. A claim's key is locked
-//! by its holder's session while it is held and stays there afterwards, so that its numbers go on rising. Its value says who holds it and
-//! above which floor its epoch is counted, its flags are the holder's incarnation.
+//! `shardwise/claims/<group>/store` is the store's id and floor, `…/slot/<number>` and `…/name/<name>` are the claims. A claim's key is
+//! locked by its holder's session while it is held and stays there afterwards, so that its numbers go on rising. Its value says who holds
+//! it and above which floor its epoch is counted, its flags are the holder's incarnation.
 
 use serde::{Deserialize, Serialize};
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
@@ -39,7 +39,7 @@ pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     (claim_key(prefix, &resource) == key).then_some(resource)
 }
 
-/// What the store's key says.
+/// The content of the store's key.
 #[derive(Serialize, Deserialize)]
 struct StoreValue {
     id: String,
@@ -65,7 +65,7 @@ pub(super) fn store(stored: &KvPair) -> Result<ClaimStore> {
     Ok(ClaimStore { id, floor })
 }
 
-/// What a claim's key says of its holder, beside the incarnation.
+/// The holder's data in a claim's key, beside the incarnation.
 #[derive(Serialize, Deserialize)]
 struct HolderValue {
     id: InstanceId,

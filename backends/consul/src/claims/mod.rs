@@ -1,7 +1,8 @@
 //! Who holds what: a key for each resource, locked by the holder's session (`docs/internals/backend-contract.md`).
 //!
-//! The session ends with the member's TTL check, which has half of the TTL; what it had locked is held back for its lock delay, the other half.
-//! A member's deadline is counted from a read that showed the session alive, so no other member is granted anything before that deadline.
+//! The session ends with the member's TTL check, which has half of the TTL; what it had locked
+//! is held back for its lock delay, the other half. A member's deadline is counted from a read
+//! that showed the session alive, so no other member is granted anything before that deadline.
 
 mod acquire;
 #[cfg(feature = "fuzzing")]

@@ -18,7 +18,8 @@ use crate::registrar::Registrar;
 /// The claims of a group.
 pub(crate) struct ClaimsQuery {
     registrar: Arc<Registrar>,
-    /// After a read one rests for as long as it took: while thousands of slots change hands, each change would be a reason to read them all.
+    /// After a read one rests for as long as it took: while thousands of slots change
+    /// hands, each change would be a reason to read them all.
     rested: Instant,
     /// Keys that could not be read.
     damaged: LogThrottle<String>,

@@ -64,7 +64,7 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     assert!(members.len() == 2 && members.iter().all(|span| span.trace != TRACE && span.parent.is_empty()), "{members:?}");
     assert!(named("GET /v1/policies/{policy}/ownership").is_empty());
     assert!(named("_OTHER /v1/policies/{policy}/members").len() == 1, "{spans:#?}");
-    // Each joining member reads the note whether it is to be drained.
+    // Each joining member reads the note that says whether it must drain.
     let is_steady = |name: &str| ["local renew", "local members", "local note", "GET /livez", "GET /metrics"].contains(&name);
     assert!(!spans.iter().any(|span| is_steady(&span.name)), "that is for those who ask for all: {spans:#?}");
     // Log events may name more than a span does, and are not exported.

@@ -127,8 +127,8 @@ impl Scope {
         self.peer.members(&self.group).await.unwrap_or_else(|e| panic!("reading the group: {e}")).view
     }
 
-    /// Registers `id` under each of these incarnations at once, over both connections by turns. Asserts that one is registered and the others
-    /// are refused as [`ErrorKind::InUse`]; returns the one.
+    /// Registers `id` under each of these incarnations at once, over both connections by turns. Asserts that one is registered and the
+    /// others are refused as [`ErrorKind::InUse`]; returns the one.
     pub(crate) async fn race_for(&self, id: &str, incarnations: Range<u64>) -> u64 {
         let count = incarnations.end - incarnations.start;
         let race = incarnations.zip([&self.backend, &self.peer].into_iter().cycle()).map(|(incarnation, backend)| async move {

@@ -189,7 +189,8 @@ impl Faults {
     }
 }
 
-/// The claims of the backend behind the faults. Without any, `Faults` does not show itself as [`Claims`]: only a caller who names the type gets here.
+/// The claims of the backend behind the faults. Without any, `Faults` does not show
+/// itself as [`Claims`]: only a caller who names the type gets here.
 fn claims_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
     let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
     inner.as_claims().ok_or_else(none)
@@ -242,7 +243,8 @@ struct LateExecution {
 }
 
 impl Dice {
-    /// Whether and how a call is carried out only after its caller has given up. Some callers hear of a failure at once, and some of nothing.
+    /// Whether and how a call is carried out only after its caller has given up. Some
+    /// callers hear of a failure at once, and some of nothing.
     fn executes_late(&mut self, operation: &'static str) -> Option<LateExecution> {
         let called = self.called.entry(operation).or_default();
         *called += 1;

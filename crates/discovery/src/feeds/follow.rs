@@ -15,10 +15,11 @@ const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// Pause after a failure that does not pass before its cause is fixed.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
-/// How a backend reads one group. What it reads goes to [`Feed::show`] and [`Feed::prove`]; an error starts over with [`GroupReader::open`].
+/// How a backend reads one group. What it reads goes to [`Feed::show`] and
+/// [`Feed::prove`]; an error starts over with [`GroupReader::open`].
 pub trait GroupReader<T: Watched>: Send + 'static {
-    /// Whether [`GroupReader::next`] also proves the group current, as often as [`Feed::pace`] asks for. If not, [`GroupReader::prove`] is called
-    /// in time.
+    /// Whether [`GroupReader::next`] also proves the group current, as often as
+    /// [`Feed::pace`] asks for. If not, [`GroupReader::prove`] is called in time.
     const NEXT_PROVES: bool;
 
     /// Reads the whole group and shows it, with its proof. What was read before no longer counts.

@@ -1,8 +1,8 @@
 //! One reader per group feeds all watches of that group in this process, for backends where reading costs something.
 //!
-//! A backend says in a [`GroupReader`] how one group is read, and [`follow`] drives it for as long as the group is watched. [`Hub::watch`] makes of
-//! that the streams that the contract asks for, each in order and at its own pace. Watches see the newest news only, so nothing can pile up, and a
-//! first view is never from a read that began before its watch.
+//! A backend says in a [`GroupReader`] how one group is read, and [`follow`] drives it for as long as the group is watched. [`Hub::watch`]
+//! makes of that the streams that the contract asks for, each in order and at its own pace. Watches see the newest news only, so nothing
+//! can pile up, and a first view is never from a read that began before its watch.
 //!
 //! What is shown of a group is a [`Watched`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
 
@@ -56,8 +56,9 @@ impl<T> fmt::Debug for Hub<T> {
 }
 
 impl<T: Watched> Hub<T> {
-    /// A hub without watches. `start` is called for each group that is watched and not read, and has it read in a task (see [`follow`]) until
-    /// [`Feed::end_unwatched`] returns `true`. A feed that is dropped earlier is one whose reader has ended, and its watches start another.
+    /// A hub without watches. `start` is called for each group that is watched and not read, and
+    /// has it read in a task (see [`follow`]) until [`Feed::end_unwatched`] returns `true`. A
+    /// feed that is dropped earlier is one whose reader has ended, and its watches start another.
     pub fn new(clock: Clock, limits: FeedLimits, start: impl Fn(Feed<T>) + Send + Sync + 'static) -> Self {
         Self { start: Arc::new(start), clock, limits, registry: Arc::default() }
     }

@@ -51,9 +51,9 @@ impl MemoryBackend {
         Self { reachable: Arc::new(AtomicBool::new(true)), ..self.clone() }
     }
 
-    /// The same connection, over which each renewal stalls twice: before it is carried out, and before it is found whether that was too late. `stall`
-    /// says each time for how long. This is what a stopped process or a busy disk does to a store in a file. A renewal goes on, in a task of tokio,
-    /// after its caller has given it up.
+    /// The same connection, over which each renewal stalls twice: before it is carried out, and before it is found whether that was too
+    /// late. `stall` says each time for how long. This is what a stopped process or a busy disk does to a store in a file. A renewal goes
+    /// on, in a task of tokio, after its caller has given it up.
     #[must_use]
     pub fn stalling(self, stall: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { stall: Some(Stall::new(stall)), ..self }

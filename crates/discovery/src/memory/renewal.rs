@@ -1,5 +1,5 @@
-//! Renewing as a store in a file has it: the record is compared with a moment read before, and afterwards the clock is read again. A renewal that was
-//! carried out too late is undone, and nothing that was written after it.
+//! Renewing as a store in a file has it: the record is compared with a moment read before, and afterwards the clock is read again. A
+//! renewal that was carried out too late is undone, and nothing that was written after it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! TLS from PEM files (feature `tls`; clients need `tls-client`): rustls with ring, made here and handed over, so that the process-wide provider is
-//! neither needed nor touched.
+//! TLS from PEM files (feature `tls`; clients need `tls-client`): rustls with ring, made here and handed over, so that the process-wide
+//! provider is neither needed nor touched.
 
 #[cfg(feature = "tls-client")]
 mod client;

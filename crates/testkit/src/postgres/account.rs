@@ -1,4 +1,4 @@
-//! Who runs the server. PostgreSQL refuses to be run by root, so for root it is `nobody`.
+//! The user who runs the server. PostgreSQL refuses to run as root, so root uses `nobody`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use nix::unistd::{User, geteuid};
 
 use crate::error::{Error, Result};
 
-/// For root, `nobody`; for everybody else, oneself.
+/// For root, `nobody`; otherwise the present user.
 pub(super) fn other_than_root() -> Result<Option<User>> {
     if !geteuid().is_root() {
         return Ok(None);

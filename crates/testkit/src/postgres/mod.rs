@@ -84,8 +84,8 @@ impl Postgres {
         self.process.until("it answers", look).await
     }
 
-    /// A standby that follows this server, and may be read; `SELECT pg_promote()` makes it one that is written. This server is restarted for
-    /// it.
+    /// A standby that follows this server, and may be read; `SELECT pg_promote()` makes
+    /// it one that is written. This server is restarted for it.
     pub async fn standby(&self) -> Result<Arc<Self>> {
         self.standby_by_way_of(self.socket_addr()).await
     }

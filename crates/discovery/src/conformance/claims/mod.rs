@@ -45,8 +45,8 @@ impl Scope {
         registration
     }
 
-    /// A TTL in which one can claim before it ends, on a busy machine too, and for whose end a case can wait. Members that claim may have less than it says
-    /// until their first renewal (Consul: half).
+    /// A TTL in which one can claim before it ends, on a busy machine too, and for whose end a case can wait. Members that claim may have
+    /// less than it says until their first renewal (Consul: half).
     fn soon_enough(&self) -> Duration {
         self.unhurried() * 2
     }
