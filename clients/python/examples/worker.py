@@ -1,8 +1,8 @@
-"""A worker that does what its sidecar says is its own: `python worker.py POLICY URL KEYS_FILE`.
+"""A worker that works on the keys that its sidecar says it owns: `python worker.py POLICY URL KEYS_FILE`.
 
-It follows the rebalances. With each it asks anew what is its own, begins what is new and stops what has gone; and before each piece of work it asks
-whether the key is still its own. While the sidecar cannot be heard it does nothing. Work that fails is told, and begun again with the next event, as
-is work that has come to its end. Replace `work` by yours. It prints what it does as JSON lines.
+It follows the rebalances. After each it queries its keys again, starts the new ones and stops those that it has lost. Before each piece of work it
+asks whether it still owns the key. While the sidecar does not answer it does nothing. Work that failed or ended is started again after the next
+event; failures are printed. Replace `work` by yours. It prints what it does as JSON lines.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def tell(did: str, **more: str) -> None:
 
 
 async def work(client: Client, key: str) -> None:
-    """Works on one key for as long as it is ours: piece by piece, and never a piece without asking."""
+    """Works on one key while this worker owns it, and asks before each piece of work."""
     while True:
         # A sidecar that does not answer means no.
         with suppress(ShardwiseError):
@@ -36,14 +36,14 @@ async def work(client: Client, key: str) -> None:
 
 
 class Tasks:
-    """The keys that are worked on. A task that is over is dropped, and told if it failed."""
+    """The running task of each key. A task that has ended is removed; a failure is printed."""
 
     def __init__(self, client: Client, work: Work) -> None:
         self._client, self._work = client, work
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def only(self, keys: set[str]) -> None:
-        """Ends the work on all other keys and waits for it; then begins what is not begun yet."""
+        """Stops the work on all other keys and waits until it has ended; then starts what is not running."""
         ending = [task for key, task in self._running.items() if key not in keys]
         for task in ending:
             task.cancel()
@@ -61,7 +61,7 @@ class Tasks:
 
 
 async def ask(client: Client, tasks: Tasks, keys: list[str]) -> None:
-    """Has those of the keys worked on that are ours now, and no others."""
+    """Runs tasks for the keys that this worker owns now, and for no others."""
     while True:
         try:
             await tasks.only(set((await client.owned(keys)).keys))
@@ -88,7 +88,7 @@ async def follow(client: Client, keys: list[str], work: Work) -> None:
 
 async def main() -> None:
     policy, url, file = sys.argv[1:4]
-    # A key may have any sign that ends lines elsewhere.
+    # Only a line feed ends a line: a key may contain other line separators.
     keys = [key for key in Path(file).read_text(encoding="utf-8").split("\n") if key]
     async with Client(policy, url) as client:
         following = asyncio.create_task(follow(client, keys, work))

@@ -1,9 +1,9 @@
 /**
- * A worker that does what its sidecar says is its own: `node worker.js POLICY URL KEYS_FILE`.
+  * A worker that works on the keys that its sidecar says it owns: `node worker.js POLICY URL KEYS_FILE`.
  *
- * It follows the rebalances. With each it asks anew what is its own, begins what is new and stops what has gone; and before each piece of work it asks
- * whether the key is still its own. While the sidecar cannot be heard it does nothing. Work that fails is told, and begun again with the next event,
- * as is work that has come to its end. Replace `work` by yours. It prints what it does as JSON lines.
+  * It follows the rebalances. After each it queries its keys again, starts the new ones and stops those that it has lost. Before each piece of work it
+ * asks whether it still owns the key. While the sidecar does not answer it does nothing. Work that failed or ended is started again after the next
+ * event; failures are printed. Replace `work` by yours. It prints what it does as JSON lines.
  */
 
 import { readFile } from "node:fs/promises";
@@ -21,7 +21,7 @@ function tell(did: string, more: Record<string, string>): void {
   process.stdout.write(`${JSON.stringify({ did, ...more })}\n`);
 }
 
-/** Works on one key for as long as it is ours: piece by piece, and never a piece without asking. */
+/** Works on one key while this worker owns it, and asks before each piece of work. */
 async function work(client: Client, key: string, stop: AbortSignal): Promise<void> {
   while (!stop.aborted) {
     // A sidecar that does not answer means no.
@@ -31,7 +31,7 @@ async function work(client: Client, key: string, stop: AbortSignal): Promise<voi
   }
 }
 
-/** The keys that are worked on. A task that is over is dropped, and told if it failed. */
+/** The running task of each key. A task that has ended is removed; a failure is printed. */
 class Tasks {
   readonly #running = new Map<string, { stop: AbortController; over: Promise<void> }>();
   readonly #client: Client;
@@ -42,7 +42,7 @@ class Tasks {
     this.#work = work;
   }
 
-  /** Ends the work on all other keys and waits for it; then begins what is not begun yet. */
+  /** Stops the work on all other keys and waits until it has ended; then starts what is not running. */
   async only(keys: ReadonlySet<string>): Promise<void> {
     const ending = [...this.#running].filter(([key]) => !keys.has(key)).map(([, task]) => task);
     for (const task of ending) task.stop.abort();
@@ -67,7 +67,7 @@ class Tasks {
   }
 }
 
-/** Which of the keys are ours now, as soon as that can be told; nothing is worked on until then. */
+/** The keys that this worker owns now, as soon as the sidecar answers; no task runs until then. */
 async function ask(client: Client, tasks: Tasks, keys: string[], signal: AbortSignal): Promise<Set<string>> {
   while (!signal.aborted) {
     try {

@@ -1,6 +1,6 @@
 /** Asks `shardwise serve`, the process beside this worker: which of these keys are mine, who owns what, and what moves. */
 
-/** The most characters of a list in one request. The sidecar keeps nothing for us, and we send everything before we read. */
+/** The most characters of a list in one request. The sidecar buffers nothing, and `fetch` sends the whole body before it reads. */
 const LIST_CHARACTERS = 256 * 1024;
 const [EVENT_CHARACTERS, PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [1024 * 1024, 100, 5_000];
 const OWNING = ["active", "stale", "unsharded"];
@@ -31,29 +31,29 @@ export interface Rebalance {
   left: number; members_left: string[]; vanished: number; members_vanished: string[]; members_changed: Changed[]; slots_owned: Num; gained: Num; lost: Num; moved_share: Num;
 }
 
-/** The keys of a list that are this worker's. Unless `state` is active, stale or unsharded, nothing is. */
+/** The keys of a list that this worker owns. It owns none unless `state` is active, stale or unsharded. */
 export interface Owned { keys: string[]; state: string }
-/** `rebalance`: what this worker owns has changed. `gap`: ask now what is owned, something may have changed that is not told; it comes first, and
- * whenever the sidecar is back. `lost`: the sidecar cannot be heard, as `error` says, so what is owned may end unseen. */
+/** `rebalance`: this worker's ownership has changed. `gap`: events may be missing, so query the ownership now; it comes first, and after each
+ * reconnection. `lost`: the connection to the sidecar is lost (`error` says why), so ownership may end unnoticed. */
 export type Event = { kind: "rebalance"; rebalance: Rebalance } | { kind: "gap" } | { kind: "lost"; error: ShardwiseError };
 
-/** Whatever goes wrong with the sidecar; `passes` where it may pass by itself, then not before `retryAfterMs`. */
+/** The base of all errors. `passes`: the error is transient, and a retry may succeed after `retryAfterMs`. */
 export class ShardwiseError extends Error {
   override name = "ShardwiseError";
   readonly passes: boolean = false;
   readonly retryAfterMs: number = 0;
 }
 
-/** The sidecar does not answer, or not in time. */
+/** The sidecar did not answer in time. */
 export class Unavailable extends ShardwiseError { override name = "Unavailable"; override readonly passes = true; }
 
-/** This worker owns nothing at the moment, whatever the keys; `state` says where it stands. */
+/** This worker owns no keys at the moment; `state` says why. */
 export class NotOwning extends Unavailable {
   override name = "NotOwning";
   constructor(readonly state: string) { super(`this worker owns nothing at the moment: it is ${state}`); }
 }
 
-/** The sidecar refuses, as RFC 9457 has it. `kind` is a name that does not change, such as `unknown-instance`. */
+/** The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`. */
 export class Problem extends ShardwiseError {
   override name = "Problem";
   override readonly passes: boolean;
@@ -74,8 +74,8 @@ export class Problem extends ShardwiseError {
 }
 
 /** `timeoutMs` is for a whole call, retries included; of `ownedStream` for each part. What changes nothing is tried `attempts` times while the sidecar
- * is away, busy or no member yet; `drain` and `undrain` once. The sidecar says something every 3 s: who follows and hears nothing for `silenceMs`
- * takes it for lost. */
+ * is away, busy or no member yet; `drain` and `undrain` once. The sidecar sends something every 3 s: after `silenceMs` without data
+ * a follower reports `lost`. */
 export interface Options { url?: string; token?: string; timeoutMs?: number; attempts?: number; silenceMs?: number }
 /** When the signal aborts, the call ends at once and throws the signal's reason. */
 export interface Call { signal?: AbortSignal | undefined }
@@ -93,7 +93,7 @@ export class Client {
     this.#options = { timeoutMs, attempts: Math.max(1, attempts), silenceMs };
   }
 
-  /** Those of the keys that are mine, in their order; each holds for the moment when its part was answered. Where nothing is owned there are none. */
+  /** The keys that this worker owns, in their order. Each was owned when its part was answered. Empty in a state without ownership. */
   async owned(keys: Iterable<string>, { signal }: Call = {}): Promise<Owned> {
     const [until, owned] = [this.#until(), { keys: [] as string[], state: "" }];
     for await (const part of parts(keys)) {
@@ -105,7 +105,7 @@ export class Client {
     return owned;
   }
 
-  /** The same for a list of any length, of which one part at a time is in memory. `NotOwning` is thrown as soon as nothing is owned. */
+  /** Like `owned`, for a list of any length; one part at a time is in memory. Throws `NotOwning` as soon as this worker owns nothing. */
   async *ownedStream(keys: Iterable<string> | AsyncIterable<string>, { signal }: Call = {}): AsyncGenerator<string, void, undefined> {
     for await (const part of parts(keys)) {
       const { keys: mine, state } = await this.#owned(part, { signal });
@@ -114,21 +114,21 @@ export class Client {
     }
   }
 
-  /** Who owns the key by the newest view, and whether it is mine right now, by this worker's own deadline. */
+  /** The key's owner in the newest view, and whether this worker owns it right now, by its own deadline. */
   async owner(key: string, call: Call = {}): Promise<Owner> { return this.#json(`owner/${encoded(key)}`, call); }
-  /** Why the key has its owner, for people. */
+  /** Explains the key's owner in readable form. */
   async explain(key: string, call: Call = {}): Promise<Explanation> { return this.#json(`explain/${encoded(key)}`, call); }
-  /** What this worker has, and for how long unless it is renewed. */
+  /** This worker's ownership, and how long it lasts without a renewal. */
   ownership(call: Call = {}): Promise<Ownership> { return this.#json("ownership", call); }
-  /** Who is in the group. */
+  /** The members of the group. */
   members(call: Call = {}): Promise<Group> { return this.#json("members", call); }
-  /** What would move if these joined and those left; nothing is changed. */
+  /** What would move if `join` joined and `leave` left; changes nothing. */
   plan(wanted: { join?: { instance_id: string; weight?: number }[]; leave?: string[] } = {}, { signal }: Call = {}): Promise<Plan> {
     return this.#json("plan", { signal, body: JSON.stringify(wanted) });
   }
-  /** Lets a member stay and own nothing, over its restarts too. Needs the token. */
+  /** Drains a member: it stays registered and owns no slots, even after restarts. Needs the token. */
   drain(instance_id: string, call: Call = {}): Promise<Wish> { return this.#wish("drain", instance_id, call); }
-  /** Lets a drained member take its share again. Needs the token. */
+  /** Ends a drain: the member takes its share again. Needs the token. */
   undrain(instance_id: string, call: Call = {}): Promise<Wish> { return this.#wish("undrain", instance_id, call); }
 
   /** What moves, as it happens, until the iteration is left or the signal aborts it. It goes on behind the event of that id, and by itself behind the
@@ -176,7 +176,7 @@ export class Client {
     if (typeof value !== "object" || value === null || Array.isArray(value)) throw this.#strange();
     return value as T;
   }
-  /** An answer with status 200, at the latest when the time is over. */
+  /** Returns an answer with status 200, or throws when the time is over. */
   async #ask(path: string, { body, isSafe = true, signal, until = this.#until() }: Asked): Promise<{ value: unknown; state: string }> {
     const [ends, end] = tied(signal);
     let error: ShardwiseError = new Unavailable(`${this.#base} has not answered within ${this.#options.timeoutMs} ms`);
@@ -214,14 +214,14 @@ export class Client {
   #strange(): ShardwiseError { return new ShardwiseError(`${this.#base} answers something else: is a shardwise sidecar there?`); }
 }
 
-/** The token without the line feed at the end of its file. `fetch` would show a header that it cannot send. */
+/** The token without a final line feed. `fetch` would show a header that it cannot send in its error. */
 function sendable(token: string): string {
   const text = token.replace(/\r?\n$/, "");
   if (!/^[!-~]+$/.test(text) || text.includes("\n")) throw new ShardwiseError("the token is not printable ASCII");
   return text;
 }
 
-/** Without slashes at its end, if `fetch` can go there. A wrong one is not shown, as it may have a password in it. */
+/** The URL without final slashes. Throws if `fetch` cannot use it; the error does not show it, as it may contain a password. */
 function reachable(url: string): string {
   try {
     const { href, protocol } = new URL(url);
@@ -240,7 +240,7 @@ function pause(tries: number): number {
   return Math.min(PAUSE_LONGEST_MS, PAUSE_FIRST_MS * 2 ** Math.min(tries, 10)) * (0.5 + Math.random() / 2);
 }
 
-/** Ends early, and well, when the signal aborts. */
+/** Resolves early, without an error, when the signal aborts. */
 async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   const [ends, end] = tied(signal);
   await unless(ends, ms, new Promise<never>(() => undefined)).catch(end);
@@ -270,7 +270,7 @@ function tied(signal: AbortSignal | undefined): [AbortController, () => void] {
   return [ends, end];
 }
 
-/** What comes of it, unless `ends` aborts before, as it does after so long. Node forgets at times that it was to end a request. */
+/** The result, unless `ends` aborts first, which it does after the timeout. Node sometimes forgets to end an aborted request. */
 async function unless<T>(ends: AbortController, ms: number, coming: Promise<T>): Promise<T> {
   let stop = () => {};
   const aborted = new Promise<never>((_, reject) => { stop = () => reject(new Error(`nothing for ${ms} ms`)); });
@@ -280,7 +280,7 @@ async function unless<T>(ends: AbortController, ms: number, coming: Promise<T>):
   return Promise.race([coming, aborted]).finally(() => { clearTimeout(timer); ends.signal.removeEventListener("abort", stop); });
 }
 
-/** Server-sent events, whose lines end with a line feed. */
+/** Server-sent events. Only a line feed ends a line. */
 async function* events(response: Response, ends: AbortController, silenceMs: number): AsyncGenerator<Map<string, string>, void, undefined> {
   if (response.body === null) return;
   const [reader, decoder] = [response.body.getReader(), new TextDecoder()];

@@ -45,7 +45,7 @@ test("types are those of the document", async () => {
   const text = `
     import type { Explanation, Group, Owner, Ownership, Plan, Rebalance, Wish } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
     type Same<A, B> = [Required<A>] extends [B] ? ([B] extends [Required<A>] ? true : false) : false;
-    // It does tell when a field is missing on one side, or of another type.
+    // The comparison finds a field that is missing on one side or has another type.
     export const less: Same<Owner, Omit<Owner, "slot">> = false;
     export const more: Same<Owner, Owner & { more: string }> = false;
     export const another: Same<Owner, Omit<Owner, "slot"> & { slot: number }> = false;

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-# Of a list in one request: the sidecar keeps nothing for us, and we send everything before we read.
+# The most bytes of a list in one request. The sidecar buffers nothing, and httpx sends the whole body before it reads.
 _LIST_BYTES = 512 * 1024
 _EVENT_BYTES, _PAUSE_FIRST, _PAUSE_LONGEST = 1024 * 1024, 0.1, 5.0
 _OWNING = ("active", "stale", "unsharded")
@@ -44,21 +44,21 @@ Rebalance = TypedDict("Rebalance", {"id": str, "at": str, "cause": str, "took_ms
     "slots_owned": _Number, "gained": _Number, "lost": _Number, "moved_share": Optional[float]})  # fmt: skip
 
 class ShardwiseError(Exception):
-    """Whatever goes wrong with the sidecar; `passes` where it may pass by itself, then not before `retry_after` seconds."""
+    """The base of all errors. `passes`: the error is transient, and a retry may succeed after `retry_after` seconds."""
     passes, retry_after = False, 0.0
 
 class Unavailable(ShardwiseError):
-    """The sidecar does not answer, or not in time."""
+    """The sidecar did not answer in time."""
     passes = True
 
 class NotOwning(Unavailable):
-    """This worker owns nothing at the moment, whatever the keys; `state` says where it stands."""
+    """This worker owns no keys at the moment; `state` says why."""
     def __init__(self, state: str) -> None:
         self.state = state
         super().__init__(f"this worker owns nothing at the moment: it is {state}")
 
 class Problem(ShardwiseError):
-    """The sidecar refuses, as RFC 9457 has it. `kind` is a name that does not change, such as `unknown-instance`."""
+    """The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`."""
     def __init__(self, response: httpx.Response) -> None:
         told = _json(response) if response.headers.get("content-type") == "application/problem+json" else {}
         self.status, after = response.status_code, response.headers.get("retry-after", "0")
@@ -68,13 +68,13 @@ class Problem(ShardwiseError):
         super().__init__(f"{self.status} {self.title}: {self.detail}")
 
 class Owned(NamedTuple):
-    """The keys of a list that are this worker's. Unless `state` is active, stale or unsharded, nothing is."""
+    """The keys of a list that this worker owns. It owns none unless `state` is active, stale or unsharded."""
     keys: list[str]
     state: str
 
 class Event(NamedTuple):
-    """`rebalance`: what this worker owns has changed. `gap`: ask now what is owned, something may have changed that is not told; it comes first,
-    and whenever the sidecar is back. `lost`: the sidecar cannot be heard, as `error` says, so what is owned may end unseen."""
+    """`rebalance`: this worker's ownership has changed. `gap`: events may be missing, so query the ownership now; it comes first, and after each
+    reconnection. `lost`: the connection to the sidecar is lost (`error` says why), so ownership may end unnoticed."""
     kind: Literal["rebalance", "gap", "lost"]
     rebalance: Optional[Rebalance] = None
     error: Optional[ShardwiseError] = None
@@ -106,8 +106,8 @@ class Client:
         await self._http.aclose()
 
     async def owned(self, keys: Iterable[str]) -> Owned:
-        """Those of the keys that are mine, in their order; each holds for the moment when its part of the list was answered. In a state in which
-        nothing is owned there are none, whatever was answered before."""
+        """The keys that this worker owns, in their order. Each was owned when its part of the list was answered. In a state without ownership
+        the list is empty, also if earlier parts had keys."""
         until, mine, state = time.monotonic() + self._timeout, cast("list[str]", []), ""
         async for part in _parts(keys):
             found, state = await self._owned(part, until)
@@ -117,7 +117,7 @@ class Client:
         return Owned(mine, state)
 
     async def owned_stream(self, keys: Union[Iterable[str], AsyncIterable[str]]) -> AsyncGenerator[str, None]:
-        """The same for a list of any length, of which one part at a time is in memory. `NotOwning` is raised as soon as nothing is owned."""
+        """Like `owned`, for a list of any length; one part at a time is in memory. Raises `NotOwning` as soon as this worker owns nothing."""
         async for part in _parts(keys):
             found, state = await self._owned(part, time.monotonic() + self._timeout)
             if state not in _OWNING:
@@ -126,32 +126,32 @@ class Client:
                 yield mine
 
     async def owner(self, key: str) -> Owner:
-        """Who owns the key by the newest view, and whether it is mine right now, by this worker's own deadline."""
+        """The key's owner in the newest view, and whether this worker owns it right now, by its own deadline."""
         return await self._told(Owner, "GET", f"owner/{_encoded(key)}")
 
     async def explain(self, key: str) -> Explanation:
-        """Why the key has its owner, for people."""
+        """Explains the key's owner in readable form."""
         return await self._told(Explanation, "GET", f"explain/{_encoded(key)}")
 
     async def ownership(self) -> Ownership:
-        """What this worker has, and for how long unless it is renewed."""
+        """This worker's ownership, and how long it lasts without a renewal."""
         return await self._told(Ownership, "GET", "ownership")
 
     async def members(self) -> Group:
-        """Who is in the group."""
+        """The members of the group."""
         return await self._told(Group, "GET", "members")
 
     async def plan(self, *, join: Iterable[tuple[str, int]] = (), leave: Iterable[str] = ()) -> Plan:
-        """What would move if these (id and weight) joined and those left; nothing is changed."""
+        """What would move if `join` (id and weight) joined and `leave` left; changes nothing."""
         joining = [{"instance_id": id_, "weight": weight} for id_, weight in join]
         return await self._told(Plan, "POST", "plan", {"join": joining, "leave": list(leave)})
 
     async def drain(self, instance_id: str) -> Wish:
-        """Lets a member stay and own nothing, over its restarts too. Needs the token."""
+        """Drains a member: it stays registered and owns no slots, even after restarts. Needs the token."""
         return await self._told(Wish, "POST", "drain", {"instance_id": instance_id}, is_safe=False)
 
     async def undrain(self, instance_id: str) -> Wish:
-        """Lets a drained member take its share again. Needs the token."""
+        """Ends a drain: the member takes its share again. Needs the token."""
         return await self._told(Wish, "POST", "undrain", {"instance_id": instance_id}, is_safe=False)
 
     async def rebalances(self, last_event_id: Optional[str] = None) -> AsyncGenerator[Event, None]:
@@ -200,7 +200,7 @@ class Client:
         return cast(T, _json(await self._ask(method, path, body, is_safe=is_safe)))
 
     async def _ask(self, method: str, path: str, body: Optional[bytes] = None, *, is_safe: bool = True, until: float = 0.0) -> httpx.Response:
-        """An answer with status 200, at the latest when the time is over."""
+        """Returns an answer with status 200, or raises when the time is over."""
         error: ShardwiseError = Unavailable(f"{self._base} has not answered within {self._timeout} s")
         until, pause = until or time.monotonic() + self._timeout, 0.0
         for attempt in range(self._attempts):
@@ -217,7 +217,7 @@ class Client:
                 raise ShardwiseError(f"this cannot be asked by a path, ask by a list: {wrong}") from wrong
             except (httpx.TransportError, Problem) as broken:
                 error = self._error(broken)
-                # Where no connection came about nothing has been asked.
+                # Without a connection the request was not sent.
                 if not error.passes or not (is_safe or isinstance(broken, httpx.ConnectError)):
                     break
                 pause = max(_pause(attempt), error.retry_after)
@@ -226,12 +226,12 @@ class Client:
     def _error(self, broken: Exception) -> ShardwiseError:
         if isinstance(broken, ShardwiseError):
             return broken
-        # What cannot be sent or read today cannot be tomorrow.
+        # A request that cannot be sent, or an answer that cannot be read, will fail again.
         kind = ShardwiseError if isinstance(broken, (httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError)) else Unavailable
         return kind(f"{self._base} does not answer: {str(broken) or type(broken).__name__}")
 
 async def _within(seconds: float, coming: Awaitable[T]) -> T:
-    """What comes of it in time. It runs as a task of its own: below httpx a cancellation is lost now and then, and our caller's must not be."""
+    """Awaits `coming` with a timeout, in a separate task: httpx sometimes loses a cancellation, and the caller's must not be lost."""
     task = asyncio.ensure_future(coming)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
@@ -249,14 +249,14 @@ def _json(response: httpx.Response, kind: type = dict) -> Any:
     raise ShardwiseError(f"{response.url} answers something else: is a shardwise sidecar there?")
 
 def _sendable(token: str) -> str:
-    """The token without the line feed at the end of its file. httpx would show a header that it cannot send, and take it for an outage."""
+    """The token without a final line feed. httpx would show a header that it cannot send in its error, and report an outage."""
     token = token.removesuffix("\n").removesuffix("\r")
     if not token or not all("!" <= sign <= "~" for sign in token):
         raise ShardwiseError("the token is not printable ASCII")
     return token
 
 def _reachable(base_url: str) -> str:
-    """The URL without slashes at its end. httpx would take a wrong one for an outage. It is not shown, as it may have a password in it."""
+    """The URL without final slashes. httpx would report a wrong URL as an outage. No error shows the URL, as it may contain a password."""
     with suppress(httpx.InvalidURL):
         url = httpx.URL(base_url)
         is_whole = url.scheme in ("http", "https") and url.host and 0 < (80 if url.port is None else url.port) < 65536
@@ -265,7 +265,7 @@ def _reachable(base_url: str) -> str:
     raise ShardwiseError("the URL of the sidecar is to be like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment")
 
 def _encoded(text: str) -> str:
-    # Dots too: a segment of nothing else would lead elsewhere.
+    # Dots too: a segment `.` or `..` would change the path.
     return quote(text, safe="").replace(".", "%2E")
 
 def _pause(tries: int) -> float:
@@ -288,7 +288,7 @@ async def _one_by_one(keys: Iterable[str]) -> AsyncIterator[str]:
         yield key
 
 async def _fields(pieces: AsyncIterator[bytes]) -> AsyncIterator[dict[str, str]]:
-    """Server-sent events. Lines end with a line feed alone: ids may have any other sign that ends lines elsewhere."""
+    """Server-sent events. Only a line feed ends a line: ids may contain other line separators."""
     kept = b""
     async for piece in pieces:
         *events, kept = (kept + piece).split(b"\n\n")
