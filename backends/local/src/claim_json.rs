@@ -5,7 +5,7 @@ use serde_json::Value;
 use shardwise_core::{Claim, ClaimName, Epoch, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::one_line;
 
-/// What has changed: what is held, and what came free before that.
+/// The changes: claims that are held, and those that came free before that.
 pub(crate) struct Changes {
     pub(crate) held: Vec<(Resource, Claim)>,
     pub(crate) ended: Vec<Resource>,

@@ -94,13 +94,13 @@ const CHANGES: &str = "
         FROM store AS s LEFT JOIN claim_group AS g ON g.name = ?1
     ) AS k";
 
-/// What became of an acquisition.
+/// The result of an acquisition.
 pub(crate) struct AcquireRow {
     pub(crate) at: RecordsVersion,
     pub(crate) store: ClaimStore,
     /// The asker has a living record.
     pub(crate) alive: bool,
-    /// What of the wanted it holds, as JSON; `None` without a record.
+    /// Those of the wanted that it holds, as JSON; `None` without a record.
     held: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct RecordExpiry {
     pub(crate) dead: bool,
 }
 
-/// A group's claims, or what of them has changed.
+/// A group's claims, or the changes in them.
 pub(crate) struct ClaimsRead {
     pub(crate) at: RecordsVersion,
     pub(crate) mark: ClaimsVersion,
@@ -132,7 +132,7 @@ pub(crate) struct ClaimsRead {
 }
 
 impl AcquireRow {
-    /// What of the wanted the asker holds, and under which epoch.
+    /// Those of the wanted that the asker holds, and under which epoch.
     pub(crate) fn held(&self, store: &OpenStore) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
         self.held.as_deref().map_or_else(|| Ok(Vec::new()), |held| decode_held(held).map_err(|why| store.bad_claim(why)))
     }
@@ -175,7 +175,7 @@ impl OpenStore {
         self.write_through(query).await.map(drop)
     }
 
-    /// What of `wanted` the record holds now.
+    /// Those of `wanted` that the record holds now.
     pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<AcquireRow, Failure> {
         let query = self.of_record(ANSWER, record_id, now).bind(wanted);
         let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
@@ -214,7 +214,7 @@ impl OpenStore {
         Ok(RecordExpiry { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
     }
 
-    /// The group's claims, or what has changed since `known`.
+    /// The group's claims, or the changes since `known`.
     pub(crate) async fn read_claims(
         &self,
         connection: &mut SqliteConnection,

@@ -213,7 +213,7 @@ impl Client {
     }
 }
 
-/// What opening can run into, before the path is put beside it.
+/// The failures of opening, before the path is added.
 #[derive(Debug)]
 enum OpenError {
     Sql(sqlx::Error),
@@ -265,7 +265,7 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .connect_lazy_with(options)
 }
 
-/// What a file has of the schema, each with all before it.
+/// The schema version found in a file; each includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum SchemaState {
     Nothing,

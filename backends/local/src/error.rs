@@ -1,4 +1,4 @@
-//! What can go wrong here, in one enum, turned once into the contract's error.
+//! Everything that can fail here, in one enum, converted once into the contract's error.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn at(address: Option<&Address>) -> String {
 }
 
 impl Failure {
-    /// What SQLite's or the pool's failure means for the file at `path`.
+    /// The meaning of a failure of SQLite or of the pool, for the file at `path`.
     pub(crate) fn of_sql(path: &Path, error: &sqlx::Error) -> Self {
         let path = path.to_owned();
         let why = match error {
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// What SQLite says to the last of some statements.
+    /// SQLite's answer to the last of some statements.
     async fn failure_of(statements: &'static str) -> Error {
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
         let error = sqlx::raw_sql(statements).execute(&mut connection).await.unwrap_err();

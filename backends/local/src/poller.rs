@@ -35,12 +35,12 @@ pub const WATCHERS_MAX: usize = 16_384;
 /// A watched group has a watch, so that these are never too many.
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: WATCHERS_MAX };
 
-/// What of a group is followed.
+/// A followed part of a group.
 pub(crate) trait PolledGroup: Default + Send + Sync + 'static {
-    /// What is shown of it.
+    /// The state that watches see.
     type Shown: Watched;
 
-    /// What there is while the file does not exist.
+    /// The state while the file does not exist.
     fn without_file(&mut self, client: &Client, group: &GroupName) -> Arc<Self::Shown>;
 
     /// The group as of `now`; `None` if nothing is new. `changed`: the file is not what it was at the last read.
@@ -56,14 +56,14 @@ pub(crate) trait PolledGroup: Default + Send + Sync + 'static {
     /// When the next record of the group expires, unless it is renewed.
     fn next_end(&self) -> Option<Moment>;
 
-    /// Whether what is shown says the same as what was read.
+    /// Whether the state shown equals the state read.
     fn is_same(shown: &Self::Shown, read: &Self::Shown) -> bool;
 }
 
 /// What all groups of a backend are read by.
 pub(crate) struct Poller {
     client: Arc<Client>,
-    /// Notified of what this process writes.
+    /// Notified of this process's writes.
     written: watch::Sender<()>,
     /// Shared by the groups that are followed, and closed with the last of them.
     link: StdMutex<Weak<Mutex<Option<PollerConnection>>>>,
@@ -201,7 +201,7 @@ impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
     }
 }
 
-/// Shows what is new. That nothing is new is shown only to watches that wait for it.
+/// Shows a new state. A proof without changes goes only to watches that wait for one.
 fn show<P: PolledGroup>(feed: &Feed<P::Shown>, read: Option<Arc<P::Shown>>, now: Moment) {
     match read {
         Some(read) if feed.latest().is_none_or(|shown| !P::is_same(&shown, &read)) => feed.show(read, Some(now)),
@@ -216,7 +216,7 @@ pub(crate) struct PolledMembers {
     known: Option<LastPoll>,
 }
 
-/// What the last read of a group's members showed.
+/// The result of the last read of a group's members.
 struct LastPoll {
     revision: u64,
     next_end: Option<Moment>,

@@ -148,7 +148,7 @@ struct MemberRow {
     record: String,
 }
 
-/// What a reading means at one moment.
+/// The result of a reading at one moment.
 pub(crate) struct EvaluatedView {
     pub(crate) view: View,
     /// When the next record expires, unless it is renewed.
@@ -188,7 +188,7 @@ impl RecordsRead {
         self.rows.iter().any(|row| row.boot_id != boot || row.deadline <= nanos(now))
     }
 
-    /// The view at `now`, without what is dead.
+    /// The view at `now`, without dead records.
     pub(crate) fn judge(&self, store: &OpenStore, now: Moment) -> Result<EvaluatedView, Failure> {
         if self.rows.len() > MEMBERS_MAX as usize {
             return Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX });
@@ -226,7 +226,7 @@ impl OpenStore {
         self.write(query.bind(renewed.joined).bind(renewed.renewals)).await.map(drop)
     }
 
-    /// Replaces what a living record says; `false` if there is none.
+    /// Replaces the content of a living record; `false` if there is none.
     pub(crate) async fn update(&self, record_id: &RecordId, record: &str) -> Result<bool, Failure> {
         let rows = self.write(self.of_record(UPDATE, record_id, self.clock.now()).bind(record)).await?;
         Ok(!rows.is_empty())

@@ -1,4 +1,4 @@
-//! The second, optional part of the contract: who holds what, for exclusive ownership.
+//! The second, optional part of the contract: claims on slots and names, for exclusive ownership.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::{Discovery, RecordId, Result};
 /// A change to one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimChange {
-    /// What it is on.
+    /// The resource.
     pub resource: Resource,
     /// The present claim; `None` if the resource is free.
     pub claim: Option<Claim>,
 }
 
-/// Every claim of a group at one moment: what is not in it is free.
+/// Every claim of a group at one moment: resources that are missing here are free.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClaimTable(pub BTreeMap<Resource, Claim>);
 
@@ -28,7 +28,7 @@ impl ClaimTable {
         self.0.iter().map(|(resource, claim)| (resource.clone(), claim.clone())).collect()
     }
 
-    /// What has changed from this table to a later one.
+    /// The changes from this table to a later one.
     pub fn changes_to(&self, later: &Self) -> Vec<ClaimChange> {
         let freed = self.0.keys().filter(|resource| !later.0.contains_key(*resource)).map(|resource| (resource, None));
         let taken = later.0.iter().filter(|(resource, claim)| self.0.get(*resource) != Some(*claim));
@@ -41,14 +41,14 @@ impl ClaimTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimsEvent {
-    /// Every claim of the group, at the beginning and wherever changes may have been missed: what is not listed is free.
+    /// Every claim of the group, at the beginning and wherever changes may have been missed: resources that are not listed are free.
     All {
         /// The claims, each resource once.
         claims: Vec<(Resource, Claim)>,
         /// When the request that read them began.
         proven: Moment,
     },
-    /// What has changed since the last news.
+    /// The changes since the last event.
     Changed {
         /// The changes; of several to one resource at least the last.
         changes: Vec<ClaimChange>,

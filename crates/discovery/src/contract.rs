@@ -29,7 +29,7 @@ impl Registration {
         RecordId { group: self.group.clone(), instance_id: instance_id.clone(), incarnation: *incarnation }
     }
 
-    /// What stands in the place of the record while the member is away.
+    /// The state of the record while the member is away.
     pub fn away_member(&self) -> Member {
         Member { state: MemberState::Away, loss: None, ..self.member.clone() }
     }
@@ -46,7 +46,7 @@ pub struct RecordId {
     pub incarnation: Incarnation,
 }
 
-/// What a registration or renewal was granted.
+/// The result of a registration or renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// When the request that counted began, on the backend's [`crate::Clock`].
@@ -77,7 +77,7 @@ pub enum WatchEvent {
 /// A stream of news. An error says that the view could not be proven just now; the stream goes on by itself unless the error is permanent.
 pub type WatchStream = BoxStream<'static, Result<WatchEvent>>;
 
-/// What a backend can do and promises.
+/// A backend's capabilities and promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -145,7 +145,7 @@ pub trait Discovery: Send + Sync + 'static {
     /// Keeps the record alive for another `ttl`.
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant>;
 
-    /// Replaces what the record says (state, weight, metadata …) without renewing it. [`crate::ErrorKind::Lost`] if it is gone.
+    /// Replaces the record's content (state, weight, metadata …) without renewing it. [`crate::ErrorKind::Lost`] if it is gone.
     async fn update(&self, registration: &Registration) -> Result<()>;
 
     /// Deletes the record. It is no error if it is gone already, and a record of another incarnation stays.

@@ -1,4 +1,4 @@
-//! What went wrong, and what the caller can do about it.
+//! The contract's error: its cause, and what the caller can do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use shardwise_core::Address;
 /// The result of a backend call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What kind of failure, by what can be done.
+/// The kind of failure, by the caller's possible reaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -57,7 +57,7 @@ impl Error {
         Self { source: Some(Arc::new(source)), ..self }
     }
 
-    /// What kind of failure.
+    /// The kind of failure.
     pub const fn kind(&self) -> &ErrorKind {
         &self.kind
     }

@@ -1,4 +1,4 @@
-//! What others can cause as often as they like, and what is a line in the log now and then all the same.
+//! Rate-limited log lines for events that outsiders can cause at will.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

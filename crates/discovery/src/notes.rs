@@ -11,13 +11,13 @@ pub const NOTE_BYTES_MAX: usize = 4_096;
 /// A small value that a group keeps under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// What it says.
+    /// The note's text.
     pub text: String,
     /// Which writing of it this is: another one after each write, and at least 1.
     pub version: u64,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// It is written; this is its version.
@@ -44,7 +44,7 @@ pub trait Notes: Discovery {
     /// The note of that name now; `None` if it was never written.
     async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>>;
 
-    /// Writes the note if what is there is of version `expected`; 0: if there is none.
+    /// Writes the note if the present one is of version `expected`; 0: if there is none.
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome>;
 }
 

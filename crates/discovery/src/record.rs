@@ -55,7 +55,7 @@ impl RecordWriteError {
     }
 }
 
-/// What a member says of itself, in JSON. The id and the number of its joining are kept beside it by the backend.
+/// A member's record, in JSON. The backend keeps the id and the number of joining beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     schema: u32,

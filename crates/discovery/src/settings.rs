@@ -16,7 +16,7 @@ use crate::{Clock, Discovery, Result};
 pub struct BackendKind {
     /// The name in the settings.
     pub name: &'static str,
-    /// What can be set, in the order in which people should read it.
+    /// The keys, in the order in which people should read them.
     pub keys: &'static [BackendKey],
     /// A member that claims is granted its TTL divided by this: 1 where it is granted all of it.
     pub claims_share: u32,
@@ -30,14 +30,14 @@ pub struct BackendKind {
 pub struct BackendKey {
     /// Its name.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind of value.
     pub shape: BackendShape,
     /// The value without a setting, as one would write it into an environment variable; `None`: the key is optional.
     pub default: Option<&'static str>,
     /// A customary environment variable, such as `CONSUL_HTTP_ADDR`, that holds where the settings have nothing, and goes before the
     /// default.
     pub variable: Option<&'static str>,
-    /// What the key is for, in one line.
+    /// The key's purpose, in one line.
     pub why: &'static str,
     /// For a secret: the key that names a file to read it from, `token_file` beside `token`.
     pub file_twin: Option<FileTwin>,
@@ -50,7 +50,7 @@ pub struct FileTwin {
     pub name: &'static str,
     /// Its customary environment variable, such as `CONSUL_HTTP_TOKEN_FILE`.
     pub variable: Option<&'static str>,
-    /// What it is for, in one line.
+    /// The purpose, in one line.
     pub why: &'static str,
 }
 
@@ -79,7 +79,7 @@ impl BackendKey {
     }
 }
 
-/// What a key takes.
+/// The kind of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendShape {

@@ -17,7 +17,7 @@ use crate::claim_statements::ClaimsVersion;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 
-/// The claims of a group, and what is known of them.
+/// The last known claims of a group.
 #[derive(Default)]
 pub(crate) struct PolledClaims {
     known: Option<LastClaimsPoll>,
@@ -66,7 +66,7 @@ impl PolledGroup for PolledClaims {
     }
 }
 
-/// Reads what has changed since what is known.
+/// Reads the changes since the last known state.
 async fn read(
     client: &Client,
     link: &mut PollerConnection,
@@ -97,7 +97,7 @@ async fn read(
     Ok(LastClaimsPoll { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
 }
 
-/// What has changed, put into the table as it was.
+/// The changes, applied to the previous table.
 fn applied(ClaimTable(mut table): ClaimTable, changes: Changes) -> ClaimTable {
     for resource in &changes.ended {
         table.remove(resource);

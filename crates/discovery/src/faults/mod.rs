@@ -1,4 +1,4 @@
-//! Faults on purpose, from a seed: what a backend may do to its callers on a bad day, without breaking the contract.
+//! Injected faults, from a seed: everything that a backend may do without breaking the contract.
 
 mod watch;
 
@@ -38,7 +38,7 @@ pub struct FaultRates {
     pub execute_late_max: Duration,
     /// A renewal finds that the record is gone.
     pub lose_lease: f64,
-    /// A watch says that it cannot prove the view just now.
+    /// A watch reports that it cannot prove the view at present.
     pub fail_watch: f64,
     /// A watch keeps a change, or a proof, to itself until it next has something to say.
     pub drop_event: f64,
@@ -108,7 +108,7 @@ pub enum Fault {
 #[derive(Clone)]
 pub struct Faults {
     inner: Arc<dyn Discovery>,
-    /// Carries out what its caller has given up.
+    /// Carries out calls that their callers have given up.
     late: Arc<dyn Discovery>,
     dice: Arc<Mutex<Dice>>,
 }

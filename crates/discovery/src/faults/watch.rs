@@ -1,4 +1,4 @@
-//! A watch on a bad day: late, repeated and withheld news. What was withheld comes with the next news, so that no change is lost for good.
+//! A watch under faults: late, repeated and withheld events. Withheld events come with the next one, so that no change is lost for good.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

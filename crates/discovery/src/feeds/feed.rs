@@ -1,4 +1,4 @@
-//! What is known of one watched group: the reader writes it, the watches read it.
+//! The last known state of one watched group: the reader writes it, the watches read it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::{Registry, Watched};
 use crate::Error;
 
-/// What was last seen of a group.
+/// The last state read from a group.
 #[derive(Debug)]
 pub(super) struct FeedState<T> {
     pub(super) shown: Option<Arc<T>>,
@@ -19,7 +19,7 @@ pub(super) struct FeedState<T> {
     pub(super) shows: u64,
     /// Before the request that proved it current.
     pub(super) proven: Moment,
-    /// Why it could not be proven just now.
+    /// Why it cannot be proven at present.
     pub(super) failure: Option<Error>,
     /// How many failures there were.
     pub(super) failures: u64,
@@ -42,7 +42,7 @@ pub(super) struct GroupState<T> {
     interest: Mutex<Interest>,
 }
 
-/// What the watches of a group want.
+/// The requests of a group's watches.
 #[derive(Default)]
 struct Interest {
     /// How often they want a proof, and how many want it so.
@@ -118,7 +118,7 @@ impl<T: Watched> Feed<T> {
         self.group_state.interest().paces.keys().next().copied()
     }
 
-    /// What was shown last.
+    /// The last state shown.
     pub fn latest(&self) -> Option<Arc<T>> {
         self.group_state.news.borrow().shown.clone()
     }
@@ -155,7 +155,7 @@ impl<T: Watched> Feed<T> {
         });
     }
 
-    /// Nothing has changed: what was shown was still current at that moment.
+    /// Nothing has changed: the state shown was still current at that moment.
     pub fn prove(&self, at: Moment) {
         self.group_state.news.send_modify(|news| news.prove(at));
     }

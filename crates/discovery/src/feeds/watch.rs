@@ -1,4 +1,4 @@
-//! One watch: turns what was last seen into the contract's events, in order and at this watch's own pace.
+//! One watch: turns the last state read into the contract's events, in order and at this watch's pace.
 
 use std::sync::Arc;
 use std::time::Duration;

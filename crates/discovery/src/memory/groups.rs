@@ -1,4 +1,4 @@
-//! The table: groups, their records, and what a change does to them.
+//! The table: groups, their records, and the effects of a change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl StoredRecord {
 }
 
 impl MemoryGroup {
-    /// Frees what is held by records that are gone or away. Whether there was anything.
+    /// Frees the claims of records that are gone or away. Returns whether there were any.
     fn free_orphans(&mut self) -> bool {
         let (records, before) = (&self.records, self.claims.len());
         let lives = |claim: &Claim| {
@@ -90,7 +90,7 @@ impl MemoryGroups {
         }
     }
 
-    /// Drops what has expired in one group.
+    /// Drops the expired records of one group.
     pub(super) fn reap(&mut self, name: &GroupName, now: Moment) {
         let Some(group) = self.by_name.get_mut(name) else { return };
         let before = group.records.len();

@@ -12,7 +12,7 @@ use super::MemoryBackend;
 use super::groups::{MemoryGroup, MemoryGroups};
 use crate::{Result, ViewSnapshot, WatchEvent};
 
-/// What of a group is followed.
+/// A followed part of a group.
 pub(super) trait WatchSubject: Send + 'static {
     type Event: Send + 'static;
 
@@ -68,14 +68,14 @@ struct MemoryWatcher<S> {
     group: GroupName,
     prove_every: Duration,
     subject: S,
-    /// The mark of what was shown last.
+    /// The mark of the last state shown.
     seen: Option<u64>,
     /// The connection is cut, and the watch has reported that.
     cut: bool,
     proven: Moment,
 }
 
-/// What a watcher finds when it looks.
+/// The result of a watcher's look.
 struct WatchPoll<E> {
     now: Moment,
     mark: u64,

@@ -1,4 +1,4 @@
-//! What a client's connections are made with.
+//! The TLS configuration of a client's connections.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ impl TlsFiles {
         Ok(Self { ca: ca.cloned(), identity })
     }
 
-    /// What connections are made with. Reads the files.
+    /// The configuration of the connections. Reads the files.
     ///
     /// # Errors
     /// The file that cannot be read or used.

@@ -39,14 +39,14 @@ impl TlsFile {
     }
 }
 
-/// A file that TLS cannot be made from. Never quotes what is in it: that may be a private key, in a file of certificates too.
+/// A file that TLS cannot use. Never quotes the content: it may be a private key, even in a file of certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsError {
     /// Which file is the cause.
     pub file: TlsFile,
     /// Where it is; `None`: no CA is set, and those of this machine are the cause.
     pub path: Option<PathBuf>,
-    /// What is wrong with it, to be put behind the path.
+    /// The fault, as the words that follow the path.
     why: String,
 }
 
@@ -66,7 +66,7 @@ impl TlsError {
         Self { file, path: Some(path.to_owned()), why }
     }
 
-    /// What is wrong, to be put behind the name of the setting.
+    /// The fault, as the words that follow the name of the setting.
     pub fn of_setting(&self) -> String {
         match &self.path {
             Some(path) => format!("is {}, which {}", quoted(path), self.why),
