@@ -153,7 +153,7 @@ pub(crate) fn share(services: &[&ShardingService]) -> Result<(), String> {
     if held.iter().copied().eq(0..slots) { Ok(()) } else { Err(format!("{} of {slots} slots are held", held.len())) }
 }
 
-/// Who owns each slot by the placement of all of these.
+/// The owner of each slot by the placement of all of these.
 pub(crate) fn placed(services: &[&ShardingService]) -> SlotOwners {
     let members = services.iter().map(|service| (service.instance_id().clone(), Weight::ONE));
     SlotOwners::place(members, services[0].policy().placement)

@@ -88,7 +88,7 @@ async fn joins(service: &ShardingService) -> Result<(), shardwise::Error> {
     }
 }
 
-/// What was used until some moment.
+/// The resource use until some moment.
 struct Reading {
     at: Instant,
     members: Usage,

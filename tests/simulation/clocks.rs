@@ -39,7 +39,7 @@ impl OwnClock {
         Self { truth: truth.clone(), begins, per_million, wall_ahead }
     }
 
-    /// What it shows at a moment of true time.
+    /// Its reading at a moment of true time.
     pub(crate) fn shows(&self, at: Moment) -> Moment {
         let passed = (u128::from(at.as_nanos()) * u128::from(self.per_million)).div_ceil(u128::from(MILLION));
         Moment::from_nanos(self.begins + u64::try_from(passed).unwrap_or(u64::MAX))

@@ -13,9 +13,9 @@ use crate::worker::{Fate, Worker};
 pub(crate) struct Judge {
     /// The highest epoch that wrote in each slot.
     table: BTreeMap<u32, u64>,
-    /// Who held a slot under an epoch.
+    /// The holder of a slot under an epoch.
     holders: BTreeMap<(u32, u64), usize>,
-    /// Who held a name under an epoch, and the highest so far.
+    /// The holder of a name under an epoch, and the highest so far.
     names: BTreeMap<String, (u64, usize)>,
     pub(crate) accepted: u64,
     pub(crate) refused: u64,

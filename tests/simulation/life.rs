@@ -65,13 +65,13 @@ pub(crate) struct Life {
     version: u32,
     /// The number of daemons wanted.
     daemons: u32,
-    /// Those who have left for a while, and are to come back.
+    /// The members that have left for a while, and will come back.
     pub(crate) away: BTreeSet<InstanceId>,
     /// One key in each slot.
     keys: Vec<String>,
 }
 
-/// What came of a life that went well.
+/// The result of a life that went well.
 pub(crate) struct Lived {
     pub(crate) figures: Figures,
     pub(crate) digest: u64,
@@ -176,7 +176,7 @@ impl Life {
         InstanceId::new(format!("w{:03}", self.born)).expect("valid")
     }
 
-    /// Everything that is to run somewhere.
+    /// Everything that must run somewhere.
     pub(crate) fn names(&self) -> BTreeSet<ClaimName> {
         let singletons = SINGLETONS.into_iter().map(|name| format!("singleton/{name}"));
         let all = singletons.chain((0..self.daemons).map(|number| format!("daemon/{number}"))).chain(["timer/tick".to_owned()]);
@@ -312,7 +312,7 @@ impl Life {
 
     fn heals(&mut self) {
         for worker in self.workers.iter().filter(|worker| worker.fate != Fate::Lost) {
-            // What the dead had sent arrives too.
+            // Requests of the dead arrive too.
             worker.wire.cut(Cut::Nowhere);
             if worker.fate != Fate::Dead {
                 worker.set_reachable(true);

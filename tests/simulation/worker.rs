@@ -84,7 +84,7 @@ pub(crate) enum Fate {
     Dead,
 }
 
-/// What all workers of a life share.
+/// State shared by all workers of a life.
 pub(crate) struct Group {
     pub(crate) truth: Clock,
     pub(crate) store: MemoryBackend,

@@ -88,7 +88,7 @@ impl LaneTable {
         Ok(lanes)
     }
 
-    /// What of a binary runs in a lane; `None` if nothing does.
+    /// The arguments for a binary's tests of a lane; `None` if it has none there.
     fn arguments(&self, lane: TestLane, package: &str, target: &Target) -> Option<Vec<String>> {
         if !target.is_kind(TargetKind::Test) {
             return (lane == TestLane::First).then(Vec::new);

@@ -37,7 +37,7 @@ const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default du
 const COST_BEGINS: &str = "<!-- the cost of listen, by cargo xtask bench outbox -->";
 const COST_ENDS: &str = "<!-- -->";
 
-/// What must be reached.
+/// The limits that must be reached.
 struct OutboxGoal {
     what: &'static str,
     reached: fn(&OutboxFigures) -> Option<(f64, bool)>,

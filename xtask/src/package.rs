@@ -4,9 +4,9 @@ use crate::context::TaskContext;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// What each package has to carry.
+/// The files that each package must contain.
 const IN_EVERY_PACKAGE: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// What some packages have to carry besides.
+/// The files that some packages must contain besides.
 const IN_ONE_PACKAGE: [(&str, &str); 3] = [
     ("shardwise", "README.md"),
     ("shardwise", "CHANGELOG.md"),

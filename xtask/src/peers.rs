@@ -63,7 +63,7 @@ pub(crate) fn prepare(log: &StepLog<'_>) -> Result<PythonPeer, TaskFailure> {
     Ok(PythonPeer { python, words })
 }
 
-/// What a key costs Python's uhashring.
+/// The cost of one key in Python's uhashring.
 pub(crate) fn uhashring(log: &StepLog<'_>, beside: &PythonPeer) -> Result<Vec<BenchmarkFigure>, TaskFailure> {
     let arguments = ["-B", "crates/core/benches/uhashring_peer.py", &beside.words.to_string_lossy()];
     // Read here and not from the log, because a benchmark's output goes to the terminal.

@@ -10,13 +10,13 @@ pub(crate) fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// What became of one step.
+/// The result of one step.
 pub(crate) struct ReportRow {
     pub(crate) step: &'static str,
     pub(crate) took: Duration,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// What the reader should know beside the numbers.
+    /// Notes for the reader, beside the numbers.
     pub(crate) note: Option<String>,
     /// Why nothing was checked.
     pub(crate) not_checked: Option<String>,

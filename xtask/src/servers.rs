@@ -44,7 +44,7 @@ pub(crate) fn user(context: &TaskContext, program: &str) -> Command {
     command
 }
 
-/// What went wrong with a server, a certificate or a worker beside them.
+/// A failure of a server, a certificate or a worker beside them.
 pub(crate) fn failed(error: impl std::fmt::Display) -> TaskFailure {
     TaskFailure::new(error.to_string())
 }

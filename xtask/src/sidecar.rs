@@ -22,7 +22,7 @@ const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend 
     cores with it; the load generator is our own, not `wrk`. Lists and streams come back whole, because everything is the worker's own. Peak memory is the process's `VmHWM`, forgotten before each row. How late renewals are is what \
     `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle. The page: a release build and headless Chromium, opened anew five times.";
 
-/// What must be reached: the figure, one of its numbers, and the bound.
+/// The limits that must be reached: the figure, one of its numbers, and the bound.
 struct SidecarGoal {
     what: &'static str,
     found: fn(&SidecarFigures) -> Option<f64>,

@@ -12,7 +12,7 @@ use crate::run::{StepLog, TaskFailure};
 const WRITTEN_FROM: u64 = 1_000;
 /// For building.
 const ALLOWANCE: Duration = Duration::from_mins(20);
-/// What one life may take at most, with others beside it.
+/// The time limit of one life, with others beside it.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 const TEST: &str = "no_slot_has_two_holders_and_in_the_end_each_has_one";
 
@@ -50,7 +50,7 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     measured::write(context, "simulate", &format!("## simulate\n\n{}\n\n{text}", measured::head(context)))
 }
 
-/// What went wrong in which life, and how to live it again.
+/// The failure, with the seed of its life and the command that repeats it.
 fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
     let wrong = output.lines().find_map(|line| line.strip_prefix("seed ")).and_then(|told| told.split_once(": "));
     wrong.map_or(failure, |(seed, why)| {

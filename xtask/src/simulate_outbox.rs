@@ -12,7 +12,7 @@ use crate::run::{StepLog, TaskFailure};
 const WRITTEN_FROM: u64 = 1_000;
 /// For building.
 const ALLOWANCE: Duration = Duration::from_mins(20);
-/// What one life may take at most, with others beside it.
+/// The time limit of one life, with others beside it.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 const TEST: &str = "decide::simulation::tests::whatever_happens_order_and_fence_hold_and_everything_arrives";
 const SECTION: &str = "simulate outbox";
@@ -48,7 +48,7 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
     measured::write(context, SECTION, &format!("## {SECTION}\n\n{head}\n\n{text}"))
 }
 
-/// What went wrong in which life, and how to live it again.
+/// The failure, with the seed of its life and the command that repeats it.
 fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
     let repeat = output.lines().find_map(|line| line.strip_prefix("repeat with: "));
     repeat.map_or(failure, |command| TaskFailure::new("a life of the outbox's publishers failed").repeated_by(command.to_owned()))

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`, in the order in which they run: what fails soonest and cheapest first.
+//! The steps of `cargo xtask test`, in the order in which they run: the soonest and cheapest failures first.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, pac
 pub(crate) struct StepPass {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
     pub(crate) checks: u64,
-    /// What the reader should know.
+    /// Notes for the reader.
     pub(crate) note: Option<String>,
     /// Why nothing was checked.
     pub(crate) not_checked: Option<String>,
@@ -99,7 +99,7 @@ pub(crate) fn list() {
 }
 
 /// Runs the first lane, all steps, or those named, and returns whether all passed.
-/// The first failure ends the run unless it is to keep going.
+/// The first failure ends the run unless `keep_going` is set.
 pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }: &TestArgs) -> Result<bool, TaskFailure> {
     if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         return Err(TaskFailure::new(format!("no step is called {unknown}: cargo xtask test --list shows the names")));

@@ -42,7 +42,7 @@ pub(crate) struct Client {
     pub(crate) datacenter: Option<String>,
 }
 
-/// What came back, whatever its status.
+/// The answer, with any status.
 pub(crate) struct ConsulResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,

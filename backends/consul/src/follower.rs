@@ -27,9 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The most watches that one [`ConsulBackend`](crate::ConsulBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 
-/// What of a group is followed.
+/// A followed part of a group.
 pub(crate) trait BlockingQuery: Send + 'static {
-    /// What is shown of it.
+    /// The state that watches see.
     type Shown: Watched;
 
     /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
@@ -39,7 +39,7 @@ pub(crate) trait BlockingQuery: Send + 'static {
     fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<QueryResult<Self::Shown>>> + Send;
 }
 
-/// What was read of a group.
+/// The result of one read of a group.
 pub(crate) struct QueryResult<T> {
     pub(crate) shown: Arc<T>,
     pub(crate) proven: Moment,
@@ -141,7 +141,7 @@ impl BlockingQuery for MembersQuery {
     }
 }
 
-/// A token bucket: what changes all the time is looked at in steps, what changes rarely at once.
+/// A token bucket: a group that changes all the time is read in steps, one that changes rarely at once.
 struct Pace {
     left: u32,
     filled: Instant,

@@ -17,7 +17,7 @@ use crate::names::segment;
 /// The most operations that Consul takes in one transaction.
 pub(crate) const OPERATIONS_MAX: usize = 64;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockHolder {
     pub(crate) by: Incarnation,
@@ -54,7 +54,7 @@ pub(crate) struct KvList {
     pub(crate) body: Option<ConsulResponse>,
 }
 
-/// What became of a transaction: all of it is done, or none.
+/// The result of a transaction: all of it is done, or none.
 #[derive(Debug)]
 pub(crate) enum Txn {
     /// The keys as they are now, one for each operation that gives one.
@@ -189,7 +189,7 @@ impl Client {
         self.txn("giving the registration lock back", &[free], &AclPermission::Key).await.map(drop)
     }
 
-    /// Who holds the lock now.
+    /// The present holder of the lock.
     pub(crate) async fn lock_holder(&self, key: &str) -> Result<Option<LockHolder>> {
         let stored = self.key("reading the registration lock", key, &AclPermission::Key).await?;
         Ok(stored.map(|stored| LockHolder { by: Incarnation::new(stored.flags), index: stored.modify_index }))

@@ -44,7 +44,7 @@ pub(crate) struct TrackedGroup(Arc<Mutex<Track>>);
 struct Track {
     /// Every revision is above this one.
     least: u64,
-    /// What is added to Consul's index, so that revisions rise although the index has fallen.
+    /// The offset to Consul's index, so that revisions rise although the index has fallen.
     base: u64,
     highest: u64,
     /// When the answer with the highest index had arrived.

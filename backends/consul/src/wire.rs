@@ -86,7 +86,7 @@ fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deser
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// What one registration writes.
+/// The content of one registration.
 #[derive(Debug)]
 pub(crate) struct ServiceRegistration<'a> {
     pub(crate) member: &'a Member,

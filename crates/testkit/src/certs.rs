@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::error::{Error, Result};
 use crate::folder;
 
-/// What a server on this machine is called.
+/// The names of a server on this machine.
 const HERE: [&str; 2] = ["127.0.0.1", "localhost"];
 
 /// Bytes that make one line of PEM.
@@ -49,7 +49,7 @@ impl Authority {
         Ok(Self { issuer, folder: Arc::new(folder) })
     }
 
-    /// The authority's own certificate, for those who are to trust it.
+    /// The authority's certificate, for clients that must trust it.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }

@@ -36,7 +36,7 @@ pub struct Process {
     pub(crate) log: PathBuf,
     /// What ends it, when we want it to and when we die.
     farewell: Signal,
-    /// Who runs it instead of us.
+    /// The user that runs it instead of us.
     user: Option<User>,
     child: Mutex<Option<Child>>,
 }
@@ -130,7 +130,7 @@ impl Process {
         self.child().as_ref().map(Child::id).ok_or_else(|| Error::new(format!("{} is not running", self.name)))
     }
 
-    /// What it has used since its start.
+    /// Its resource use since its start.
     pub fn usage(&self) -> Result<Usage> {
         Usage::of_process(self.id()?)
     }

@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::server::{server, started};
 use crate::servers::{self, RABBITMQ};
 
-/// What a client of AMQP 0.9.1 says first.
+/// The first bytes of an AMQP 0.9.1 client.
 const GREETING: &[u8] = b"AMQP\0\0\x09\x01";
 
 /// How a node is started. The default: the user `guest` with the password `guest`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// What a process has used.
+/// A process's resource use.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Processor time of the threads that there are now; what ended threads had used is not in it.

@@ -17,7 +17,7 @@ use super::{TIMER, worker};
 pub(crate) struct Member {
     pub(crate) name: String,
     child: Child,
-    /// Closed when it is to leave.
+    /// Closed to make it leave.
     input: Option<ChildStdin>,
     reader: Reader,
     /// Everything that it has written down so far.

@@ -42,7 +42,7 @@ enum Undo {
     Replace,
 }
 
-/// What came of a play in which the workers make a mistake.
+/// The result of a play in which the workers make a mistake.
 pub(crate) struct Wrong {
     pub(crate) faults: u32,
     /// Slots held by two workers at one moment.
@@ -53,7 +53,7 @@ pub(crate) struct Wrong {
 
 pub(crate) struct Play {
     backend: String,
-    /// What the workers do wrong.
+    /// The workers' mistake.
     mistake: Option<Mistake>,
     stage: Stage,
     members: Vec<Member>,
@@ -229,7 +229,7 @@ impl Play {
         }
     }
 
-    /// Waits until `look` finds nothing missing; what is missing if that does not come.
+    /// Waits until `look` finds nothing missing; returns the missing ones at a timeout.
     fn waited(&mut self, within: Duration, look: impl Fn(&[Member]) -> Result<(), String>) -> Result<(), String> {
         let begun = Instant::now();
         loop {
@@ -264,7 +264,7 @@ impl Play {
         findings(&self.members.iter().map(|member| member.lines.clone()).collect::<Vec<_>>())
     }
 
-    /// What is wrong so far, where the workers make a mistake.
+    /// The failures so far, where the workers make a mistake.
     pub(crate) fn wrong(&self) -> Wrong {
         let Findings { overlaps, falls, .. } = self.found();
         Wrong { faults: self.counts.values().sum(), overlaps: overlaps.len(), falls: falls.len() }

@@ -151,7 +151,7 @@ fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
     [slots, singleton, timer]
 }
 
-/// Ends with the input of this process, which is closed when it is to leave.
+/// Ends with the input of this process, which is closed to make it leave.
 fn input_ends() -> oneshot::Receiver<()> {
     let (ended, done) = oneshot::channel();
     std::thread::spawn(move || {

@@ -72,7 +72,7 @@ fn with_includes(files: &RepositoryFiles, path: &str, text: &str) -> Result<Stri
     Ok(whole)
 }
 
-/// What is wrong with a link of that page.
+/// The fault of a link of that page.
 fn problem(files: &RepositoryFiles, pages: &Pages<'_>, page: &str, link: &str) -> Option<String> {
     if let Some(file) = link.strip_prefix(ELSEWHERE) {
         return missing(files, pages, file);

@@ -60,7 +60,7 @@ fn anchor(heading: &str) -> String {
     heading.trim().chars().filter_map(sign).collect()
 }
 
-/// What `src` and `href` name in a tag of HTML.
+/// The values of `src` and `href` in an HTML tag.
 fn addresses(tag: &str) -> Vec<String> {
     let named = ["src=\"", "href=\""].into_iter().flat_map(|name| tag.split(name).skip(1));
     named.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()

@@ -24,7 +24,7 @@ const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 3] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
 const SCENES: [&[&str]; 2] =
     [&["faults::", "--test-threads=3"], &["exclusive::slots_go", "exclusive::four_thousand", "rolling::", "--test-threads=1"]];
-/// What the figures may be on each backend.
+/// The limits of the figures on each backend.
 const HANDS_P99_MAX_MS: [f64; 3] = [150.0, 50.0, 50.0];
 /// `local` has no number to reach.
 const SETTLE_MAX_MS: [f64; 3] = [f64::INFINITY, 1_000.0, 300.0];
@@ -48,7 +48,7 @@ const FAULTS: [(&str, &str); 15] = [
     ("gap_ms", "longest time, after all deadlines, in which nobody held a slot, ms"),
 ];
 
-/// What a rolling restart came to, with `rejoin_grace` and without it.
+/// The results of a rolling restart, with `rejoin_grace` and without it.
 const ROLLING: [(bool, &str, &str); 6] = [
     (true, "moved", "**with it: slots that moved**"),
     (true, "snapshots", "snapshots of the others looked through for that"),

@@ -1,4 +1,4 @@
-//! `cargo xtask soak NAME`: what takes too long for every test run, with the figures into `docs/internals/measured.md`.
+//! `cargo xtask soak NAME`: tests that take too long for every test run, with the figures into `docs/internals/measured.md`.
 
 mod backlog;
 mod churn;

@@ -19,7 +19,7 @@ pub(super) struct Scene {
     pub(super) name: &'static str,
     /// The default number of runs.
     pub(super) runs: u32,
-    /// What one run on one backend may take, with everything around it.
+    /// The time limit of one run on one backend, with everything around it.
     run_max: Duration,
     /// For the reader of the figures: what was done, and what they mean.
     what: &'static str,
@@ -108,7 +108,7 @@ fn table(scene: &Scene, runs: u32, told: &[Value]) -> String {
     text
 }
 
-/// What is worse than it may be, or was not measured.
+/// Figures that exceed their limits, or were not measured.
 fn shortfalls(scene: &Scene, told: &[Value]) -> Vec<String> {
     let short = |(backend, figure, figures): (&str, &SoakFigure, Figures)| {
         let SoakFigure { field, limit } = figure;

@@ -1,4 +1,4 @@
-//! What this process knows of a member's session: what it holds by it, under which store, and what Consul holds back from it.
+//! This process's knowledge of a member's session: its claims, their store, and the resources that Consul holds back from it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -109,7 +109,7 @@ impl Browser {
         arguments.extend(FLAGS.map(str::to_owned));
         arguments.push(format!("--user-data-dir={}", place("profile").display()));
         if geteuid().is_root() {
-            // Its sandbox cannot be had by root.
+            // Its sandbox does not work for root.
             arguments.push("--no-sandbox".to_owned());
         }
         let process = Process::new(CHROMIUM.title(), "/bin/sh".into(), arguments, place("log")).with_environment(environment);
@@ -142,7 +142,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // So that its own children end too; who does not hear it is killed.
+        // So that its child processes end too; if it does not react, it is killed.
         let _ = self.pipe.call(None, "Browser.close", &json!({}));
         let _ = self.process.kill();
     }
@@ -174,7 +174,7 @@ impl Tab<'_> {
         self.call("Security.setIgnoreCertificateErrors", &json!({"ignore": true})).map(drop)
     }
 
-    /// What an expression is worth, as JSON has it; a promise is waited for.
+    /// The value of an expression, as JSON; a promise is awaited.
     pub fn eval(&self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true});
         let mut answer = self.call("Runtime.evaluate", &params)?;

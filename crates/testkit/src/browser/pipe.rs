@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::process::PATIENCE;
 
-/// What came from the browser and was not taken yet.
+/// Bytes from the browser that were not consumed yet.
 #[derive(Debug, Default)]
 struct PipeInbox {
     answers: HashMap<u64, Value>,
@@ -84,7 +84,7 @@ impl Pipe {
         }
     }
 
-    /// What has happened in a tab so far: the parameters of all events of this name.
+    /// The events of this name in a tab so far, as their parameters.
     pub(super) fn events(&self, session: &str, method: &str) -> Vec<Value> {
         let wanted = |event: &&Value| event["sessionId"] == session && event["method"] == method;
         self.shared.inbox().events.iter().filter(wanted).map(|event| event["params"].clone()).collect()

@@ -8,10 +8,10 @@ use super::Etcd;
 use crate::error::{Error, Result};
 use crate::http::HttpRequest;
 
-/// Who may do everything, where there are users.
+/// The user with all rights, where authentication is enabled.
 const ROOT: (&str, &str) = ("root", "password of root");
 
-/// What a user may do with keys.
+/// A user's access to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAccess {
     /// Get and watch.

@@ -29,7 +29,7 @@ pub(super) async fn execute(to: SocketAddr, user: &str, database: &str, sql: &st
     }
 }
 
-/// What the server refuses is the inner error.
+/// The server's refusal is the inner error.
 async fn exchange(to: SocketAddr, user: &str, database: &str, sql: &str) -> std::io::Result<std::result::Result<Rows, String>> {
     let mut stream = TcpStream::connect(to).await?;
     let startup = format!("user\0{user}\0database\0{database}\0\0");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::Direction;
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Speech {
     /// HTTP/1, one request at a time. What is judged is the beginning of a request: `GET /path?query HTTP/1.1` and its headers.
@@ -22,7 +22,7 @@ pub(super) struct RequestKind {
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
 
-/// What has been heard on one connection.
+/// The parser's state for one connection.
 pub(super) struct Ears {
     is_meant: fn(&[u8]) -> bool,
     heard: HeardRequest,
@@ -66,7 +66,7 @@ fn begins_request(bytes: &[u8]) -> bool {
     ["GET ", "PUT ", "POST ", "DELETE "].iter().any(|method| bytes.starts_with(method.as_bytes()))
 }
 
-/// What a client of HTTP/2 says first.
+/// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The bytes before a frame's content: three of length, its type, flags, four of the stream's number.
 const FRAME_HEAD: usize = 9;

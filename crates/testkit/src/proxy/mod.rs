@@ -23,13 +23,13 @@ use crate::ports::Port;
 /// One way through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What clients send.
+    /// Bytes from clients.
     ToServer,
-    /// What the server answers.
+    /// The server's answers.
     ToClient,
 }
 
-/// What the network does at the moment.
+/// The network's present condition.
 #[derive(Clone, Debug, Default)]
 struct Rules {
     to_server: Way,
@@ -86,7 +86,7 @@ impl Counts {
     }
 }
 
-/// What proxy and connections share.
+/// State shared by the proxy and its connections.
 #[derive(Clone, Debug)]
 struct ProxyShared {
     target: SocketAddr,
@@ -216,7 +216,7 @@ impl TcpProxy {
 
     async fn until_listening(&self, wanted: bool) -> Result<()> {
         let mut listening = self.listening.clone();
-        // Ends with an error if the port could not be had, because then the task is over.
+        // Ends with an error if the port is not available, because then the task is over.
         let waited = listening.wait_for(|is| *is == wanted).await.map(drop);
         waited.map_err(|_| Error::new(format!("the proxy cannot listen on {}", self.address())))
     }

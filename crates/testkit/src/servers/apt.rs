@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// The keys of all suites, from the package `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// What to do on a machine without Debian's tools.
+/// The advice for a machine without Debian's tools.
 const ADVICE: &str = "the servers of the tests are unpacked from Debian's packages, which needs Debian with apt-get, dpkg and \
                       debian-archive-keyring";
 
