@@ -51,7 +51,7 @@ fn while_nothing_happens_nothing_is_written_but_renewals() {
     assert!((1..=renewals).contains(&commits), "{commits} transactions were committed to the file, and {renewals} renewals are due");
 }
 
-/// What stands in the server, with everything that a write would change; renewals do not.
+/// The server's content, with everything that a write would change; renewals do not.
 async fn written(place: &Place) -> Value {
     match place {
         // Counted instead: a renewal is a write there.

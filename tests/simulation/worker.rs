@@ -72,7 +72,7 @@ impl Stalls {
     }
 }
 
-/// What has become of it.
+/// The worker's fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Runs,
@@ -260,7 +260,7 @@ impl Worker {
     }
 }
 
-/// What every worker runs wherever it holds the name.
+/// The work that every worker runs wherever it holds the name.
 fn offers(service: &ShardingService, number: usize, winds_down: Duration, board: &Board) -> Vec<Run> {
     let singletons = SINGLETONS.into_iter().map(|name| {
         let board = board.clone();

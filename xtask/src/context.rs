@@ -7,7 +7,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
 
 use crate::run::TaskFailure;
 
-/// What every task looks at.
+/// The context of every task.
 pub(crate) struct TaskContext {
     metadata: Metadata,
     /// Show output while commands run, instead of only when they fail.

@@ -73,7 +73,7 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", lean.len()))))
 }
 
-/// What cargo compiles for this machine with that feature alone, or with none, as `name version`.
+/// The crates that cargo compiles for this machine with that feature alone, or with none, as `name version`.
 fn packages(log: &StepLog<'_>, feature: &str) -> Result<BTreeSet<String>, TaskFailure> {
     let arguments = ["tree", "--locked", "--package", PACKAGE, "--no-default-features", "--features", feature];
     let tree = output(log.context.cargo(&[&arguments[..], &["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]].concat()))?;

@@ -25,7 +25,7 @@ pub(crate) struct BenchmarkFigure {
     pub(crate) elements: Option<f64>,
 }
 
-/// What was measured on which machine.
+/// The line above the figures: what was measured, and on which machine.
 pub(crate) fn head(context: &TaskContext) -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));

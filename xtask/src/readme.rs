@@ -51,7 +51,7 @@ fn pages(root: &Path) -> Result<Vec<PathBuf>, TaskFailure> {
     Ok(pages)
 }
 
-/// What the comment before a block asks for.
+/// The instruction in the comment before a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BlockUse {
     Run,
@@ -234,7 +234,7 @@ fn signal(child: &Child, signal: Signal) -> nix::Result<()> {
     killpg(Pid::from_raw(group), signal)
 }
 
-/// What a program has written; nothing if that cannot be read.
+/// A program's output; empty if it cannot be read.
 fn read(output: &Path) -> String {
     std::fs::read(output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
 use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, package, readme, servers, vectors};
 
-/// What a step that went well has to say.
+/// The result of a step that passed.
 pub(crate) struct StepPass {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
     pub(crate) checks: u64,

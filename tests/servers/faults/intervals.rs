@@ -18,7 +18,7 @@ pub(crate) struct Stay {
     pub(crate) end: At,
 }
 
-/// What the lines say.
+/// The findings in the workers' lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// In the order of slots, and of their beginnings.
@@ -109,7 +109,7 @@ fn end_of(stays: &[Stay], slot: u32, epoch: u64, at: At) -> At {
     mine.max_by_key(|stay| stay.begin).map_or(0, |stay| stay.end)
 }
 
-/// What is wrong among the stays in one slot, which stand in the order of their beginnings.
+/// The faults among the stays in one slot, in the order of their beginnings.
 fn compare(stays: &[Stay], overlaps: &mut Vec<(Stay, Stay)>, falls: &mut Vec<(Stay, Stay)>) {
     for (index, stay) in stays.iter().enumerate() {
         let earlier = &stays[..index];

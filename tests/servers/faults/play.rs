@@ -259,7 +259,7 @@ impl Play {
         self.members.iter_mut().filter(|member| !member.is_killed).for_each(|member| member.ends_well(SETTLED_WITHIN));
     }
 
-    /// What the lines of the workers say so far.
+    /// The findings in the workers' lines so far.
     fn found(&self) -> Findings {
         findings(&self.members.iter().map(|member| member.lines.clone()).collect::<Vec<_>>())
     }

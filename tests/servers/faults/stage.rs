@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{SLOTS, TTL};
 
-/// What the workers meet in.
+/// The workers' backend.
 enum Ground {
     /// The file in the folder.
     Local,

@@ -182,7 +182,7 @@ struct Look {
     held: Option<At>,
 }
 
-/// What work is done under.
+/// The right under which work is done.
 struct Hold {
     /// Its slot, or the number of the name.
     number: u32,
@@ -259,7 +259,7 @@ impl Worker {
         Look { at: at.as_nanos(), held }
     }
 
-    /// What code does that does not ask before it writes.
+    /// The writes of code that does not check its guard first.
     async fn ghost(&self, hold: &Hold) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
         let owns = match &hold.resource {

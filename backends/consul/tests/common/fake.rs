@@ -42,7 +42,7 @@ impl Said {
     }
 }
 
-/// One instance in a list, with a record of ours.
+/// One instance in a list, with a record in our format.
 pub(crate) fn instance(id: &str, incarnation: u64) -> String {
     let record = format!(r#"{{\"schema\":1,\"incarnation\":\"{incarnation:016x}\",\"state\":\"active\"}}"#);
     format!(
