@@ -1,9 +1,9 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` and `settings` are what can be set, `keys` says where things stand, `dial` and `tls` make a connection, `probe` finds
-//! out why there is none, `client`, `lease` and `claim_txns` are what is asked of etcd over one, `pool` chooses among several, `backend`,
-//! `claims` and `notes` are the contract, `records` and `claim_records` are etcd's values, `follower` and `mirror` follow groups,
-//! `revisions` keeps their numbers rising, `error` says what went wrong.
+//! Inside: `config` and `settings` are the settings, `keys` the layout of keys; `dial` and `tls` make a connection, `probe` finds the
+//! cause if that fails; `client`, `lease` and `claim_txns` are the calls over one connection, `pool` chooses among several; `backend`,
+//! `claims` and `notes` are the contract; `records` and `claim_records` are etcd's values; `follower` and `mirror` follow groups;
+//! `revisions` keeps revisions rising; `error` has all failures.
 
 mod backend;
 mod claim_records;

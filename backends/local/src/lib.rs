@@ -1,9 +1,9 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` is the setting, `store_file` looks at the file before SQLite does, `client` opens it and
-//! keeps it open, `statements` holds all SQL of members and `claim_statements` that of claims (with
-//! `claim_json` for what goes in and out in bulk), `backend` is the contract, `claims` its second part, `notes`
-//! its third with their SQL, `poller` follows groups, `error` says what went wrong. No SQL outside these.
+//! Inside: `config` is the setting, `store_file` checks the file before SQLite opens it, `client` opens it and keeps it open;
+//! `statements` holds all SQL of members, `claim_statements` that of claims (with `claim_json` for lists of them); `backend` is the
+//! contract, `claims` its second part, `notes` its third with their SQL; `poller` follows groups; `error` has all failures. No SQL
+//! outside these.
 
 mod backend;
 mod boot;

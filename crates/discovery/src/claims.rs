@@ -73,8 +73,8 @@ pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 /// 1. At most one record holds a resource. Of many that ask for it at once one is granted it; asking for what is held takes nothing away.
 /// 2. A grant's epoch is above every epoch granted before in the group, on whatever resource; one call may grant several resources under
 ///    one epoch. It never falls or repeats for a resource, over releases, deaths, restarts of the backend and floors.
-/// 3. Only a living record claims: [`ErrorKind::Lost`](crate::ErrorKind::Lost) for a member that is not registered, has expired, or is another
-///    incarnation's. What the same member already holds is granted again, under the same epoch or a higher one that replaces it.
+/// 3. Only a living record claims: [`ErrorKind::Lost`](crate::ErrorKind::Lost) for a member that is not registered, has expired, or is
+///    another incarnation's. What the same member already holds is granted again, under the same epoch or a higher one that replaces it.
 /// 4. Claims end with the record: when it expires, within TTL plus [`Capabilities::margin`](crate::Capabilities), and when it is
 ///    deregistered. Renewing the record is all that keeps them. A new life of the same member does not hold what the former one held.
 /// 5. Only the holder releases, and only under the epoch it holds. Releasing what is gone, or what another member holds, changes nothing
@@ -83,8 +83,8 @@ pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 ///    goes back to an older holder.
 /// 7. A group's store of claims has a random id, made once. A grant under another store than the one in force, or under a floor that was
 ///    raised since, is refused with [`ErrorKind::OtherStore`](crate::ErrorKind::OtherStore) and grants nothing.
-/// 8. Any number of resources up to [`SLOTS_MAX`](shardwise_core::SLOTS_MAX) can be asked for or released in one call; it is not atomic over
-///    them. One that is held does not keep the others from being granted.
+/// 8. Any number of resources up to [`SLOTS_MAX`](shardwise_core::SLOTS_MAX) can be asked for or released in one call; it is not atomic
+///    over them. One that is held does not keep the others from being granted.
 #[async_trait]
 pub trait Claims: Discovery {
     /// The group's store of claims, made if there is none. A `floor` above the store's raises it; a lower one changes nothing.

@@ -18,8 +18,7 @@ use crate::registrar::Registrar;
 /// The claims of a group.
 pub(crate) struct ClaimsQuery {
     registrar: Arc<Registrar>,
-    /// After a read one rests for as long as it took: while thousands of slots change
-    /// hands, each change would be a reason to read them all.
+    /// The pause after a read is as long as the read: while thousands of slots move, each change would cause a read of all of them.
     rested: Instant,
     /// Keys that could not be read.
     damaged: LogThrottle<String>,
