@@ -44,6 +44,19 @@ fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     place.run(&["init", "--settings", "no/such/folder.toml"]).fails(3, &["no/such/folder.toml"]);
 }
 
+/// An empty file would be refused as settings, and by the `init` that is tried again.
+#[test]
+fn init_leaves_no_file_that_it_could_not_write() {
+    let place = Place::empty();
+    let program = place.command(&[]).get_program().to_owned();
+    // No file may grow: what a full disk answers, for this process alone.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" init"]).arg(program).current_dir(place.path("."));
+    common::run(command, b"").fails(3, &["cannot write settings.toml"]);
+    assert!(!place.path("settings.toml").exists(), "half a file is left");
+    place.run(&["init"]).well();
+}
+
 #[test]
 fn init_with_an_outbox_is_enough_for_the_outbox() {
     let place = Place::empty();

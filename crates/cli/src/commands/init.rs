@@ -75,7 +75,7 @@ impl Init {
     }
 }
 
-/// Writes the file, which must not exist.
+/// Writes the file, which must not exist. After an error no part of it is left, so that the command can be repeated.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::AlreadyExists => CliFailure::new(
@@ -85,7 +85,11 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
         _ => CliFailure::io(format_args!("write {}", path.display()), &error),
     };
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
+    file.write_all(text.as_bytes()).map_err(|error| {
+        // Only this process can have created it. If it cannot be removed either, the next run names it.
+        let _ = std::fs::remove_file(path);
+        failed(error)
+    })
 }
 
 #[cfg(test)]
