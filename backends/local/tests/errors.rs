@@ -69,9 +69,8 @@ async fn a_file_that_others_could_have_written() {
     fs::write(&wal, "").unwrap();
     for path in [&scratch.path(), &wal] {
         fs::set_permissions(path, PermissionsExt::from_mode(0o666)).unwrap();
-        let text = format!(
-            "{path:?} is writable by every user (mode 0666), each of which could remove members and invent some; take that away: chmod o-w"
-        );
+        let text =
+            format!("{path:?} is writable by every user (mode 0666), so each of them could remove and add members; revoke that: chmod o-w");
         expect(&scratch.path(), ErrorKind::Denied, text).await;
         fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
     }
@@ -144,8 +143,7 @@ async fn the_database_of_another_program_is_left_as_it_is() {
     let scratch = Scratch::new();
     run_sql(&scratch.path(), "CREATE TABLE orders (id INTEGER); PRAGMA application_id = 77").await;
     let before = fs::read(scratch.path()).unwrap();
-    let text =
-        format!("{:?} is the SQLite database of another program (application id 77); set `path` to a file of its own", scratch.path());
+    let text = format!("{:?} is the SQLite database of another program (application id 77); set `path` to another file", scratch.path());
     expect(&scratch.path(), ErrorKind::Misconfigured, text).await;
     assert_eq!(fs::read(scratch.path()).unwrap(), before);
 }
@@ -166,6 +164,8 @@ async fn a_newer_schema_names_both_versions() {
 async fn a_damaged_file() {
     let scratch = Scratch::new();
     scratch.backend().register(&registration("a", 1, TTL)).await.unwrap();
+    // Another connection cannot change the journal's mode, and SQLite does not wait for it.
+    scratch.closed().await;
     run_sql(&scratch.path(), "PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = delete").await;
     // Everything behind the first page, which holds the schema.
     let length = fs::metadata(scratch.path()).unwrap().len();
@@ -321,7 +321,7 @@ async fn what_is_too_large_is_refused_with_its_size() {
 }
 
 #[tokio::test]
-async fn a_full_group_takes_nobody_new_and_keeps_its_own() {
+async fn a_full_group_takes_no_new_member_and_keeps_its_own() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
     let a = registration("a", 1, TTL);
@@ -337,7 +337,7 @@ async fn a_full_group_takes_nobody_new_and_keeps_its_own() {
 }
 
 /// Runs one test of this file again as a user who may not do everything, if this one may: root is stopped by no permission.
-fn as_somebody_without_rights(test: &str) -> bool {
+fn as_user_without_rights(test: &str) -> bool {
     const MARK: &str = "SHARDWISE_TEST_AS_NOBODY";
     if std::env::var_os(MARK).is_some() || !nix::unistd::Uid::effective().is_root() {
         return true;
@@ -360,7 +360,7 @@ fn as_somebody_without_rights(test: &str) -> bool {
 
 #[tokio::test]
 async fn a_file_and_a_directory_that_are_read_only() {
-    if !as_somebody_without_rights("a_file_and_a_directory_that_are_read_only") {
+    if !as_user_without_rights("a_file_and_a_directory_that_are_read_only") {
         return;
     }
     let scratch = Scratch::new();

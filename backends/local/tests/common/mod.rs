@@ -62,9 +62,14 @@ impl Scratch {
     /// Makes the file, by a member that joins and leaves, and waits until it is closed.
     pub(crate) async fn make(&self) {
         make(&self.backend()).await;
-        eventually("the file is closed", async || (descriptors(&self.path()) == 0).then_some(())).await;
+        self.closed().await;
         // Connections that close at once may each leave the -wal file to the other.
         run_sql(&self.path(), "PRAGMA wal_checkpoint(TRUNCATE)").await;
+    }
+
+    /// Waits until no connection of this process has the file open: a backend that was dropped closes them behind the caller's back.
+    pub(crate) async fn closed(&self) {
+        eventually("the file is closed", async || (descriptors(&self.path()) == 0).then_some(())).await;
     }
 
     pub(crate) async fn sql(&self) -> SqliteConnection {
@@ -235,8 +240,8 @@ impl Follower {
         let expected = slots(expected);
         let started = Instant::now();
         loop {
-            let told = self.next().await.is_ok();
-            if told && self.held.keys().eq(&expected) {
+            let news = self.next().await.is_ok();
+            if news && self.held.keys().eq(&expected) {
                 return;
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {} slots, {} are held", expected.len(), self.held.len());
