@@ -74,7 +74,7 @@ impl Client {
     }
 
     async fn check(&self, service: &str, target: &str) -> Result<bool> {
-        let answer = self.call("a sign of life", Method::PUT, target, None).await?;
+        let answer = self.call("a renewal", Method::PUT, target, None).await?;
         let unknown = ["nknown check", "does not have associated TTL"].iter().any(|text| says(&answer, text));
         if answer.status == 404 || answer.status == 500 && unknown {
             return Ok(false);
@@ -102,7 +102,7 @@ impl Client {
 
     /// Asks what an empty list means: no members, or a token that may not see them. Consul's answer is the same for both.
     pub(crate) async fn may_see(&self, service: &str) -> Result<()> {
-        let said = || "the servers show nobody".to_owned();
+        let said = || "the servers show no members".to_owned();
         match self.may_read(&[("service", service), ("node", "")]).await?.as_deref() {
             Some([false, ..]) => Err(self.no_right(&AclPermission::ReadService(service), said())),
             Some([true, true]) => Ok(()),
@@ -138,7 +138,7 @@ impl Client {
     async fn sees_a_node(&self) -> Result<()> {
         let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
         let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, &AclPermission::ReadNodes)?)?;
-        if nodes.is_empty() { Err(self.no_right(&AclPermission::ReadNodes, "the servers show nobody".to_owned())) } else { Ok(()) }
+        if nodes.is_empty() { Err(self.no_right(&AclPermission::ReadNodes, "the servers show no members".to_owned())) } else { Ok(()) }
     }
 
     /// Whether this token may read these, each a kind and a name; no name for all of the kind. `None` where one cannot ask.

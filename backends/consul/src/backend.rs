@@ -40,7 +40,7 @@ impl ConsulBackend {
     pub fn open(config: &ConsulConfig, clock: Clock) -> Result<Self> {
         let client = Client::new(config, clock.clone()).map_err(|failure| failure.during("open"))?;
         if config.token.is_some() && client.endpoint.is_open() {
-            tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, where everybody on the way can read it: write https://, or use this machine's agent");
+            tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, so anyone on the network can read it: write https://, or use this machine's agent");
         }
         let registrar = Arc::new(Registrar::new(client));
         let indexes = Arc::new(GroupIndexes::default());
@@ -127,7 +127,7 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
     let (ends, started) = (life.ends(), client.clock.now());
     if started >= ends {
         registrar.registrations.forget(record_id, &life);
-        return Err(lost("its TTL is over"));
+        return Err(lost("its TTL has expired"));
     }
     if !client.check_pass(&life.service, &life.check, &life.note()).await? {
         registrar.registrations.forget(record_id, &life);
@@ -135,7 +135,7 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
     }
     // The agent may have let it expire before the sign arrived, and then the sign has brought it back: it is ended again.
     let why = if client.clock.now() >= ends {
-        "its sign of life came too late"
+        "its renewal came too late"
     } else {
         life.signed(started);
         life.stand(client).await?;
@@ -145,13 +145,13 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
             // The session ends with the check. Alive when this was asked, it cannot have been over for a lock delay before the deadline.
             Some(session) => match client.session_lives(&session.id).await? {
                 (true, asked) => return Ok(Grant { started: asked, ttl: life.ttl }),
-                (false, _) => "its session is over",
+                (false, _) => "its session has ended",
             },
         }
     };
     registrar.registrations.forget(record_id, &life);
     if let Err(failure) = client.check_fail(&life.service, &life.check).await {
-        tracing::debug!(%failure, "a lost record could not be ended and ends with its TTL");
+        tracing::debug!(%failure, "a lost record could not be removed; it expires with its TTL");
     }
     Err(lost(why))
 }

@@ -86,7 +86,7 @@ pub(crate) enum Failure {
     TtlTooLong { ttl: Duration, max: Duration },
     #[error(transparent)]
     Unwritable(RecordWriteError),
-    #[error("whoever asked for it has given up")]
+    #[error("the caller has given up")]
     GivenUp,
     #[error("the process is shutting down")]
     ShuttingDown,

@@ -121,7 +121,7 @@ impl BlockingQuery for MembersQuery {
     type Shown = View;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.registrar.client.passing(&names::service_name(group), InstanceFilter::Nobody, Some((index, wait))).await?;
+        let list = self.registrar.client.passing(&names::service_name(group), InstanceFilter::IndexOnly, Some((index, wait))).await?;
         Ok((list.index, list.started))
     }
 

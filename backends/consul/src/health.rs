@@ -27,9 +27,9 @@ pub(crate) struct InstanceList {
 /// Which instances of a service are asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InstanceFilter<'a> {
-    Everybody,
+    All,
     /// Only the index is wanted.
-    Nobody,
+    IndexOnly,
     /// Those that say of themselves that they have this check.
     Check(&'a str),
     /// The same, and that this was the last change of what they say.
@@ -43,8 +43,8 @@ impl Client {
     /// changed or the time is over.
     pub(crate) async fn passing(&self, service: &str, which: InstanceFilter<'_>, wait: Option<(u64, Duration)>) -> Result<InstanceList> {
         let filter = match which {
-            InstanceFilter::Everybody => None,
-            InstanceFilter::Nobody => Some("Service.ID == \"\"".to_owned()),
+            InstanceFilter::All => None,
+            InstanceFilter::IndexOnly => Some("Service.ID == \"\"".to_owned()),
             InstanceFilter::Check(check) => Some(format!("Service.Meta.shardwise_check == {}", literal(check))),
             InstanceFilter::Change(check, change) => {
                 Some(format!("Service.Meta.shardwise_check == {} and Service.Meta.shardwise_change == \"{change}\"", literal(check)))

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardwise_core::{Incarnation, Moment};
+use shardwise_core::Moment;
 
 use crate::api::{AclPermission, says};
 use crate::client::{Client, ConsulResponse};
@@ -20,7 +20,7 @@ pub(crate) const OPERATIONS_MAX: usize = 64;
 /// The holder of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockHolder {
-    pub(crate) by: Incarnation,
+    pub(crate) by: u64,
     pub(crate) index: u64,
 }
 
@@ -172,8 +172,8 @@ impl Client {
     }
 
     /// Takes the lock if its index is still `expected`, 0 for none. Returns its new index, or `None` if another process was faster.
-    pub(crate) async fn take_lock(&self, key: &str, by: Incarnation, expected: u64) -> Result<Option<u64>> {
-        let take = operation("cas", key, json!({"Value": "", "Flags": by.get(), "Index": expected}));
+    pub(crate) async fn take_lock(&self, key: &str, by: u64, expected: u64) -> Result<Option<u64>> {
+        let take = operation("cas", key, json!({"Value": "", "Flags": by, "Index": expected}));
         match self.txn("taking the registration lock", &[take], &AclPermission::Key).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
@@ -192,7 +192,7 @@ impl Client {
     /// The present holder of the lock.
     pub(crate) async fn lock_holder(&self, key: &str) -> Result<Option<LockHolder>> {
         let stored = self.key("reading the registration lock", key, &AclPermission::Key).await?;
-        Ok(stored.map(|stored| LockHolder { by: Incarnation::new(stored.flags), index: stored.modify_index }))
+        Ok(stored.map(|stored| LockHolder { by: stored.flags, index: stored.modify_index }))
     }
 }
 

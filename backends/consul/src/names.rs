@@ -61,6 +61,11 @@ pub(crate) fn lock_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }
 
+/// The holder of a registration lock. Groups share a lock, and their members' incarnations need not differ.
+pub(crate) fn lock_holder(record_id: &RecordId) -> u64 {
+    hash_bytes(check_prefix(record_id).as_bytes())
+}
+
 /// Whether Consul can store the name unchanged and answer queries for it. It cannot for `consul`: its servers register a service of
 /// that name, which an instance with that id or name would replace.
 fn is_addressable(name: &str) -> bool {

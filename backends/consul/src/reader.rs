@@ -119,7 +119,7 @@ pub(crate) async fn read(
 ) -> Result<GroupRead> {
     let service = names::service_name(group);
     for _ in 0..ATTEMPTS {
-        let mut list = client.passing(&service, InstanceFilter::Everybody, None).await?;
+        let mut list = client.passing(&service, InstanceFilter::All, None).await?;
         if is_doubtful(&list, &service, &registrations.alive(group, client.clock.now())) {
             list = confirmed(client, &service).await?;
         }
@@ -139,7 +139,7 @@ fn is_doubtful(list: &InstanceList, service: &str, alive: &[InstanceId]) -> bool
 
 /// Asks again. If the list is still empty, also checks that the token may see the service.
 async fn confirmed(client: &Client, service: &str) -> Result<InstanceList> {
-    let list = client.passing(service, InstanceFilter::Everybody, None).await?;
+    let list = client.passing(service, InstanceFilter::All, None).await?;
     if list.entries.is_empty() {
         client.may_see(service).await?;
     }
@@ -192,7 +192,7 @@ mod tests {
 
     /// After 1,024 different groups in the life of a process every further one was refused for good.
     #[test]
-    fn groups_that_nobody_reads_make_room_and_their_revisions_rise_all_the_same() {
+    fn groups_that_are_not_read_make_room_and_their_revisions_rise_all_the_same() {
         let revisions = GroupIndexes::default();
         let followed = revisions.of(&group(0)).unwrap();
         assert_eq!(seen(&followed, 50, 1), 50);

@@ -128,7 +128,7 @@ impl Registrar {
             self.client.check_fail(&life.service, &life.check).await.map(drop)
         };
         if let Err(failure) = answer {
-            tracing::debug!(%failure, "a registration that failed could not be taken back and ends with its TTL");
+            tracing::debug!(%failure, "a failed registration could not be removed; it expires with its TTL");
         }
     }
 
@@ -294,7 +294,7 @@ impl Registrar {
         // Never closed.
         let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
         let _turn = caller.or_gone(turn).await?;
-        let lock = self.locks.take(&self.client, &record_id.instance_id, record_id.incarnation, caller).await?;
+        let lock = self.locks.take(&self.client, record_id, caller).await?;
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
         self.locks.free(&self.client, lock).await;
         answer

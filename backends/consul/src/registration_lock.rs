@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{Incarnation, InstanceId, Moment};
+use shardwise_core::Moment;
+use shardwise_discovery::RecordId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -56,16 +57,10 @@ impl RegistrationLock {
 }
 
 impl RegistrationLocks {
-    /// Takes the lock of this id, or fails as [`Failure::Contended`], or as [`Failure::GivenUp`]. A try that is on its way is waited for
-    /// in any case, so that a lock that was taken is known.
-    pub(crate) async fn take(
-        &self,
-        client: &Client,
-        instance_id: &InstanceId,
-        by: Incarnation,
-        caller: &Caller,
-    ) -> Result<RegistrationLock> {
-        let key = names::lock_key(instance_id);
+    /// Takes the lock of this record's id, or fails as [`Failure::Contended`], or as [`Failure::GivenUp`]. A try that is on its way is
+    /// waited for in any case, so that a lock that was taken is known.
+    pub(crate) async fn take(&self, client: &Client, record_id: &RecordId, caller: &Caller) -> Result<RegistrationLock> {
+        let (key, by) = (names::lock_key(&record_id.instance_id), names::lock_holder(record_id));
         let lane = self.lane(&key);
         let turn = caller.or_gone(async { Ok(lane.lock_owned().await) }).await?;
         let gives_up = client.clock.now().plus(PATIENCE);
@@ -91,7 +86,7 @@ impl RegistrationLocks {
                 }
             };
         }
-        Err(Failure::Contended { instance_id: instance_id.clone() })
+        Err(Failure::Contended { instance_id: record_id.instance_id.clone() })
     }
 
     /// Gives the lock back. If that fails it is void by itself later.
@@ -152,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_nobody_else_takes_is_void_after_any_change_is_over() {
+    fn a_lock_that_no_other_takes_is_void_after_any_change_is_over() {
         assert!(ANSWER_TIMEOUT + HELD_FOR + ANSWER_TIMEOUT + Duration::from_secs(1) < VOID_AFTER);
     }
 
     /// The lane was let go only after it had been looked at who else has it.
     #[tokio::test]
-    async fn a_lane_goes_with_its_last_turn_and_stays_while_somebody_waits() {
+    async fn a_lane_goes_with_its_last_turn_and_stays_while_another_waits() {
         let locks = RegistrationLocks::default();
         let lock = async |key: &str| {
             let turn = locks.lane(key).lock_owned().await;

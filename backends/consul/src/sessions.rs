@@ -1,4 +1,5 @@
 //! Sessions, which members' claims belong to. One ends when its checks do, and its locks are free only after its lock delay.
+//! A session has no TTL and is not renewed: `renew` in `backend` renews the member's check.
 
 use std::time::Duration;
 

@@ -29,8 +29,8 @@ const TTL: Duration = Duration::from_secs(2);
 /// From the last change to the right view: what a crash takes, with slack for a busy machine.
 const SETTLED_WITHIN: Duration = Duration::from_secs(6);
 
-fn rounds(unless_told: usize) -> usize {
-    std::env::var(ROUNDS).map_or(unless_told, |rounds| rounds.parse().unwrap())
+fn rounds(default: usize) -> usize {
+    std::env::var(ROUNDS).map_or(default, |rounds| rounds.parse().unwrap())
 }
 
 /// Renews all, and registers lost members again, as workers do; an answer may be missing while connections break.
@@ -54,7 +54,7 @@ async fn again<T>(mut call: impl AsyncFnMut() -> shardwise_discovery::Result<T>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_steps_lose_nobody_and_leave_nobody_behind() {
+async fn random_steps_lose_no_member_and_leave_none_behind() {
     let seed = std::env::var(SEED).map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("{SEED}={seed}");
     let mut random = StdRng::seed_from_u64(seed);

@@ -44,7 +44,7 @@ fn watch(fake: &Fake) -> ClaimsStream {
     open(&fake.address).watch_claims(&group("g"), PROVE_EVERY)
 }
 
-async fn told(watch: &mut ClaimsStream) -> Result<String> {
+async fn next_event(watch: &mut ClaimsStream) -> Result<String> {
     let event = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap()?;
     Ok(match event {
         ClaimsEvent::All { claims, .. } => {
@@ -62,9 +62,9 @@ async fn told(watch: &mut ClaimsStream) -> Result<String> {
 async fn while_nothing_changes_the_claims_are_read_once() {
     let fake = Fake::start(|request| if is_table(request) { Said::list(10, table(&[(1, 7)])) } else { look(10) }).await;
     let mut watch = watch(&fake);
-    assert_eq!(told(&mut watch).await.unwrap(), "all, slot 1 a:7");
+    assert_eq!(next_event(&mut watch).await.unwrap(), "all, slot 1 a:7");
     for _ in 0..3 {
-        assert_eq!(told(&mut watch).await.unwrap(), "proven");
+        assert_eq!(next_event(&mut watch).await.unwrap(), "proven");
     }
     assert!(fake.asked("recurse") == 1 && fake.asked("index=10&") >= 3, "{} reads of all", fake.asked("recurse"));
     assert_eq!(fake.asked("/v1/kv/"), fake.asked("consistent"), "nothing that a server has to itself counts");
@@ -84,9 +84,9 @@ async fn an_index_that_falls_is_a_reason_to_read_all() {
     })
     .await;
     let mut watch = watch(&fake);
-    assert_eq!(told(&mut watch).await.unwrap(), "all, slot 1 a:900, slot 2 a:900");
-    assert_eq!(told(&mut watch).await.unwrap(), "changed, slot 1 free, slot 2 7");
-    assert_eq!(told(&mut watch).await.unwrap(), "proven");
+    assert_eq!(next_event(&mut watch).await.unwrap(), "all, slot 1 a:900, slot 2 a:900");
+    assert_eq!(next_event(&mut watch).await.unwrap(), "changed, slot 1 free, slot 2 7");
+    assert_eq!(next_event(&mut watch).await.unwrap(), "proven");
     assert!(fake.asked("index=7&") > 0, "the next look waits on the new index");
 }
 
@@ -105,9 +105,9 @@ async fn one_answer_without_claims_frees_nothing() {
     })
     .await;
     let mut watch = watch(&fake);
-    assert_eq!(told(&mut watch).await.unwrap(), "all, slot 1 a:7");
+    assert_eq!(next_event(&mut watch).await.unwrap(), "all, slot 1 a:7");
     while tables.load(Ordering::SeqCst) < 9 {
-        assert_eq!(told(&mut watch).await.unwrap(), "proven");
+        assert_eq!(next_event(&mut watch).await.unwrap(), "proven");
     }
 }
 
@@ -121,7 +121,7 @@ async fn answers_without_a_leader_or_of_an_old_server_prove_nothing() {
         let fake =
             Fake::start(move |request| if request.contains("authorize") { Said::list(5, r#"[{"Allow":false}]"#) } else { said.clone() })
                 .await;
-        let error = told(&mut watch(&fake)).await.unwrap_err();
+        let error = next_event(&mut watch(&fake)).await.unwrap_err();
         assert_eq!(*error.kind(), if empty { ErrorKind::Denied } else { ErrorKind::Unavailable }, "{error}");
     }
 }

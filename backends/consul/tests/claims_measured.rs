@@ -28,7 +28,7 @@ async fn granted(backend: &ConsulBackend, record_id: &RecordId, store: &ClaimSto
 }
 
 /// Reads until the watch shows this as held under that epoch, or as free.
-async fn until_told(watch: &mut ClaimsStream, of: &Resource, wanted: Option<Epoch>) {
+async fn until_seen(watch: &mut ClaimsStream, of: &Resource, wanted: Option<Epoch>) {
     let read = async {
         loop {
             let ClaimsEvent::Changed { changes, .. } = watch.next().await.unwrap().unwrap() else { continue };
@@ -74,7 +74,7 @@ async fn handovers(table: u32, times: u32) -> Duration {
             from.release(&giver.record_id(), &[(slot.clone(), epoch)]).await.unwrap();
         };
         let taking = async {
-            until_told(watch, &slot, None).await;
+            until_seen(watch, &slot, None).await;
             granted(to, &taker.record_id(), &store, std::slice::from_ref(&slot)).await
         };
         let ((), got) = tokio::join!(handing, taking);
@@ -83,7 +83,7 @@ async fn handovers(table: u32, times: u32) -> Duration {
         epoch = got[0].1;
         // Both know it before the next round.
         for watch in &mut watches {
-            until_told(watch, &slot, Some(epoch)).await;
+            until_seen(watch, &slot, Some(epoch)).await;
         }
         one.renew(&a.record_id(), TTL).await.unwrap();
         two.renew(&b.record_id(), TTL).await.unwrap();
@@ -141,8 +141,8 @@ async fn joins(slots: u32) -> Duration {
 }
 
 /// `SHARDWISE_TEST_ROUNDS=200` asks for more handovers than a test run needs.
-fn rounds(unless_told: u32) -> u32 {
-    std::env::var("SHARDWISE_TEST_ROUNDS").map_or(unless_told, |rounds| rounds.parse().unwrap())
+fn rounds(default: u32) -> u32 {
+    std::env::var("SHARDWISE_TEST_ROUNDS").map_or(default, |rounds| rounds.parse().unwrap())
 }
 
 // The machine is shared with other tests and the build is not optimised, so the limits are wide; what p99 has to be is measured by itself.

@@ -64,15 +64,15 @@ impl Pair {
     }
 }
 
-async fn told(watch: &mut ClaimsStream) -> Result<ClaimsEvent, Error> {
+async fn next_event(watch: &mut ClaimsStream) -> Result<ClaimsEvent, Error> {
     tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap()
 }
 
 /// Reads until the watch shows this state of slot 1.
-async fn until_told(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option<&Claim>) -> bool) {
+async fn until_seen(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option<&Claim>) -> bool) {
     let of = Resource::Slot(1);
     loop {
-        match told(watch).await {
+        match next_event(watch).await {
             Ok(ClaimsEvent::All { claims, .. }) if wanted(claims.iter().find(|(on, _)| *on == of).map(|(_, claim)| claim)) => return,
             Ok(ClaimsEvent::Changed { changes, .. })
                 if changes.iter().any(|change| change.resource == of && wanted(change.claim.as_ref())) =>
@@ -137,47 +137,47 @@ async fn a_change_of_the_record_keeps_claims() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_deleted_by_hand_is_told_as_free_and_its_next_epoch_is_higher() {
+async fn a_claim_deleted_by_hand_is_reported_as_free_and_its_next_epoch_is_higher() {
     let pair = Pair::with(LONG).await;
     let epoch = pair.a_holds(&slots(1..2)).await;
     let mut watch = pair.one.watch_claims(&group("g"), LONG / 4);
-    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    until_seen(&mut watch, "held", |claim| claim.is_some()).await;
     pair.edit("DELETE", "slot/1", None).await;
-    until_told(&mut watch, "free", |claim| claim.is_none()).await;
+    until_seen(&mut watch, "free", |claim| claim.is_none()).await;
     let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(1..2)).await;
     assert!(matches!(*answers, [AcquireOutcome::Granted(next)] if next > epoch), "{answers:?} after {epoch}");
     pair.one.release(&pair.a.record_id(), &[(Resource::Slot(1), epoch)]).await.unwrap();
-    until_told(&mut watch, "b's", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "b")).await;
+    until_seen(&mut watch, "b's", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "b")).await;
     assert_eq!(pair.ask(&pair.one, &pair.a.record_id(), &slots(1..2)).await, [AcquireOutcome::Held]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_overwritten_by_hand_is_told_as_nobodys_until_its_holder_writes_it_again_and_touches_no_other() {
+async fn a_claim_overwritten_by_hand_is_free_until_its_holder_writes_it_again_and_touches_no_other() {
     let pair = Pair::with(LONG).await;
     let epoch = pair.a_holds(&slots(1..2)).await;
     let mut watch = pair.two.watch_claims(&group("g"), LONG / 4);
-    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    until_seen(&mut watch, "held", |claim| claim.is_some()).await;
     pair.edit("PUT", "slot/1", Some(&json!("nonsense"))).await;
-    until_told(&mut watch, "nobody's", |claim| claim.is_none()).await;
+    until_seen(&mut watch, "nobody's", |claim| claim.is_none()).await;
     assert_eq!(pair.ask(&pair.two, &pair.b.record_id(), &slots(1..2)).await, [AcquireOutcome::Held], "locked it is all the same");
     assert!(matches!(*pair.ask(&pair.two, &pair.b.record_id(), &slots(2..3)).await, [AcquireOutcome::Granted(_)]), "the others can be had");
     let mut others = pair.two.watch_claims(&group("g"), LONG / 4);
-    let first = told(&mut others).await.unwrap();
+    let first = next_event(&mut others).await.unwrap();
     assert!(matches!(&first, ClaimsEvent::All { claims, .. } if claims.len() == 1), "and are told: {first:?}");
     assert!(pair.a_holds(&slots(1..2)).await > epoch);
-    until_told(&mut watch, "a's again", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "a")).await;
+    until_seen(&mut watch, "a's again", |claim| claim.is_some_and(|claim| claim.holder.instance_id.as_str() == "a")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_nobody_are_passed_over() {
+async fn keys_without_a_holder_are_passed_over() {
     let pair = Pair::with(LONG).await;
     for key in ["slot/1", "slot/007", "slot/99999", "name/%", "other"] {
         pair.edit("PUT", &key.replace('%', "%25"), Some(&json!("nonsense"))).await;
     }
     let mut watch = pair.two.watch_claims(&group("g"), LONG / 4);
-    assert!(matches!(told(&mut watch).await.unwrap(), ClaimsEvent::All { claims, .. } if claims.is_empty()));
+    assert!(matches!(next_event(&mut watch).await.unwrap(), ClaimsEvent::All { claims, .. } if claims.is_empty()));
     pair.a_holds(&slots(1..2)).await;
-    until_told(&mut watch, "a's", |claim| claim.is_some()).await;
+    until_seen(&mut watch, "a's", |claim| claim.is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,11 +234,11 @@ async fn a_watch_goes_on_over_a_wiped_consul() {
     let pair = Pair::with(LONG).await;
     pair.a_holds(&slots(1..2)).await;
     let mut watch = pair.two.watch_claims(&group("g"), TTL);
-    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    until_seen(&mut watch, "held", |claim| claim.is_some()).await;
     pair.consul.restart(false).await.unwrap();
     let free = async {
         loop {
-            if let Ok(ClaimsEvent::Changed { changes, .. }) = told(&mut watch).await {
+            if let Ok(ClaimsEvent::Changed { changes, .. }) = next_event(&mut watch).await {
                 break changes;
             }
         }
@@ -248,7 +248,7 @@ async fn a_watch_goes_on_over_a_wiped_consul() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_not_registered_as_one_that_claims_is_told_so() {
+async fn who_was_not_registered_as_one_that_claims_is_refused() {
     let pair = Pair::with(LONG).await;
     let plain = registration("g", "plain", 3, LONG);
     pair.one.register(&plain).await.unwrap();
@@ -303,7 +303,7 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
     let highest =
         before.iter().map(|(_, acquired)| if let AcquireOutcome::Granted(epoch) = acquired { epoch.get() } else { 0 }).max().unwrap();
     let mut watch = two.watch_claims(&group("g"), TTL);
-    until_told(&mut watch, "held", |claim| claim.is_some()).await;
+    until_seen(&mut watch, "held", |claim| claim.is_some()).await;
     let leader = cluster.leader().await.unwrap();
     cluster.servers()[leader].kill().unwrap();
     let answers =
@@ -323,9 +323,9 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
         }
     }
     until("a renews", PATIENCE, async || one.renew(&a.record_id(), LONG).await.ok()).await;
-    let told = async {
+    let next_event = async {
         loop {
-            if let Ok(ClaimsEvent::Changed { changes, .. }) = told(&mut watch).await {
+            if let Ok(ClaimsEvent::Changed { changes, .. }) = next_event(&mut watch).await {
                 assert!(changes.iter().all(|change| change.claim.is_some()), "an election frees nothing: {changes:?}");
                 if changes.iter().any(|change| change.resource == Resource::Slot(149)) {
                     return;
@@ -333,7 +333,7 @@ async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    tokio::time::timeout(PATIENCE, next_event).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

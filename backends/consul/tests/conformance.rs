@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,30 +13,35 @@ use common::{here, settle};
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::Consul;
+use shardwise_testkit::{Consul, SharedServer};
 
+/// A scope whose group no other case uses.
 fn scope(backend: &Consul, peer: &Consul) -> Scope {
+    static GROUPS: AtomicU64 = AtomicU64::new(0);
     Scope {
         backend: Arc::new(common::open(&backend.address())),
         peer: Arc::new(common::open(&peer.address())),
-        group: GroupName::new("conformance").unwrap(),
+        group: GroupName::new(format!("conformance {}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap(),
         ttl: Duration::from_secs(1),
         clock: Clock::system(),
         guard: Box::new(()),
     }
 }
 
-/// Two backends of one agent, as two processes of a machine have them. A server for each case: the cases run in parallel with the same
-/// ids, and an agent has one service of an id.
+/// Two backends of one agent, as two processes of a machine have them. All cases share the agent, with the same ids in other groups.
 struct OneAgent;
 
 #[async_trait]
 impl Fixture for OneAgent {
     async fn scope(&self) -> Scope {
-        let consul = here(Consul::single()).unwrap();
-        here(settle(&consul));
-        let scope = scope(&consul, &consul);
-        Scope { guard: Box::new(consul), ..scope }
+        static SHARED: SharedServer<Consul> = SharedServer::new();
+        let start = async || {
+            let consul = Consul::single().await?;
+            settle(&consul).await;
+            Ok(Arc::new(consul))
+        };
+        let consul = here(SHARED.get(start)).unwrap();
+        scope(&consul, &consul)
     }
 }
 
@@ -44,18 +50,22 @@ mod one_agent {
     shardwise_discovery::conformance_tests!(OneAgent);
 }
 
-/// Two backends of two agents, as two machines have them.
+/// Two backends of two agents, as two machines have them. All cases share the agents and their server.
 struct TwoAgents;
 
 #[async_trait]
 impl Fixture for TwoAgents {
     async fn scope(&self) -> Scope {
-        let server = here(Consul::single()).unwrap();
-        let (left, right) = (here(server.agent("left")).unwrap(), here(server.agent("right")).unwrap());
-        here(settle(&left));
-        here(settle(&right));
-        let scope = scope(&left, &right);
-        Scope { guard: Box::new((left, right, server)), ..scope }
+        static SHARED: SharedServer<[Consul; 3]> = SharedServer::new();
+        let start = async || {
+            let server = Consul::single().await?;
+            let (left, right) = (server.agent("left").await?, server.agent("right").await?);
+            settle(&left).await;
+            settle(&right).await;
+            Ok(Arc::new([left, right, server]))
+        };
+        let agents = here(SHARED.get(start)).unwrap();
+        scope(&agents[0], &agents[1])
     }
 }
 
@@ -88,7 +98,7 @@ mod two_agents {
         clause_08_a_silent_holder_is_waited_out
         clause_08_of_many_racing_for_one_id_one_wins
         clause_09_renewing_after_expiry_is_lost
-        clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer
+        clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer
         clause_12_stepping_away_and_coming_back_is_one_step
         what_is_registered_is_what_is_seen
         later_joins_have_higher_numbers

@@ -16,12 +16,12 @@ use tokio::net::TcpListener;
 
 const TTL: Duration = Duration::from_secs(3);
 /// From fault to message, as the issue has it.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// That an error is one line that names all this, and came in time.
-fn assert_told(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
+fn assert_message(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
     let said = error.to_string();
-    assert!(begun.elapsed() < TOLD_WITHIN, "{said} after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < REPORTED_WITHIN, "{said} after {:?}", begun.elapsed());
     assert!(!said.contains('\n') && names.iter().all(|name| said.contains(name)), "{said:?} names not all of {names:?}");
     assert_eq!(error.kind(), kind, "{said}");
 }
@@ -66,11 +66,11 @@ async fn tls_with_a_ca_of_ones_own_and_a_client_certificate_works() {
 
     let without = ConsulConfig { cert_file: None, key_file: None, ..config.clone() };
     let (error, begun) = refusal(&without).await;
-    assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
+    assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
 
     let stranger = Authority::new().unwrap().client("stranger").unwrap();
     let (error, begun) = refusal(&ConsulConfig { cert_file: Some(stranger.certificate()), key_file: Some(stranger.key()), ..config }).await;
-    assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
+    assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.cert_file"]);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ fn that_certificates_are_not_checked_cannot_be_set() {
     let open = |verify| (BACKEND.open)(&BackendSettings::new().with("verify", BackendValue::Flag(verify)), &Clock::system()).map(drop);
     open(true).unwrap();
     let (error, begun) = (open(false).unwrap_err(), Instant::now());
-    assert_told(
+    assert_message(
         &error,
         &ErrorKind::Misconfigured,
         begun,
@@ -116,21 +116,21 @@ async fn a_certificate_that_is_not_accepted_is_explained() {
     ] {
         let consul = Consul::start(ConsulOptions::default().with_tls(&identity)).await.unwrap();
         let (error, begun) = refusal(&ConsulConfig { ca_file, ..at(consul.address()) }).await;
-        assert_told(&error, &ErrorKind::Misconfigured, begun, &names);
+        assert_message(&error, &ErrorKind::Misconfigured, begun, &names);
     }
 }
 
 #[tokio::test]
-async fn a_wrong_scheme_is_told_both_ways() {
+async fn a_wrong_scheme_is_reported_both_ways() {
     let authority = Authority::new().unwrap();
     let consul = Consul::start(ConsulOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
     let (error, begun) = refusal(&at(consul.address().replace("https", "http"))).await;
-    assert_told(&error, &ErrorKind::Misconfigured, begun, &["speaks HTTPS only", "discovery.consul.address", "https://"]);
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["speaks HTTPS only", "discovery.consul.address", "https://"]);
 
     let plain = Consul::single().await.unwrap();
     let config = ConsulConfig { ca_file: Some(authority.file()), ..at(plain.address().replace("http", "https")) };
     let (error, begun) = refusal(&config).await;
-    assert_told(&error, &ErrorKind::Misconfigured, begun, &["plain HTTP", "discovery.consul.address", "http://"]);
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["plain HTTP", "discovery.consul.address", "http://"]);
 }
 
 #[tokio::test]
@@ -139,20 +139,25 @@ async fn a_wrong_address_is_named() {
     let free = listener.local_addr().unwrap();
     drop(listener);
     let (error, begun) = refusal(&at(format!("http://{free}"))).await;
-    assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &free.to_string()]);
+    assert_message(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &free.to_string()]);
 
     let (error, begun) = refusal(&at("http://no-such-host.invalid:8500")).await;
-    assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "no-such-host.invalid"]);
+    assert_message(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "no-such-host.invalid"]);
 
     let (error, begun) = refusal(&at("unix:///nowhere/consul.sock")).await;
-    assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "/nowhere/consul.sock"]);
+    assert_message(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", "/nowhere/consul.sock"]);
 }
 
 #[tokio::test]
 async fn who_accepts_and_says_nothing_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (error, begun) = refusal(&at(format!("http://{}", silent.local_addr().unwrap()))).await;
-    assert_told(&error, &ErrorKind::TimedOut, begun, &["no answer", "discovery.consul.address", &silent.local_addr().unwrap().to_string()]);
+    assert_message(
+        &error,
+        &ErrorKind::TimedOut,
+        begun,
+        &["no answer", "discovery.consul.address", &silent.local_addr().unwrap().to_string()],
+    );
 }
 
 #[tokio::test]
@@ -160,7 +165,7 @@ async fn an_unknown_datacenter_is_named() {
     let consul = Consul::single().await.unwrap();
     let config = ConsulConfig { datacenter: Some("dc9".into()), ..at(consul.address()) };
     let (error, begun) = refusal(&config).await;
-    assert_told(&error, &ErrorKind::Misconfigured, begun, &["discovery.consul.datacenter", "dc9"]);
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["discovery.consul.datacenter", "dc9"]);
 }
 
 #[tokio::test]
@@ -174,7 +179,7 @@ async fn an_agent_without_servers_says_so_and_nothing_is_registered() {
         error.to_string().contains("no servers").then_some((error, begun))
     })
     .await;
-    assert_told(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &agent.address()]);
+    assert_message(&error, &ErrorKind::Unavailable, begun, &["discovery.consul.address", &agent.address()]);
     assert_eq!(agent.api("GET", "/v1/agent/services", None).await.unwrap(), serde_json::json!({}));
 }
 
@@ -199,7 +204,7 @@ fn files_that_cannot_be_used_are_named_before_anything_is_contacted() {
         ),
     ] {
         let error = shardwise_backend_consul::ConsulBackend::open(&config, Clock::system()).unwrap_err();
-        assert_told(&error, &ErrorKind::Misconfigured, Instant::now(), &names);
+        assert_message(&error, &ErrorKind::Misconfigured, Instant::now(), &names);
         assert!(!error.is_retryable());
     }
 }

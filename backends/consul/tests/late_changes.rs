@@ -20,7 +20,7 @@ async fn passing(consul: &Consul) -> Value {
 
 /// The guard and the look before the change take one slow way each, and then the change itself is given up on its way.
 #[tokio::test]
-async fn an_update_that_arrives_after_the_member_has_left_brings_nobody_back() {
+async fn an_update_that_arrives_after_the_member_has_left_brings_no_member_back() {
     let consul = Consul::single().await.unwrap();
     let proxy = TcpProxy::start(consul.socket_addr()).await.unwrap();
     let backend = open(&format!("http://{}", proxy.address()));
@@ -73,7 +73,7 @@ async fn a_changed_record_survives_a_restart_of_its_agent() {
 
 /// Such an agent has a new node id, and its servers take nothing from it under the name that they know.
 #[tokio::test]
-async fn an_agent_without_its_data_is_told_until_it_leaves() {
+async fn an_agent_without_its_data_is_reported_until_it_leaves() {
     let server = Consul::single().await.unwrap();
     let agent = server.agent("far").await.unwrap();
     let (near, far) = (open(&server.address()), open(&agent.address()));

@@ -118,7 +118,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_thousand_records_of_the_dead_disturb_nobody() {
+async fn three_thousand_records_of_the_dead_disturb_no_member() {
     const DEAD: usize = 3_000;
     let consul = Consul::single().await.unwrap();
     let backend = open(&consul.address());

@@ -26,8 +26,8 @@ macro_rules! cases {
 
 /// All of them, as in `notes_conformance_tests!`: a server for each case would take minutes.
 const CASES: [(&str, Case); 8] = cases!(
-    notes_01_what_was_written_is_read_by_everybody
-    notes_02_what_is_not_as_expected_stays_and_is_told
+    notes_01_what_was_written_is_read_by_all
+    notes_02_what_is_not_as_expected_stays_and_is_reported
     notes_02_of_many_that_write_at_once_one_does
     notes_03_the_same_text_again_is_another_version
     notes_04_they_outlive_the_members
@@ -52,7 +52,7 @@ async fn all_of_it_on_three_servers_with_client_agents() {
 }
 
 #[tokio::test]
-async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mended() {
+async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_corrected() {
     let consul = Consul::single().await.unwrap();
     let (here, name) = (open(&consul.address()), ClaimName::new("a b").unwrap());
     let first = here.write_note(&group("g"), &name, 0, "3").await.unwrap();

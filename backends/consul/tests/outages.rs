@@ -92,7 +92,7 @@ async fn a_server_restarted_without_its_data_is_a_new_beginning_and_revisions_go
 }
 
 #[tokio::test]
-async fn a_killed_leader_is_an_error_at_most_and_nobody_is_gone() {
+async fn a_killed_leader_is_an_error_at_most_and_no_member_is_gone() {
     let cluster = Consul::cluster(3).await.unwrap();
     let agent = cluster.agent("worker-agent").await.unwrap();
     let backend = open(&agent.address());
@@ -198,7 +198,7 @@ async fn a_worker_cut_off_both_ways_is_gone_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_worker_that_hears_no_answers_counts_no_renewal_and_kills_nobody() {
+async fn a_worker_that_hears_no_answers_counts_no_renewal_and_removes_no_member() {
     let cut = Cut::prepare().await;
     cut.proxy.cut(Direction::ToClient);
     // Its signs of life arrive, so the others still see it; but it cannot know that.

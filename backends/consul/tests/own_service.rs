@@ -14,7 +14,7 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// Consul servers register a service and an instance of that name.
 #[tokio::test]
-async fn nobody_takes_the_place_of_consuls_own_service() {
+async fn no_service_takes_the_place_of_consuls_own_service() {
     let consul = Consul::single().await.unwrap();
     let backend = open(&consul.address());
     let own = async || consul.api("GET", "/v1/health/service/consul?consistent", None).await.unwrap().as_array().unwrap().len();

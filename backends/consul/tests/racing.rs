@@ -98,6 +98,24 @@ async fn a_rival_on_another_agent_is_known_as_alive_after_its_ttl() {
     assert!(begun.elapsed() >= TTL, "before that it may be dead");
 }
 
+/// The lock of an id is one for all groups. Two members of equal incarnations took it from each other, and one replaced the other's service.
+#[tokio::test]
+async fn members_of_two_groups_with_one_id_and_equal_incarnations_keep_their_records() {
+    let consul = Consul::single().await.unwrap();
+    let join = async |group: &str, incarnation: u64| {
+        let (backend, one) = (open(&consul.address()), registration(group, "a", incarnation, TTL));
+        until("it is registered", TTL * 5, async || backend.register(&one).await.ok()).await;
+        renew(&backend, &one).await;
+        (backend, one)
+    };
+    for round in 1..=20 {
+        for (backend, one) in <[_; 2]>::from(tokio::join!(join("g", round), join("h", round))) {
+            renew(&backend, &one).await;
+            backend.deregister(&one.record_id()).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_guard_left_behind_is_waited_out_and_taken_over() {
     let consul = Consul::single().await.unwrap();
@@ -202,7 +220,7 @@ async fn foreign(backend: &impl Discovery, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_watch_tells_when_another_fleets_worker_comes_and_stops_passing() {
+async fn a_watch_reports_when_another_fleets_worker_comes_and_stops_passing() {
     let server = Consul::single().await.unwrap();
     let (left, right) = (server.agent("left").await.unwrap(), server.agent("right").await.unwrap());
     let backend = open(&left.address());

@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 const TTL: Duration = Duration::from_secs(3);
 /// From fault to message, as the issue has it.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 const SERVICE: &str = "service \"workers\" { policy = \"write\" }";
 const NODE: &str = "node_prefix \"\" { policy = \"read\" }";
 const KEY: &str = "key_prefix \"shardwise/\" { policy = \"write\" }";
@@ -47,9 +47,9 @@ async fn holding(consul: &Consul, rules: &str) -> ConsulBackend {
 }
 
 /// That a call failed for good, in time, in one line that names all this.
-fn assert_told(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
+fn assert_message(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
     let said = error.to_string();
-    assert!(begun.elapsed() < TOLD_WITHIN, "{said} after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < REPORTED_WITHIN, "{said} after {:?}", begun.elapsed());
     assert!(!said.contains('\n') && names.iter().all(|name| said.contains(name)), "{said:?} names not all of {names:?}");
     assert_eq!((error.kind(), error.is_retryable()), (kind, false), "{said}");
 }
@@ -81,7 +81,7 @@ async fn each_missing_right_is_named_when_registering() {
     ] {
         let (backend, begun) = (holding(&consul, &rules).await, Instant::now());
         let error = backend.register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
-        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+        assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
     }
     let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
     assert_eq!(services, serde_json::json!({}), "nothing half done stays");
@@ -109,9 +109,9 @@ async fn each_missing_right_is_named_when_claiming() {
     let full = holding(&consul, &documented_policy_of_claims()).await;
     let store = full.claim_store(&group("workers"), 0).await.unwrap();
     let begun = Instant::now();
-    let told = |error: Error, missing| assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+    let reported = |error: Error, missing| assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
     let unsessioned = holding(&consul, documented_policy()).await;
-    told(unsessioned.register(&claimant("workers", "w1", 1, TTL)).await.unwrap_err(), "session:write (session_prefix \"\")");
+    reported(unsessioned.register(&claimant("workers", "w1", 1, TTL)).await.unwrap_err(), "session:write (session_prefix \"\")");
     let services = consul.api("GET", "/v1/agent/services", None).await.unwrap();
     assert_eq!(services, serde_json::json!({}), "nothing half done stays");
 
@@ -121,26 +121,26 @@ async fn each_missing_right_is_named_when_claiming() {
     let (reader, w2) = (holding(&consul, &reading).await, claimant("workers", "w2", 2, TTL));
     reader.register(&w2).await.unwrap();
     assert_eq!(reader.claim_store(&group("workers"), 0).await.unwrap(), store, "it is there already");
-    told(reader.claim_store(&group("workers"), 5).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
-    told(reader.acquire(&w2.record_id(), &store, &[Resource::Slot(1)]).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
+    reported(reader.claim_store(&group("workers"), 5).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
+    reported(reader.acquire(&w2.record_id(), &store, &[Resource::Slot(1)]).await.unwrap_err(), "key:write (key_prefix \"shardwise/\")");
 
     let blind = holding(&consul, &format!("{SERVICE} {NODE} {session} {guards}")).await;
-    told(blind.claim_store(&group("workers"), 0).await.unwrap_err(), "key:read (key_prefix \"shardwise/\")");
-    told(blind.watch_claims(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err(), "key:read (key_prefix \"shardwise/\")");
+    reported(blind.claim_store(&group("workers"), 0).await.unwrap_err(), "key:read (key_prefix \"shardwise/\")");
+    reported(blind.watch_claims(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err(), "key:read (key_prefix \"shardwise/\")");
 }
 
 /// Each would see only itself, and Consul would report no error.
 #[tokio::test]
-async fn a_token_that_sees_some_nodes_only_registers_nobody() {
+async fn a_token_that_sees_some_nodes_only_registers_no_member() {
     let server = with_acl().await;
     let agent = server.agent("other").await.unwrap();
     for (consul, nodes) in [(&server, format!("node \"{}\"", server.node())), (&agent, "node_prefix \"oth\"".to_owned())] {
         let token = server.token(&format!("{SERVICE} {KEY} {nodes} {{ policy = \"read\" }}")).await.unwrap().secret;
         let (backend, begun) = (with_token(consul, &token), Instant::now());
         let error = backend.register(&registration("workers", consul.node(), 1, TTL)).await.unwrap_err();
-        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", "node:read (node_prefix \"\")"]);
+        assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", "node:read (node_prefix \"\")"]);
         let error = backend.members(&group("workers")).await.unwrap_err();
-        assert_told(&error, &ErrorKind::Denied, begun, &["node:read"]);
+        assert_message(&error, &ErrorKind::Denied, begun, &["node:read"]);
     }
 }
 
@@ -152,24 +152,24 @@ async fn who_may_not_see_the_group_gets_an_error_and_no_empty_view() {
     for (rules, missing) in [(NODE.to_owned(), "service:read"), (SERVICE.to_owned(), "node:read")] {
         let (blind, begun) = (holding(&consul, &rules).await, Instant::now());
         let error = blind.members(&group("workers")).await.unwrap_err();
-        assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
-        let told = blind.watch(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err();
-        assert_told(&told, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+        assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
+        let reported = blind.watch(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err();
+        assert_message(&reported, &ErrorKind::Denied, begun, &["discovery.consul.token", missing]);
     }
 }
 
 #[tokio::test]
-async fn no_token_and_a_wrong_one_are_told_apart() {
+async fn no_token_and_a_wrong_one_are_distinguished() {
     let consul = with_acl().await;
     let begun = Instant::now();
     let error = open(&consul.address()).register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
-    assert_told(&error, &ErrorKind::Denied, begun, &["discovery.consul.token is not set", "key:write"]);
+    assert_message(&error, &ErrorKind::Denied, begun, &["discovery.consul.token is not set", "key:write"]);
     let wrong = with_token(&consul, "00000000-dead-beef-0000-000000000000");
     let error = wrong.register(&registration("workers", "w1", 1, TTL)).await.unwrap_err();
-    assert_told(&error, &ErrorKind::Denied, begun, &["does not know the token", "discovery.consul.token"]);
+    assert_message(&error, &ErrorKind::Denied, begun, &["does not know the token", "discovery.consul.token"]);
     assert!(!error.to_string().contains("dead-beef"));
     let error = wrong.watch(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err();
-    assert_told(&error, &ErrorKind::Denied, begun, &["does not know the token"]);
+    assert_message(&error, &ErrorKind::Denied, begun, &["does not know the token"]);
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ async fn what_is_not_consul_is_misconfigured() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_an_error_and_nobody_is_gone() {
+async fn a_record_that_cannot_be_read_is_an_error_and_no_member_is_gone() {
     let fake = Fake::start(|_| Said::list(5, format!("[{}]", instance("a", 1).replace("active", "nonsense")))).await;
     let error = open(&fake.address).members(&group("g")).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Misconfigured, "{error}");

@@ -1,39 +1,35 @@
-//! The public conformance suite over two backends of one real etcd, in real time. Each case has a separate server, so that revisions
-//! move only with the case.
+//! The public conformance suite over two backends of one real etcd, in real time. All cases share the server, each with a separate group,
+//! but for those that compare revisions: a revision of etcd counts the changes of all groups.
 
 #![expect(clippy::expect_used, reason = "tests")]
+
+mod common;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use shardwise_backend_etcd::{EtcdBackend, EtcdConfig, TTL_LEAST};
-use shardwise_core::GroupName;
-use shardwise_discovery::Clock;
+use common::{backend, scope_of, waited_for};
+use shardwise_backend_etcd::TTL_LEAST;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::Etcd;
-use tokio::runtime::Handle;
-use tokio::task::block_in_place;
+use shardwise_testkit::{Etcd, SharedServer};
 
-struct OwnServer;
+struct OneServer;
 
 #[async_trait]
-impl Fixture for OwnServer {
+impl Fixture for OneServer {
     async fn scope(&self) -> Scope {
-        // Waiting for it is no future that may change threads.
-        let server = block_in_place(|| Handle::current().block_on(Etcd::single())).expect("an etcd server");
-        let open = || {
-            let config = EtcdConfig { endpoints: vec![server.address()], ..EtcdConfig::default() };
-            Arc::new(EtcdBackend::open(&config, Clock::system()).expect("valid settings"))
-        };
-        Scope {
-            backend: open(),
-            peer: open(),
-            group: GroupName::new("conformance").expect("a valid name"),
-            ttl: TTL_LEAST,
-            clock: Clock::system(),
-            guard: Box::new(server),
-        }
+        static SHARED: SharedServer<Etcd> = SharedServer::new();
+        let server = waited_for(SHARED.get(async || Etcd::single().await.map(Arc::new))).expect("an etcd server");
+        let backend = || backend(&[server.address()]);
+        scope_of((backend(), backend()), TTL_LEAST)
+    }
+
+    async fn quiet_scope(&self) -> Scope {
+        let server = waited_for(Etcd::single()).expect("an etcd server");
+        let backend = || backend(&[server.address()]);
+        let scope = scope_of((backend(), backend()), TTL_LEAST);
+        Scope { guard: Box::new(server), ..scope }
     }
 }
 
-shardwise_discovery::conformance_tests!(OwnServer);
+shardwise_discovery::conformance_tests!(OneServer);

@@ -51,7 +51,7 @@ fn view(revision: u64, ids: &[&str]) -> Arc<View> {
 }
 
 /// The next event of a watch, if there is one now.
-fn told(watch: &mut WatchStream) -> Option<String> {
+fn next_view(watch: &mut WatchStream) -> Option<String> {
     watch.next().now_or_never().map(|event| match event.expect("it does not end") {
         Ok(WatchEvent::View(snapshot)) => format!("view {}", snapshot.view.revision()),
         Ok(_) => "proven".to_owned(),
@@ -60,8 +60,8 @@ fn told(watch: &mut WatchStream) -> Option<String> {
 }
 
 fn says(watch: &mut WatchStream, expected: &str) {
-    assert_eq!(told(watch).as_deref(), Some(expected));
-    assert_eq!(told(watch), None, "and no more");
+    assert_eq!(next_view(watch).as_deref(), Some(expected));
+    assert_eq!(next_view(watch), None, "and no more");
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +69,7 @@ async fn watches_of_one_group_share_a_reader_while_there_is_any() {
     let mut world = World::new();
     let (mut one, mut two) = (world.watch(), world.watch());
     assert!(world.feeds.try_recv().is_err(), "nobody has asked yet");
-    assert_eq!((told(&mut one), told(&mut two)), (None, None));
+    assert_eq!((next_view(&mut one), next_view(&mut two)), (None, None));
     let feed = world.started();
     assert!(world.feeds.try_recv().is_err(), "one reader for both");
     assert_eq!((feed.group(), feed.pace()), (&group("g"), Some(PACE)));
@@ -83,7 +83,7 @@ async fn watches_of_one_group_share_a_reader_while_there_is_any() {
     assert!(feed.pace().is_none() && feed.end_unwatched());
 
     let mut late = world.watch();
-    assert_eq!(told(&mut late), None);
+    assert_eq!(next_view(&mut late), None);
     let another = world.started();
     drop(feed);
     another.show(view(2, &[]), Some(world.now()));
@@ -94,28 +94,28 @@ async fn watches_of_one_group_share_a_reader_while_there_is_any() {
 async fn who_comes_gets_no_view_from_a_read_that_began_before() {
     let mut world = World::new();
     let mut first = world.watch();
-    assert_eq!(told(&mut first), None);
+    assert_eq!(next_view(&mut first), None);
     let (feed, before) = (world.started(), world.now());
     feed.show(view(1, &["a"]), Some(before));
     says(&mut first, "view 1");
     feed.stirred().await;
     advance(Duration::from_millis(1)).await;
     let mut second = world.watch();
-    assert_eq!(told(&mut second), None);
+    assert_eq!(next_view(&mut second), None);
     assert!(feed.stirred().now_or_never().is_some() && feed.has_newcomer(), "the reader hears of it");
     feed.prove(before);
-    assert_eq!(told(&mut second), None);
+    assert_eq!(next_view(&mut second), None);
     feed.prove(world.now());
     assert!(!feed.has_newcomer());
     says(&mut second, "view 1");
-    assert_eq!(told(&mut first), None, "no news to others");
+    assert_eq!(next_view(&mut first), None, "no news to others");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_newest_view_is_told_and_the_same_members_at_a_later_revision_are_told_again() {
+async fn the_newest_view_is_reported_and_the_same_members_at_a_later_revision_are_reported_again() {
     let mut world = World::new();
     let mut watch = world.watch();
-    assert_eq!(told(&mut watch), None);
+    assert_eq!(next_view(&mut watch), None);
     let feed = world.started();
     feed.show(view(4, &["a"]), Some(world.now()));
     feed.show(view(5, &["a", "b"]), None);
@@ -124,15 +124,15 @@ async fn the_newest_view_is_told_and_the_same_members_at_a_later_revision_are_to
     feed.show(view(7, &["a", "b"]), Some(world.now()));
     says(&mut watch, "view 7");
     feed.show(view(7, &["a", "b"]), Some(world.now()));
-    assert_eq!(told(&mut watch), None, "nothing new");
+    assert_eq!(next_view(&mut watch), None, "nothing new");
     assert_eq!(feed.latest(), Some(view(7, &["a", "b"])));
 }
 
 #[tokio::test(start_paused = true)]
-async fn proofs_are_told_at_each_watchs_own_pace() {
+async fn proofs_are_reported_at_each_watchs_own_pace() {
     let mut world = World::new();
     let (mut quick, mut slow) = (world.watch(), world.hub.watch(&group("g"), PACE * 10));
-    assert_eq!((told(&mut slow), told(&mut quick)), (None, None));
+    assert_eq!((next_view(&mut slow), next_view(&mut quick)), (None, None));
     let feed = world.started();
     assert_eq!(feed.pace(), Some(PACE), "the quicker one counts");
     feed.show(view(1, &[]), Some(world.now()));
@@ -144,7 +144,7 @@ async fn proofs_are_told_at_each_watchs_own_pace() {
         if feed.wants_proof(world.now()) {
             feed.prove(world.now());
         }
-        proofs = (proofs.0 + u32::from(told(&mut quick).is_some()), proofs.1 + u32::from(told(&mut slow).is_some()));
+        proofs = (proofs.0 + u32::from(next_view(&mut quick).is_some()), proofs.1 + u32::from(next_view(&mut slow).is_some()));
     }
     assert_eq!(proofs, (10, 2), "in ten seconds");
     drop(quick);
@@ -154,10 +154,10 @@ async fn proofs_are_told_at_each_watchs_own_pace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_failure_is_told_and_then_that_it_is_over() {
+async fn each_failure_is_reported_and_then_that_it_is_over() {
     let mut world = World::new();
     let mut watch = world.watch();
-    assert_eq!(told(&mut watch), None);
+    assert_eq!(next_view(&mut watch), None);
     let feed = world.started();
     let failure = || Error::new(ErrorKind::Unavailable, "watch", "gone");
     feed.fail(failure());
@@ -179,10 +179,10 @@ async fn a_reader_that_ends_is_replaced_and_does_not_make_its_watches_spin() {
     let mut world = World::new();
     let mut watch = world.watch();
     for revision in 1..=3 {
-        assert_eq!(told(&mut watch), None);
+        assert_eq!(next_view(&mut watch), None);
         assert!(revision == 1 || world.feeds.try_recv().is_err(), "not at once");
         advance(Duration::from_millis(50)).await;
-        assert_eq!(told(&mut watch), None);
+        assert_eq!(next_view(&mut watch), None);
         let feed = world.started();
         feed.show(view(revision, &["a"]), Some(world.now()));
         says(&mut watch, &format!("view {revision}"));
@@ -190,21 +190,21 @@ async fn a_reader_that_ends_is_replaced_and_does_not_make_its_watches_spin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_room_for_so_much_and_again_when_somebody_leaves() {
+async fn there_is_room_for_so_much_and_again_when_one_leaves() {
     let mut world = World::new();
     let mut groups = ["g", "h", "i"].map(|name| world.hub.watch(&group(name), PACE));
-    assert_eq!((told(&mut groups[0]), told(&mut groups[1])), (None, None));
+    assert_eq!((next_view(&mut groups[0]), next_view(&mut groups[1])), (None, None));
     says(&mut groups[2], "watch: this process already has 2 watched groups of this backend, and no more are allowed; drop some");
     let (mut third, mut fourth) = (world.watch(), world.hub.clone().watch(&group("g"), PACE));
-    assert_eq!(told(&mut third), None);
+    assert_eq!(next_view(&mut third), None);
     let full = "watch: this process already has 3 watches of this backend, and no more are allowed; drop some";
-    assert_eq!(told(&mut fourth).as_deref(), Some(full));
+    assert_eq!(next_view(&mut fourth).as_deref(), Some(full));
     drop(third);
-    assert_eq!(told(&mut fourth), None);
+    assert_eq!(next_view(&mut fourth), None);
     advance(Duration::from_secs(4)).await;
-    assert_eq!(told(&mut fourth), None);
+    assert_eq!(next_view(&mut fourth), None);
     advance(Duration::from_secs(2)).await;
-    assert_eq!(told(&mut fourth), None);
+    assert_eq!(next_view(&mut fourth), None);
     let feed = world.started();
     feed.show(view(1, &[]), Some(world.now()));
     says(&mut fourth, "view 1");
@@ -225,7 +225,7 @@ fn table(held: &[(u32, u64)]) -> Arc<ClaimTable> {
 }
 
 /// The next event of a watch of claims, if there is one now: `=` everything, `~` the changes.
-fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
+fn next_claims(watch: &mut ClaimsStream) -> Option<String> {
     let epoch = |claim: &Claim| claim.epoch.to_string();
     watch.next().now_or_never().map(|event| match event.expect("it does not end") {
         Ok(ClaimsEvent::All { claims, .. }) => {
@@ -240,27 +240,27 @@ fn told_of_claims(watch: &mut ClaimsStream) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_are_told_whole_and_then_by_what_has_changed_for_this_watch() {
+async fn claims_are_reported_whole_and_then_by_what_has_changed_for_this_watch() {
     let clock = Clock::tokio();
     let (hub, mut feeds) = hub::<ClaimTable>(&clock);
     let (mut quick, mut slow) = (hub.watch(&group("g"), PACE), hub.watch(&group("g"), PACE));
-    assert_eq!((told_of_claims(&mut quick), told_of_claims(&mut slow)), (None, None));
+    assert_eq!((next_claims(&mut quick), next_claims(&mut slow)), (None, None));
     let feed = feeds.try_recv().expect("a reader is wanted");
     feed.show(table(&[(1, 5), (2, 5)]), Some(clock.now()));
-    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("= slot 1:5 slot 2:5"));
+    assert_eq!(next_claims(&mut quick).as_deref(), Some("= slot 1:5 slot 2:5"));
     feed.show(table(&[(2, 5)]), Some(clock.now()));
-    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("~ slot 1:free"));
-    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("= slot 2:5"), "it begins with what is there when it looks");
+    assert_eq!(next_claims(&mut quick).as_deref(), Some("~ slot 1:free"));
+    assert_eq!(next_claims(&mut slow).as_deref(), Some("= slot 2:5"), "it begins with what is there when it looks");
     feed.show(table(&[(2, 5), (3, 7)]), Some(clock.now()));
     feed.show(table(&[(2, 8), (3, 7)]), Some(clock.now()));
-    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("~ slot 2:8 slot 3:7"), "both changes at once");
+    assert_eq!(next_claims(&mut slow).as_deref(), Some("~ slot 2:8 slot 3:7"), "both changes at once");
     feed.show(table(&[(2, 8)]), Some(clock.now()));
     feed.show(table(&[(2, 8), (3, 7)]), Some(clock.now()));
-    assert_eq!(told_of_claims(&mut slow), None, "there and back is no news");
-    assert_eq!(told_of_claims(&mut quick).as_deref(), Some("~ slot 2:8 slot 3:7"));
+    assert_eq!(next_claims(&mut slow), None, "there and back is no news");
+    assert_eq!(next_claims(&mut quick).as_deref(), Some("~ slot 2:8 slot 3:7"));
     advance(PACE).await;
     feed.prove(clock.now());
-    assert_eq!(told_of_claims(&mut slow).as_deref(), Some("proven"));
+    assert_eq!(next_claims(&mut slow).as_deref(), Some("proven"));
 }
 
 /// Reads a group as the test says: each step is what `open`, `next` or `prove` does.

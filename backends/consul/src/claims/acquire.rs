@@ -129,7 +129,7 @@ impl AcquireCall<'_> {
     /// Removes the refused ones.
     fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
         if refusals.iter().any(|refusal| refusal.why() == TxnErrorKind::NoSession) {
-            return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session is over" });
+            return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session has ended" });
         }
         if refusals.is_empty() || refusals.iter().any(|refusal| refusal.at == 0) {
             return Err(Failure::StoreChanged);

@@ -85,7 +85,7 @@ pub(super) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, C
     let unreadable = |why: &str| Failure::BadClaim {
         key: stored.key.clone(),
         why: one_line(why),
-        remedy: "somebody else has changed a key that is locked; its holder locks it anew, and if that one claims nothing any more, delete it",
+        remedy: "another process has changed a locked key; its holder locks it again; if the holder no longer claims anything, delete the key",
     };
     let resource = resource(prefix, &stored.key).ok_or_else(|| unreadable("it is on no slot and no name"))?;
     let HolderValue { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;

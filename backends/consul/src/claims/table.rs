@@ -55,7 +55,7 @@ impl BlockingQuery for ClaimsQuery {
         self.rested = Instant::now() + begun.elapsed();
         for (key, failure) in damaged {
             if let Some(seen) = self.damaged.another(key) {
-                tracing::warn!(%failure, seen, "a claim cannot be read: it is told as nobody's until its holder locks it again");
+                tracing::warn!(%failure, seen, "a claim cannot be read: it is reported without a holder until its holder locks it again");
             }
         }
         Ok(QueryResult { shown: Arc::new(table), proven: started, index })

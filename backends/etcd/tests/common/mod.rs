@@ -172,12 +172,12 @@ pub(crate) fn only_granted(answers: Vec<(Resource, AcquireOutcome)>) -> Vec<(Res
 }
 
 /// A watch of claims and what it has delivered.
-pub(crate) struct Told {
+pub(crate) struct ClaimsFollower {
     stream: ClaimsStream,
     pub(crate) claims: BTreeMap<Resource, Claim>,
 }
 
-impl Told {
+impl ClaimsFollower {
     pub(crate) fn of(backend: &EtcdBackend) -> Self {
         Self { stream: backend.watch_claims(&group(), PACE), claims: BTreeMap::new() }
     }

@@ -37,7 +37,7 @@ fn is_lost<T>(answer: crate::Result<T>) -> bool {
 }
 
 /// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news.
-pub async fn clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
+pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let mut a = scope.registration("a", 1);
     a.member.metadata.insert("team".into(), "orders".into());

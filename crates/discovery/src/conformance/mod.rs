@@ -55,6 +55,12 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub trait Fixture: Send + Sync {
     /// A fresh scope: two connections to one store, and a group that no other case uses.
     async fn scope(&self) -> Scope;
+
+    /// A fresh scope over a store that nothing else changes meanwhile: for the cases that compare revisions. To be implemented where
+    /// scopes share a server and a change in one group is a revision for all.
+    async fn quiet_scope(&self) -> Scope {
+        self.scope().await
+    }
 }
 
 /// What one case runs in.
@@ -226,10 +232,8 @@ macro_rules! conformance_tests {
             clause_04_the_first_view_is_full
             clause_04_no_change_is_lost_between_list_and_watch
             clause_04_views_never_go_back
-            clause_04_two_watchers_see_the_same_end
             clause_04_expiry_is_news
             clause_05_silence_is_proven
-            clause_05_renewals_are_no_news
             clause_06_an_empty_group_is_an_empty_view
             clause_07_draining_is_seen_before_gone
             clause_07_a_draining_member_renews
@@ -244,7 +248,7 @@ macro_rules! conformance_tests {
             clause_10_errors_name_their_operation
             clause_11_any_name_goes
             clause_11_groups_do_not_see_each_other
-            clause_12_whoever_steps_away_keeps_its_place_for_the_grace_and_no_longer
+            clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer
             clause_12_stepping_away_and_coming_back_is_one_step
             clause_12_an_away_record_is_not_kept_alive
             clause_12_of_many_that_come_back_one_wins
@@ -258,14 +262,16 @@ macro_rules! conformance_tests {
             later_joins_have_higher_numbers
             fifty_members_join_and_leave_at_once
         );
+        $crate::conformance_tests!(@case $fixture; quiet_scope; [$($attribute)*]; clause_04_two_watchers_see_the_same_end);
+        $crate::conformance_tests!(@case $fixture; quiet_scope; [$($attribute)*]; clause_05_renewals_are_no_news);
     };
     (@cases $fixture:expr; $attribute:tt; $($case:ident)*) => {
-        $( $crate::conformance_tests!(@case $fixture; $attribute; $case); )*
+        $( $crate::conformance_tests!(@case $fixture; scope; $attribute; $case); )*
     };
-    (@case $fixture:expr; [$($attribute:tt)*]; $case:ident) => {
+    (@case $fixture:expr; $scope:ident; [$($attribute:tt)*]; $case:ident) => {
         #[tokio::test($($attribute)*)]
         async fn $case() {
-            let scope = $crate::conformance::Fixture::scope(&$fixture).await;
+            let scope = $crate::conformance::Fixture::$scope(&$fixture).await;
             $crate::conformance::$case(&scope).await;
         }
     };

@@ -36,7 +36,7 @@ impl Scope {
 }
 
 /// Whatever is written is read as it was, over the other connection.
-pub async fn notes_01_what_was_written_is_read_by_everybody(scope: &Scope) {
+pub async fn notes_01_what_was_written_is_read_by_all(scope: &Scope) {
     assert_eq!(scope.note("a").await, None);
     let mut version = 0;
     for text in ["3", "", "{\"n\":4}", "é🦀\n\"\\ %2F", " "] {
@@ -47,7 +47,7 @@ pub async fn notes_01_what_was_written_is_read_by_everybody(scope: &Scope) {
 }
 
 /// A write over another version than the present one changes nothing, and returns the present note.
-pub async fn notes_02_what_is_not_as_expected_stays_and_is_told(scope: &Scope) {
+pub async fn notes_02_what_is_not_as_expected_stays_and_is_reported(scope: &Scope) {
     assert_eq!(scope.write("a", 7, "new").await, WriteOutcome::Other(None));
     assert_eq!(scope.note("a").await, None);
     let first = scope.written("a", 0, "first").await;
@@ -148,8 +148,8 @@ macro_rules! notes_conformance_tests {
     ($fixture:expr) => { $crate::notes_conformance_tests!($fixture; flavor = "multi_thread", worker_threads = 2); };
     ($fixture:expr; $($attribute:tt)*) => {
         $crate::conformance_tests!(@cases $fixture; [$($attribute)*];
-            notes_01_what_was_written_is_read_by_everybody
-            notes_02_what_is_not_as_expected_stays_and_is_told
+            notes_01_what_was_written_is_read_by_all
+            notes_02_what_is_not_as_expected_stays_and_is_reported
             notes_02_of_many_that_write_at_once_one_does
             notes_03_the_same_text_again_is_another_version
             notes_04_they_outlive_the_members

@@ -104,17 +104,17 @@ pub enum Fault {
 /// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
 /// withheld change is delivered with the next news, so that no view goes back and none is lost for good.
 ///
-/// Clones share the dice.
+/// Clones share the state.
 #[derive(Clone)]
 pub struct Faults {
     inner: Arc<dyn Discovery>,
     /// Carries out calls that their callers have given up.
     late: Arc<dyn Discovery>,
-    dice: Arc<Mutex<Dice>>,
+    state: Arc<Mutex<FaultState>>,
 }
 
 #[derive(Debug)]
-struct Dice {
+struct FaultState {
     random: StdRng,
     rates: FaultRates,
     happened: BTreeMap<Fault, u64>,
@@ -128,8 +128,8 @@ impl Faults {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: Arc<dyn Discovery>, seed: u64, rates: FaultRates) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        let dice = Dice { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
-        Self { late: Arc::clone(&inner), inner, dice: Arc::new(Mutex::new(dice)) }
+        let state = FaultState { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
+        Self { late: Arc::clone(&inner), inner, state: Arc::new(Mutex::new(state)) }
     }
 
     /// Calls that were given up are carried out over this connection, which may outlive the caller's own: a request that is with the
@@ -141,21 +141,22 @@ impl Faults {
 
     /// From now on at these rates.
     pub fn set_rates(&self, rates: FaultRates) {
-        with(&self.dice, |dice| dice.rates = rates);
+        with(&self.state, |state| state.rates = rates);
     }
 
     /// How many faults have been drawn so far, by kind.
     pub fn happened(&self) -> BTreeMap<Fault, u64> {
-        with(&self.dice, |dice| dice.happened.clone())
+        with(&self.state, |state| state.happened.clone())
     }
 
     /// How many calls were given up and have not been carried out yet.
     pub fn pending(&self) -> usize {
-        with(&self.dice, |dice| dice.pending)
+        with(&self.state, |state| state.pending)
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (late, before, after) = with(&self.dice, |dice| (dice.late(), dice.happens(Fault::FailBefore), dice.happens(Fault::FailAfter)));
+        let (late, before, after) =
+            with(&self.state, |state| (state.late(), state.happens(Fault::FailBefore), state.happens(Fault::FailAfter)));
         tokio::time::sleep(late.call).await;
         if before {
             return Err(injected(operation, "not carried out"));
@@ -170,17 +171,17 @@ impl Faults {
     where
         C: Future<Output = Result<T>> + Send + 'static,
     {
-        let late = with(&self.dice, |dice| dice.executes_late(operation));
+        let late = with(&self.state, |state| state.executes_late(operation));
         let Some(late) = late else {
             return self.faulty(operation, call(Arc::clone(&self.inner))).await;
         };
-        let (pending, call) = (PendingGuard::new(&self.dice), call(Arc::clone(&self.late)));
+        let (pending, call) = (PendingGuard::new(&self.state), call(Arc::clone(&self.late)));
         let (_waits, given_up) = oneshot::channel::<()>();
         tokio::spawn(async move {
             // Ends when the caller has its error, or drops the call before.
             let _ = given_up.await;
             tokio::time::sleep(late.after).await;
-            with(&pending.0, |dice| dice.overtaken(operation, late.call));
+            with(&pending.0, |state| state.overtaken(operation, late.call));
             // The answer is not awaited any more.
             let _ = call.await;
         });
@@ -203,18 +204,18 @@ fn notes_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a
 }
 
 /// Counts a call that is still to be carried out.
-struct PendingGuard(Arc<Mutex<Dice>>);
+struct PendingGuard(Arc<Mutex<FaultState>>);
 
 impl PendingGuard {
-    fn new(dice: &Arc<Mutex<Dice>>) -> Self {
-        with(dice, |dice| dice.pending += 1);
-        Self(Arc::clone(dice))
+    fn new(state: &Arc<Mutex<FaultState>>) -> Self {
+        with(state, |state| state.pending += 1);
+        Self(Arc::clone(state))
     }
 }
 
 impl Drop for PendingGuard {
     fn drop(&mut self) {
-        with(&self.0, |dice| dice.pending -= 1);
+        with(&self.0, |state| state.pending -= 1);
     }
 }
 
@@ -222,8 +223,8 @@ fn injected(operation: &'static str, what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, format!("a fault on purpose: {what}"))
 }
 
-fn with<T>(dice: &Mutex<Dice>, f: impl FnOnce(&mut Dice) -> T) -> T {
-    f(&mut dice.lock().unwrap_or_else(PoisonError::into_inner))
+fn with<T>(state: &Mutex<FaultState>, f: impl FnOnce(&mut FaultState) -> T) -> T {
+    f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// By how much a call, and its answer, come late.
@@ -242,7 +243,7 @@ struct LateExecution {
     silence: Duration,
 }
 
-impl Dice {
+impl FaultState {
     /// Whether and how a call is carried out only after its caller has given up. Some
     /// callers hear of a failure at once, and some of nothing.
     fn executes_late(&mut self, operation: &'static str) -> Option<LateExecution> {
@@ -293,7 +294,7 @@ impl Discovery for Faults {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
-        if with(&self.dice, |dice| dice.happens(Fault::LoseLease)) {
+        if with(&self.state, |state| state.happens(Fault::LoseLease)) {
             self.inner.deregister(record_id).await?;
         }
         let record_id = record_id.clone();
@@ -320,7 +321,7 @@ impl Discovery for Faults {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        faulty(self.inner.watch(group, prove_every), Arc::clone(&self.dice))
+        faulty(self.inner.watch(group, prove_every), Arc::clone(&self.state))
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
@@ -355,7 +356,7 @@ impl Claims for Faults {
             Ok(claims) => claims.watch_claims(group, prove_every),
             Err(error) => stream::iter([Err(error)]).boxed(),
         };
-        faulty(claims, Arc::clone(&self.dice))
+        faulty(claims, Arc::clone(&self.state))
     }
 }
 

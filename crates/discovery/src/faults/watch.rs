@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
 
-use super::{Dice, Fault, injected, with};
+use super::{Fault, FaultState, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// Events that can be merged with an event withheld before them.
@@ -59,15 +59,15 @@ impl WatchNews for ClaimsEvent {
     }
 }
 
-/// `news` with faults drawn from `dice`.
-pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, dice: Arc<Mutex<Dice>>) -> BoxStream<'static, Result<E>> {
-    let watch = FaultyWatch { news, dice, withheld: None, again: None };
+/// `news` with faults drawn from `state`.
+pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, state: Arc<Mutex<FaultState>>) -> BoxStream<'static, Result<E>> {
+    let watch = FaultyWatch { news, state, withheld: None, again: None };
     unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
 }
 
 struct FaultyWatch<E> {
     news: BoxStream<'static, Result<E>>,
-    dice: Arc<Mutex<Dice>>,
+    state: Arc<Mutex<FaultState>>,
     /// Changes that were not delivered.
     withheld: Option<E>,
     /// An event that will be repeated.
@@ -81,9 +81,9 @@ impl<E: WatchNews> FaultyWatch<E> {
         }
         loop {
             let news = self.news.next().await;
-            let (late, fails, drops, repeats) = with(&self.dice, |dice| {
-                let draws = (dice.delay(), dice.happens(Fault::FailWatch));
-                (draws.0, draws.1, dice.happens(Fault::DropEvent), dice.happens(Fault::RepeatEvent))
+            let (late, fails, drops, repeats) = with(&self.state, |state| {
+                let draws = (state.delay(), state.happens(Fault::FailWatch));
+                (draws.0, draws.1, state.happens(Fault::DropEvent), state.happens(Fault::RepeatEvent))
             });
             tokio::time::sleep(late).await;
             let event = match (news, self.withheld.take()) {

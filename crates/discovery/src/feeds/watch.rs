@@ -77,7 +77,7 @@ impl<T: Watched> Watcher<T> {
 struct DeliveredState<T> {
     /// Reads that began before this watch did are not its first news: they may miss what its caller knows.
     since: Moment,
-    told: Option<Arc<T>>,
+    sent: Option<Arc<T>>,
     shows: u64,
     failures: u64,
     failed: bool,
@@ -86,7 +86,7 @@ struct DeliveredState<T> {
 
 impl<T: Watched> DeliveredState<T> {
     const fn since(since: Moment) -> Self {
-        Self { since, told: None, shows: 0, failures: 0, failed: false, proven: Moment::ZERO }
+        Self { since, sent: None, shows: 0, failures: 0, failed: false, proven: Moment::ZERO }
     }
 
     fn event(&mut self, news: &FeedState<T>, prove_every: Duration) -> Option<Result<T::Event>> {
@@ -99,8 +99,8 @@ impl<T: Watched> DeliveredState<T> {
         let now = news.shown.as_ref().filter(|_| news.proven >= self.since)?;
         if news.shows != self.shows {
             self.shows = news.shows;
-            let event = T::news(self.told.as_deref(), now, news.proven);
-            self.told = Some(Arc::clone(now));
+            let event = T::news(self.sent.as_deref(), now, news.proven);
+            self.sent = Some(Arc::clone(now));
             if let Some(event) = event {
                 (self.proven, self.failed) = (news.proven, false);
                 return Some(Ok(event));

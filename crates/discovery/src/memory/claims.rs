@@ -59,7 +59,7 @@ impl Claims for MemoryBackend {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        follow(self, group, prove_every, MemoryClaims { told: None })
+        follow(self, group, prove_every, MemoryClaims { sent: None })
     }
 }
 
@@ -82,7 +82,7 @@ impl MemoryGroup {
 
 /// The claims of a group, and those that were delivered last.
 struct MemoryClaims {
-    told: Option<ClaimTable>,
+    sent: Option<ClaimTable>,
 }
 
 impl WatchSubject for MemoryClaims {
@@ -94,11 +94,11 @@ impl WatchSubject for MemoryClaims {
 
     fn news(&mut self, groups: &MemoryGroups, group: &GroupName, proven: Moment) -> ClaimsEvent {
         let now = ClaimTable(groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default());
-        let event = match &self.told {
+        let event = match &self.sent {
             None => ClaimsEvent::All { claims: now.listed(), proven },
-            Some(told) => ClaimsEvent::Changed { changes: told.changes_to(&now), proven },
+            Some(sent) => ClaimsEvent::Changed { changes: sent.changes_to(&now), proven },
         };
-        self.told = Some(now);
+        self.sent = Some(now);
         event
     }
 
@@ -107,6 +107,6 @@ impl WatchSubject for MemoryClaims {
     }
 
     fn forget(&mut self) {
-        self.told = None;
+        self.sent = None;
     }
 }

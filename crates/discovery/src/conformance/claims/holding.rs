@@ -130,7 +130,7 @@ pub async fn claims_05_what_is_released_is_free_at_once(scope: &Scope) {
 }
 
 /// A release in another member's or another incarnation's name changes nothing and is no error.
-pub async fn claims_05_nobody_releases_what_is_not_theirs(scope: &Scope) {
+pub async fn claims_05_no_member_releases_what_is_not_theirs(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);
     let held = scope.granted(&a.record_id(), &slots(0..3)).await;

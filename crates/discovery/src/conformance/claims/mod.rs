@@ -201,7 +201,7 @@ macro_rules! claims_conformance_tests {
             claims_04_stepping_away_frees
             claims_04_a_new_life_does_not_hold_what_the_former_held
             claims_05_what_is_released_is_free_at_once
-            claims_05_nobody_releases_what_is_not_theirs
+            claims_05_no_member_releases_what_is_not_theirs
             claims_05_an_old_epoch_releases_nothing
             claims_06_the_watch_begins_with_everything
             claims_06_no_change_is_lost
