@@ -12,10 +12,11 @@ async fn main() -> shardwise::Result<()> {
     sharding.register_self().await?;
 
     let keys: Vec<String> = (1..=9).map(|n| format!("tenant-{n}")).collect();
+    let mut stop = std::pin::pin!(tokio::signal::ctrl_c()); // once, outside the loop: no Ctrl-C is missed
     loop {
         tokio::select! {
             Some(_) = changes.recv() => println!("mine: {:?}", sharding.filter_owned_items(&keys)),
-            _ = tokio::signal::ctrl_c() => break,
+            _ = &mut stop => break,
         }
     }
     sharding.deregister_self().await

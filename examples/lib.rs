@@ -12,6 +12,9 @@ mod book {
     #[doc = include_str!("../docs/howto/cron.md")]
     struct CronJob;
 
+    #[doc = include_str!("../docs/howto/fenced-writes.md")]
+    struct FencedWrites;
+
     #[doc = include_str!("../docs/howto/tenants.md")]
     struct Tenants;
 

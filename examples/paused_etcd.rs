@@ -55,6 +55,6 @@ async fn main() -> Result<ExitCode> {
         bank.kv_client().put(account.as_str(), BALANCE.to_string(), None).await?;
     }
     let settings = format!("{}backend = \"etcd\"\netcd.endpoints = [{endpoint:?}]\n", place.policy());
-    let told = paused::tell(place, &settings, async |sharding, fence| pay(&bank, &account, sharding, fence).await).await;
-    Ok(told)
+    let outcome = paused::run(place, &settings, async |sharding, fence| pay(&bank, &account, sharding, fence).await).await;
+    Ok(outcome)
 }

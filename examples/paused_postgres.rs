@@ -22,7 +22,7 @@ async fn pay(bank: &PgPool, sharding: &ShardingService, fence: Fence) -> Result<
     match postgres::check(&mut tx, sharding.group_name(), &Resource::Slot(fence.slot), fence.epoch).await {
         Ok(()) => {}
         // Dropping the transaction rolls it back.
-        Err(FenceError::Refused(refused)) => return Ok(Paid::Refused(refused.to_string())),
+        Err(FenceError::Fenced(refused)) => return Ok(Paid::Refused(refused.to_string())),
         Err(error) => return Err(error.into()),
     }
     let pay = sqlx::query_scalar("UPDATE shardwise_example_account SET balance = balance - 10 WHERE name = $1 RETURNING balance");
@@ -52,5 +52,5 @@ async fn main() -> Result<ExitCode> {
     // The workers meet in a file; on several machines it would be Consul or etcd.
     let file = place.folder().join("workers.db");
     let settings = format!("{}backend = \"local\"\nlocal.path = {:?}\n", place.policy(), file.display().to_string());
-    Ok(paused::tell(place, &settings, async |sharding, fence| pay(&bank, sharding, fence).await).await)
+    Ok(paused::run(place, &settings, async |sharding, fence| pay(&bank, sharding, fence).await).await)
 }

@@ -22,7 +22,7 @@ async fn pay(bank: &SqlitePool, sharding: &ShardingService, fence: Fence) -> Res
     match sqlite::check(&mut tx, sharding.group_name(), &Resource::Slot(fence.slot), fence.epoch).await {
         Ok(()) => {}
         // Dropping the transaction rolls it back.
-        Err(FenceError::Refused(refused)) => return Ok(Paid::Refused(refused.to_string())),
+        Err(FenceError::Fenced(refused)) => return Ok(Paid::Refused(refused.to_string())),
         Err(error) => return Err(error.into()),
     }
     let pay = sqlx::query_scalar("UPDATE account SET balance = balance - 10 WHERE name = ? RETURNING balance");
@@ -48,5 +48,5 @@ async fn main() -> Result<ExitCode> {
     let bank = open(&place).await?;
     let file = place.folder().join("workers.db");
     let settings = format!("{}backend = \"local\"\nlocal.path = {:?}\n", place.policy(), file.display().to_string());
-    Ok(paused::tell(place, &settings, async |sharding, fence| pay(&bank, sharding, fence).await).await)
+    Ok(paused::run(place, &settings, async |sharding, fence| pay(&bank, sharding, fence).await).await)
 }

@@ -106,24 +106,24 @@ async fn demonstration() -> Result {
     for asker in 0..ASKERS {
         let handle = handle.clone();
         askers.spawn(async move {
-            let mut told = Vec::new();
+            let mut outcomes = Vec::new();
             for of in asker * EACH..(asker + 1) * EACH {
-                told.push((of, handle.send(Ticket { of }).await));
+                outcomes.push((of, handle.send(Ticket { of }).await));
             }
-            told
+            outcomes
         });
     }
-    let told = askers.join_all().await;
+    let outcomes = askers.join_all().await;
     sharding.deregister_self().await?;
-    judge(told.into_iter().flatten(), &watching.await??)
+    judge(outcomes.into_iter().flatten(), &watching.await??)
 }
 
 /// The desks that handled each question, which must be at most one.
 type Handled = HashMap<u64, Vec<String>>;
 
-fn judge(told: impl Iterator<Item = (u64, std::result::Result<Number, MessageError>)>, handled: &Handled) -> Result {
+fn judge(outcomes: impl Iterator<Item = (u64, std::result::Result<Number, MessageError>)>, handled: &Handled) -> Result {
     let (mut tickets, mut answered, mut unknown) = (std::collections::HashSet::new(), 0, 0);
-    for (of, outcome) in told {
+    for (of, outcome) in outcomes {
         let times = handled.get(&of).map_or(0, Vec::len);
         match outcome {
             Ok(Number { epoch, number }) => {

@@ -142,8 +142,8 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_mins(1)).await;
         for service in &fleet {
-            let told = service.try_filter_owned_items(&["k"]).expect_err("owns nothing");
-            assert_eq!((told.state, told.hint.as_str()), (ServiceState::Refused, "register: the token has expired; renew it"));
+            let reported = service.try_filter_owned_items(&["k"]).expect_err("owns nothing");
+            assert_eq!((reported.state, reported.hint.as_str()), (ServiceState::Refused, "register: the token has expired; renew it"));
         }
     }
     let calls = mood.failed() - before;
@@ -221,7 +221,7 @@ async fn a_backend_that_takes_longer_than_the_lease_is_named() {
 /// With a wrong address, a worker got its error only after the TTL and five seconds, 15 s with the default TTL. Without any server there,
 /// its attempt to deregister took two seconds more.
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_never_answers_is_told_within_seven_seconds_whatever_the_ttl() {
+async fn a_backend_that_never_answers_is_reported_within_seven_seconds_whatever_the_ttl() {
     let (_log, _logging) = Log::start();
     let moods = [(SILENT, "cannot reach it; check `address`", "7s"), (DEAF, "no answer within 3s", "7s"), (FULL, "no room now", "8.05s")];
     for (mood, reason, limit) in moods {

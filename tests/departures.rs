@@ -49,7 +49,7 @@ impl Warnings {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_hundred_that_leave_nobody_has_vanished() {
+async fn of_two_hundred_that_leave_no_member_has_vanished() {
     let world = World::new();
     let watching = world.factory("observer");
     let observer = watching.observe("workers").await.expect("reachable");

@@ -122,7 +122,7 @@ async fn bad_day(seed: u64) {
 }
 
 fn settled(workers: &[Worker]) -> Result<(), String> {
-    let told = |Worker { service, .. }: &Worker| {
+    let reported = |Worker { service, .. }: &Worker| {
         let (state, members) = (service.state(), service.members().members().len());
         format!("{} is {state} and sees {members} members", service.instance_id())
     };
@@ -131,7 +131,7 @@ fn settled(workers: &[Worker]) -> Result<(), String> {
     if workers.iter().all(well) && owned == SLOTS {
         return Ok(());
     }
-    Err(format!("{}; {owned} of {SLOTS} slots are owned", workers.iter().map(told).collect::<Vec<_>>().join(", ")))
+    Err(format!("{}; {owned} of {SLOTS} slots are owned", workers.iter().map(reported).collect::<Vec<_>>().join(", ")))
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,7 @@ async fn members_join_and_leave_at_will() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_min_members_nobody_owns() {
+async fn below_min_members_no_member_owns() {
     let mut policy = Policy::new(PolicyName::new("p").expect("valid"), GroupName::new("g").expect("valid"));
     policy.min_members = 2;
     let mut fleet = TestFleet::start_with(2, policy).await;

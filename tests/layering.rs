@@ -151,7 +151,7 @@ fn nothing_is_on_by_default_in_a_library() {
 /// What a published manifest leaves out.
 fn left_out(package: &Package) -> Vec<&'static str> {
     let docs_rs = &package.metadata["docs"]["rs"]["all-features"];
-    let told = [
+    let sentences = [
         ("license", package.license.as_deref() == Some("MIT OR Apache-2.0")),
         ("description", package.description.as_ref().is_some_and(|text| !text.is_empty())),
         ("rust-version", package.rust_version.is_some()),
@@ -160,7 +160,7 @@ fn left_out(package: &Package) -> Vec<&'static str> {
         ("categories", !package.categories.is_empty()),
         ("metadata.docs.rs all-features = true", docs_rs.as_bool() == Some(true)),
     ];
-    told.into_iter().filter(|(_, is)| !is).map(|(what, _)| what).collect()
+    sentences.into_iter().filter(|(_, is)| !is).map(|(what, _)| what).collect()
 }
 
 #[test]

@@ -182,8 +182,8 @@ impl Life {
     fn settled(&self) -> Result<bool, String> {
         let shares: Vec<Arc<Ownership>> =
             self.workers.iter().filter(|worker| !worker.is_leaving()).map(|worker| worker.service.ownership()).collect();
-        let told = |share: &Arc<Ownership>| format!("{share:?} of {} members", share.view().members().len());
-        let wrong = || Err(shares.iter().map(told).collect::<Vec<_>>().join("; "));
+        let words = |share: &Arc<Ownership>| format!("{share:?} of {} members", share.view().members().len());
+        let wrong = || Err(shares.iter().map(words).collect::<Vec<_>>().join("; "));
         let still = shares.iter().filter(|share| share.rebalancing_frozen()).count();
         let owned: u32 = shares.iter().map(|share| share.slots().len()).sum();
         if shares.iter().any(|share| share.state() != ServiceState::Active || share.view().members().len() != shares.len()) {

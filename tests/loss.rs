@@ -42,7 +42,7 @@ fn owned(fleet: &TestFleet, members: std::ops::Range<usize>) -> u32 {
 
 /// An outage of a minute, seen by every member at once.
 #[tokio::test(start_paused = true)]
-async fn an_outage_stops_everybody_or_nobody_as_the_policy_says() {
+async fn an_outage_stops_all_or_none_as_the_policy_says() {
     for (on_backend_loss, state, share) in [
         (BackendLoss::Stop, ServiceState::Fenced, 0),
         (BackendLoss::Keep { keep_for: Duration::from_mins(5) }, ServiceState::Stale, 16_384),
@@ -109,7 +109,7 @@ async fn joining_twice_is_joining_once_even_while_stale() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_too_many_vanish_nobody_takes_over_what_they_had_until_an_operator_confirms() {
+async fn when_too_many_vanish_no_member_takes_over_what_they_had_until_an_operator_confirms() {
     let mut fleet = TestFleet::start_with(10, guarded()).await;
     let before = owned(&fleet, 6..10);
     (0..6).for_each(|i| fleet.kill(i));
@@ -151,7 +151,7 @@ async fn leaving_in_good_order_is_no_loss() {
 
 /// Readers see the newest view alone: who did not look for 250 ms saw nine of ten die.
 #[tokio::test(start_paused = true)]
-async fn leaving_in_good_order_is_no_loss_to_whoever_looks_away_for_a_while() {
+async fn leaving_in_good_order_is_no_loss_to_members_that_look_away_for_a_while() {
     for stall in [300, 600, 1_200].map(Duration::from_millis) {
         let mut fleet = TestFleet::start_with(10, guarded()).await;
         let last = fleet.service(9).clone();
@@ -180,7 +180,7 @@ async fn without_the_setting_what_vanished_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_come_back_set_everybody_going_again() {
+async fn those_who_come_back_set_all_going_again() {
     let world = World::new();
     let join = async |id: &str| {
         let link = world.store.link();
@@ -225,8 +225,8 @@ async fn what_the_record_says_of_the_missing_is_written_in_the_end() {
     for (_, link) in &workers[1..] {
         link.set_reachable(false);
     }
-    let told = || workers[0].0.members().members()[0].loss.is_some();
-    eventually("a tells who is missing", told).await;
+    let is_listed = || workers[0].0.members().members()[0].loss.is_some();
+    eventually("a tells who is missing", is_listed).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     refused.store(true, Ordering::Relaxed);
     for (_, link) in &workers[1..] {

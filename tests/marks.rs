@@ -117,7 +117,7 @@ async fn a_drain_writes_its_mark_once_however_long_it_takes() {
 /// Each renewal tries again and says nothing new, until it has worked in between.
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
-    const SAYS: &str = "could not tell the others which members are missing";
+    const SAYS: &str = "could not publish which members are missing";
     let (log, _logging) = Log::start();
     let world = World::new();
     let refused = Arc::new(AtomicBool::new(true));
@@ -132,7 +132,7 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
     let me = joined(&world, "me", backend, guarded(50)).await;
     let others = plain(&world, ["b", "c", "d", "e"].map(String::from)).await;
     let (stays, goes) = (&others[0].0, &others[1..]);
-    let is_told = || stays.members().members().iter().any(|member| member.loss.is_some());
+    let is_published = || stays.members().members().iter().any(|member| member.loss.is_some());
     for complaints in 1..=2 {
         eventually("five members", || me.members().members().len() == 5).await;
         for (_, link) in goes {
@@ -144,11 +144,11 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
         assert!(updates.load(Ordering::Relaxed) > before + 10, "it is tried again");
         assert_eq!(log.lines_with(SAYS), complaints);
         refused.store(false, Ordering::Relaxed);
-        eventually("it is told", is_told).await;
+        eventually("it is published", is_published).await;
         for (_, link) in goes {
             link.set_reachable(true);
         }
-        eventually("it is taken back", || !is_told()).await;
+        eventually("it is withdrawn", || !is_published()).await;
         refused.store(true, Ordering::Relaxed);
     }
 }

@@ -155,7 +155,7 @@ fn each_metric_moves() {
 }
 
 #[test]
-fn a_group_that_stands_still_is_seen_until_somebody_confirms() {
+fn a_group_that_waits_is_seen_until_an_operator_confirms() {
     let seen = Seen::default();
     watched(&seen, async {
         let still = "shardwise_stands_still";

@@ -137,7 +137,7 @@ async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
 /// The first placement of a heavy fleet takes long, by another fleet's rule and on the ring. No task of the runtime waits for it, neither
 /// with a worker nor with an observer. In real time, because that is what it is about.
 #[tokio::test]
-async fn a_long_placement_holds_nobody_up() {
+async fn a_long_placement_holds_no_other_up() {
     for kind in [PlacementKind::Key(KeyPlacement::Uhashring), PlacementKind::Ring] {
         // What it waits for takes long on a machine with much other work.
         let world = World { ttl: Duration::from_mins(1), ..World::new() };

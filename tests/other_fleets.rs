@@ -155,8 +155,8 @@ fn a_million_keys_have_the_owners_that_python_says() {
             let owners = KeyOwners::place(members.iter().cloned(), placement, 1).unwrap();
             assert_eq!(said.len(), keys.len());
             for (key, position) in keys.iter().zip(said) {
-                let told = key.with_key(|key| key.with_text(|text| String::from_utf8_lossy(text).into_owned()));
-                assert_eq!(owners.owner(key), Some(&members[position].0), "{placement} of {told:?} among {members:?}, seed {seed}");
+                let reported = key.with_key(|key| key.with_text(|text| String::from_utf8_lossy(text).into_owned()));
+                assert_eq!(owners.owner(key), Some(&members[position].0), "{placement} of {reported:?} among {members:?}, seed {seed}");
             }
         }
         asked += keys.len();

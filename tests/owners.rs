@@ -66,7 +66,7 @@ async fn the_answer_follows_the_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_named_before_a_view_was_seen_and_alone_it_is_me() {
+async fn no_owner_is_named_before_a_view_was_seen_and_alone_it_is_me() {
     let world = World::new();
     let service = world.factory("a").create("workers").expect("known");
     assert!(service.owners("key", 3).is_empty());

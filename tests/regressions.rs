@@ -163,8 +163,8 @@ async fn an_observer_waits_for_a_change_and_not_for_what_it_has_shown() {
     let early = tokio::time::timeout(Duration::from_secs(10), observer.changed()).await;
     assert!(early.is_err(), "nothing has changed");
     let _b = world.joined("b").await;
-    let told = tokio::time::timeout(Duration::from_secs(1), observer.changed()).await;
-    assert_eq!((told, observer.members().members().len()), (Ok(true), 2));
+    let notified = tokio::time::timeout(Duration::from_secs(1), observer.changed()).await;
+    assert_eq!((notified, observer.members().members().len()), (Ok(true), 2));
 }
 
 /// The runner of `run_owned` kept what it shares with the service alive, and with it every stream.
@@ -228,9 +228,9 @@ async fn owned_work_is_cancelled_soon_after_a_suspended_machine_wakes_up() {
     let mut rebalances = service.rebalances();
     slept.store(1, Ordering::SeqCst);
     assert!(!service.owns("k"), "reads know at once");
-    let told = tokio::time::timeout(Duration::from_millis(300), rebalances.recv()).await;
-    let told = told.expect("it is noticed soon").expect("the service lives");
-    assert_eq!(told.lost.len(), policy().placement.slots, "all is lost, though it may be back already");
+    let notified = tokio::time::timeout(Duration::from_millis(300), rebalances.recv()).await;
+    let notified = notified.expect("it is noticed soon").expect("the service lives");
+    assert_eq!(notified.lost.len(), policy().placement.slots, "all is lost, though it may be back already");
     eventually("it works again", || running.load(Ordering::SeqCst) == 1 && service.owns("k")).await;
 }
 

@@ -239,8 +239,8 @@ fn note(log: &Mutex<Log>, held: Option<Held>, until: Moment) {
 fn one_owner_at_a_view(log: &Log) {
     let mut owners = BTreeMap::new();
     for (worker, snapshots) in &log.snapshots {
-        let told = |snapshot: &Ownership| (snapshot.view().revision(), snapshot.slots().clone(), snapshot.keys().cloned());
-        let changes = snapshots.windows(2).filter(|pair| told(&pair[0]) != told(&pair[1])).map(|pair| &pair[1]);
+        let parts = |snapshot: &Ownership| (snapshot.view().revision(), snapshot.slots().clone(), snapshot.keys().cloned());
+        let changes = snapshots.windows(2).filter(|pair| parts(&pair[0]) != parts(&pair[1])).map(|pair| &pair[1]);
         for snapshot in changes {
             for key in (0..KEYS).filter(|key| holds(snapshot, *key)) {
                 let owner = *owners.entry((snapshot.view().revision(), key)).or_insert(*worker);

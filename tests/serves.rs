@@ -31,7 +31,7 @@ async fn joined(world: &World, id: &str, serves: Serves) -> ShardingService {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_works_for_something_else_is_refused_by_name_and_the_group_keeps_every_slot() {
+async fn a_member_that_works_for_something_else_is_refused_by_name_and_the_group_keeps_every_slot() {
     let (_log, _logging) = Log::start();
     let world = World::new();
     let first = joined(&world, "first", outbox("0rder5", "orders")).await;

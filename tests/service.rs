@@ -208,7 +208,7 @@ async fn a_dead_former_self_is_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_with_other_constants_is_told_both_fingerprints() {
+async fn a_worker_with_other_constants_learns_both_fingerprints() {
     let world = World::new();
     let (a, _b) = (world.joined("a").await, world.joined("b").await);
     let mut other = policy();

@@ -21,7 +21,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 pub(crate) const ACCOUNT: &str = "account-42";
 pub(crate) const BALANCE: i64 = 100;
 /// The last line of the first worker before it is stopped.
-const LAST_WORDS: &str = "is about to pay again";
+const READY_LINE_END: &str = "is about to pay again";
 
 /// The outcome of a payment.
 pub(crate) enum Paid {
@@ -70,12 +70,12 @@ impl Place {
 }
 
 /// Plays this process's part. `pay` takes 10 from the account under the fence; errors are printed in one line.
-pub(crate) async fn tell(place: Place, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
-    let told = match &place {
+pub(crate) async fn run(place: Place, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
+    let outcome = match &place {
         Place::First(_) => first_worker(settings, pay).await,
         Place::Second(folder) => second_worker(folder.path(), settings, pay).await,
     };
-    match told {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -110,7 +110,7 @@ async fn first_worker(settings: &str, pay: impl AsyncFn(&ShardingService, Fence)
     if let Paid::Left(left) = pay(&sharding, fence).await? {
         println!("first worker:  paid 10, {left} are left");
     }
-    println!("first worker:  owns {ACCOUNT}: {}; {LAST_WORDS}", sharding.owns(ACCOUNT));
+    println!("first worker:  owns {ACCOUNT}: {}; {READY_LINE_END}", sharding.owns(ACCOUNT));
     // A long garbage collection, a debugger, a frozen container: any of them may stop a process here, between check and write.
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     match pay(&sharding, fence).await? {
@@ -129,7 +129,7 @@ async fn second_worker(folder: &Path, settings: &str, pay: impl AsyncFn(&Shardin
     loop {
         let line = lines.next_line().await?.ok_or("the first worker has ended before its time")?;
         println!("{line}");
-        if line.ends_with(LAST_WORDS) {
+        if line.ends_with(READY_LINE_END) {
             break;
         }
     }

@@ -40,9 +40,9 @@ pub(crate) const NEW_EVENTS: &[&[u8]] = &[
 /// Every line that is not blank is reported once, in order, as a valid event or with its error.
 pub(crate) fn new_events(input: &[u8]) {
     let mut lines = lines::EventLines::of(input);
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     while let Ok(Some(line)) = lines.next_line() {
-        told.push(line.number);
+        outcomes.push(line.number);
         match line.event {
             Ok(event) => {
                 assert!(event.validated().is_ok(), "{event:?}");
@@ -55,5 +55,5 @@ pub(crate) fn new_events(input: &[u8]) {
     let blank = |line: &&[u8]| line.trim_ascii().is_empty();
     let expected: Vec<_> =
         (1..).zip(input.split(|byte| *byte == b'\n')).filter(|(_, line)| !blank(line)).map(|(number, _)| number).collect();
-    assert_eq!(told, expected);
+    assert_eq!(outcomes, expected);
 }

@@ -103,7 +103,7 @@ impl ShardingFactory {
         let policy = &settings.policy;
         if let Some(placement) = policy.by_key() {
             let message = format!(
-                "policy {}: placement {placement} counts every member until it has left, so nobody can be drained; stop the worker instead",
+                "policy {}: placement {placement} counts every member until it has left, so no member can be drained; stop the worker instead",
                 policy.name
             );
             return Err(Error::new(ErrorKind::Settings, message));
@@ -111,7 +111,7 @@ impl ShardingFactory {
         let backend = self.backend(&settings.discovery, &mut self.made())?;
         let drains = DrainStore::of(policy, settings.timing, &backend).ok_or_else(|| {
             let message = format!(
-                "policy {}: its backend keeps no notes, so nobody can be drained; use \"local\", \"consul\" or \"etcd\"",
+                "policy {}: its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"",
                 policy.name
             );
             Error::new(ErrorKind::Settings, message)

@@ -109,15 +109,15 @@ mod tests {
         // An older view is ignored, and `a` is another incarnation.
         assert!(departures.on_view(&view(0, &[])).is_empty());
         let gone = departures.on_view(&view(2, &[("a", 2, Active)]));
-        let told: Vec<_> = gone.iter().map(|gone| (gone.instance_id.as_str(), gone.incarnation.get(), gone.vanished())).collect();
-        assert_eq!(told, [("a", 1, true), ("b", 1, true), ("c", 1, false), ("d", 1, false), ("e", 1, false)]);
+        let seen: Vec<_> = gone.iter().map(|gone| (gone.instance_id.as_str(), gone.incarnation.get(), gone.vanished())).collect();
+        assert_eq!(seen, [("a", 1, true), ("b", 1, true), ("c", 1, false), ("d", 1, false), ("e", 1, false)]);
         assert_eq!(departures.all(), gone);
         let id = |id| InstanceId::new(id).unwrap();
         assert!(departures.has_left(&id("c")) && !departures.has_left(&id("b")) && !departures.has_left(&id("z")));
     }
 
     #[test]
-    fn nothing_is_told_of_a_time_in_which_nobody_looked() {
+    fn nothing_is_reported_of_a_time_without_views() {
         let departures = Departures::default();
         departures.on_view(&view(5, &[("a", 1, MemberState::Active)]));
         departures.start_over();

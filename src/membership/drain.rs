@@ -68,7 +68,7 @@ impl DrainStore {
                 return Ok(true);
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "others drain and undrain members all the time; try again"))
+        Err(Error::new(ErrorKind::Unavailable, "the list of drained members keeps changing; try again"))
     }
 }
 
@@ -76,7 +76,7 @@ fn decoded(note: &Note) -> Result<DrainNote> {
     serde_json::from_str(&note.text).map_err(|_| {
         let said = shardwise_discovery::one_line(&note.text);
         let message =
-            format!("the note {NAME:?} cannot be read: {said:?}; somebody has edited it, and {{\"drained\":[\"worker-1\"]}} would be one");
+            format!("the note {NAME:?} cannot be read: {said:?}; it was edited by hand; write it like {{\"drained\":[\"worker-1\"]}}");
         Error::new(ErrorKind::Backend, message)
     })
 }
@@ -141,7 +141,7 @@ impl DrainFollower {
                     Err(error) => {
                         let said = Some(error.to_string());
                         if complaint != said {
-                            tracing::info!(%error, "this worker may not read whether it is to be drained, so it cannot be; it goes on as it was");
+                            tracing::info!(%error, "this worker has no right to read the list of drained members, so it cannot be drained; it continues as before");
                             complaint = said;
                         }
                     }

@@ -135,7 +135,7 @@ fn went_wrong_in(seed: u64, rounds: u64, mistake: Option<GuardMistake>) -> Optio
 }
 
 #[test]
-fn nobody_works_in_what_was_found_idle_and_given_away() {
+fn no_work_begins_in_what_was_found_idle_and_given_away() {
     for seed in 0..SEEDS {
         assert_eq!(went_wrong_in(seed, ROUNDS, None), None, "seed {seed}");
     }

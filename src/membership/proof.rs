@@ -1,5 +1,5 @@
-//! How two members prove knowledge of a shared secret without sending it. Requests ([`crate::requests`]) and messages to singletons both
-//! use it (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
+//! How two members prove knowledge of a shared secret without sending it. Requests check it in
+//! `requests::proven`, messages to singletons in `messages::wire` (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
 //!
 //! On each connection the caller and the recipient each draw a nonce. A key is derived from the secret, both nonces and the recipient's
 //! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of

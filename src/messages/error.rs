@@ -7,7 +7,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum MessageError {
     /// No holder took it in time. It was not handled.
-    #[error("{name}: nobody took the message within {waited:?}: {why}; it was not handled")]
+    #[error("{name}: no member took the message within {waited:?}: {why}; it was not handled")]
     NoLeader {
         /// The name of the singleton.
         name: String,
@@ -54,7 +54,7 @@ pub enum MessageError {
         why: String,
     },
     /// It was handled, and the reply cannot be read or written.
-    #[error("{name}: the message was handled, and its reply is none: {why}")]
+    #[error("{name}: the message was handled, but its reply is not valid: {why}")]
     Reply {
         /// The name of the singleton.
         name: String,

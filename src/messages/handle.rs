@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::MessageError;
+use super::hub::{MessageHub, OUTSTANDING_MAX};
 use super::peer::{PendingMessage, SendOutcome};
-use super::post::{OUTSTANDING_MAX, Post};
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer, WireRequest};
 use crate::error::inside_runtime;
 use crate::settings::MESSAGES_ADDRESS;
@@ -27,11 +27,11 @@ const WAIT_LONGEST: Duration = Duration::from_hours(24 * 366);
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// How long to wait for a reply once the name has another holder: it may be under way.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const REPLY_GRACE: Duration = Duration::from_secs(1);
 
 /// Sends typed messages to the holder of a name. Created by [`crate::Singleton::handle`]; clones are cheap and keep no service alive.
 pub struct SingletonHandle<M, R> {
-    post: Arc<Post>,
+    hub: Arc<MessageHub>,
     ownership: watch::Receiver<Arc<Ownership>>,
     name: ClaimName,
     types: PhantomData<fn(M) -> R>,
@@ -60,13 +60,13 @@ impl Singleton {
     /// worker listens from then on, so that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
-        let post = Post::of(membership);
-        let opened = Arc::clone(&post);
+        let hub = MessageHub::of(membership);
+        let opened = Arc::clone(&hub);
         self.on_run(move || {
             // The work itself gets the error too, from `Tenure::messages`.
             tokio::spawn(async move { opened.open().await.inspect_err(|error| tracing::warn!(%error, "no messages can arrive here")) });
         });
-        SingletonHandle { post, ownership: membership.changes(), name: self.name().clone(), types: PhantomData }
+        SingletonHandle { hub, ownership: membership.changes(), name: self.name().clone(), types: PhantomData }
     }
 }
 
@@ -96,13 +96,13 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         if body.get().len() > MESSAGE_BYTES_MAX {
             return Err(MessageError::TooLarge { bytes: body.get().len(), most: MESSAGE_BYTES_MAX });
         }
-        let Ok(_place) = self.post.outstanding.try_acquire() else {
+        let Ok(_place) = self.hub.outstanding.try_acquire() else {
             return Err(self.full(format!("{OUTSTANDING_MAX} messages of this worker wait already")));
         };
         let (begun, mut backoff) = (Instant::now(), Backoff::new(PAUSE_FIRST, PAUSE_LONGEST));
         // An unlimited wait is a wait of a year.
         let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
-        let (mut leaders, mut ownership) = (self.post.leaders(), self.ownership.clone());
+        let (mut leaders, mut ownership) = (self.hub.leaders(), self.ownership.clone());
         loop {
             // Any change from here on counts.
             leaders.mark_unchanged();
@@ -129,12 +129,12 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         // This worker knows of its own names before the watch reports them.
-        if let Some(epoch) = self.post.mailboxes.epoch_of(&self.name) {
+        if let Some(epoch) = self.hub.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
-        let leader = self.post.leaders().borrow().get(&self.name).cloned();
-        let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("nobody holds the name") };
-        let is_me = holder == self.post.me();
+        let leader = self.hub.leaders().borrow().get(&self.name).cloned();
+        let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("no member holds the name") };
+        let is_me = holder == self.hub.me();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
@@ -148,7 +148,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        match self.post.mailboxes.deliver(&self.name, epoch, body) {
+        match self.hub.mailboxes.deliver(&self.name, epoch, body) {
             Err(answer) => self.judged(epoch, answer),
             Ok(answer) => match timeout_at(until, answer).await {
                 Ok(Ok(answer)) => self.judged(epoch, answer),
@@ -162,7 +162,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         let left = until.saturating_duration_since(Instant::now());
         let within_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let request = WireRequest { id: 0, to: self.name.clone(), epoch, within_ms, body };
-        let peer = self.post.peer(holder, address);
+        let peer = self.hub.peer(holder, address);
         let mut ticket = match timeout_at(until, peer.send(request)).await {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(sent)) => return self.concluded(epoch, sent),
@@ -184,12 +184,12 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
     /// Resolves some time after another member is seen to hold the name.
     async fn overtaken(&self, epoch: Epoch) {
-        let mut leaders = self.post.leaders();
+        let mut leaders = self.hub.leaders();
         let later = leaders.wait_for(|leaders| leaders.get(&self.name).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();
         if !later {
             std::future::pending::<()>().await;
         }
-        sleep(LAST_WORDS).await;
+        sleep(REPLY_GRACE).await;
     }
 
     fn concluded(&self, epoch: Epoch, sent: SendOutcome) -> SendAttempt<R> {
@@ -205,9 +205,9 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         let reply = |why: String| MessageError::Reply { name: self.name.to_string(), why };
         match answer {
             WireAnswer::Reply(body) => SendAttempt::Done(serde_json::from_str(body.get()).map_err(|error| reply(error.to_string()))),
-            WireAnswer::NotMine => SendAttempt::again("who held the name gives it up, or takes no messages yet"),
+            WireAnswer::NotMine => SendAttempt::again("its holder is giving up the name or takes no messages yet"),
             WireAnswer::Busy => SendAttempt::Again { why: "its holder has too many messages waiting".into(), full: true },
-            WireAnswer::Unreadable(why) => SendAttempt::Done(Err(self.refused(format!("it is no message of the holder's type: {why}")))),
+            WireAnswer::Unreadable(why) => SendAttempt::Done(Err(self.refused(format!("it is not a message of the holder's type: {why}")))),
             WireAnswer::Lost(why) => self.lost(epoch, why),
             WireAnswer::Unwritable(why) => SendAttempt::Done(Err(reply(why))),
         }
@@ -228,7 +228,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
 impl<M, R> Clone for SingletonHandle<M, R> {
     fn clone(&self) -> Self {
-        Self { post: Arc::clone(&self.post), ownership: self.ownership.clone(), name: self.name.clone(), types: PhantomData }
+        Self { hub: Arc::clone(&self.hub), ownership: self.ownership.clone(), name: self.name.clone(), types: PhantomData }
     }
 }
 

@@ -10,8 +10,8 @@ use shardwise_core::Epoch;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::hub::MessageHub;
 use super::mailboxes::{Envelope, MailboxNumber, Mailboxes};
-use super::post::Post;
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::error::Result;
 use crate::work::{Guard, Tenure};
@@ -39,11 +39,11 @@ impl Tenure {
     ///
     /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `messages_listen`.
     pub async fn messages<M, R>(&self) -> Result<Inbox<M, R>> {
-        let post = Post::of(self.guard().context());
-        post.open().await?;
+        let hub = MessageHub::of(self.guard().context());
+        hub.open().await?;
         let (epoch, cancel, guard) = (self.epoch(), self.cancel().clone(), Arc::downgrade(self.guard()));
-        let (number, queue) = post.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
-        Ok(Inbox { queue, number, mailboxes: Arc::clone(&post.mailboxes), epoch, cancel, guard, types: PhantomData })
+        let (number, queue) = hub.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
+        Ok(Inbox { queue, number, mailboxes: Arc::clone(&hub.mailboxes), epoch, cancel, guard, types: PhantomData })
     }
 }
 

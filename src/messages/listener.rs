@@ -52,7 +52,7 @@ impl MessageListenerContext {
             return Err(Welcome::OtherProtocol);
         }
         if hello.group != self.group || hello.instance_id != *self.life.instance_id() || hello.incarnation != self.life.incarnation() {
-            return Err(Welcome::SomebodyElse);
+            return Err(Welcome::OtherMember);
         }
         let (callers, own) = (hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?, Nonce::random());
         let recipient = self.life.recipient(Channel::Messages, &self.group);
@@ -87,9 +87,9 @@ pub(super) async fn serve(listener: TcpListener, context: Arc<MessageListenerCon
             oldest.abort();
         }
         let known = Arc::new(AtomicBool::new(false));
-        let (context, members, told) = (Arc::clone(&context), Arc::clone(&members), Arc::clone(&known));
+        let (context, members, known_here) = (Arc::clone(&context), Arc::clone(&members), Arc::clone(&known));
         let task = connections.spawn(async move {
-            if let Err(error) = connection(stream, &context, &members, &told).await {
+            if let Err(error) = connection(stream, &context, &members, &known_here).await {
                 tracing::debug!(%error, "a connection for messages has ended");
             }
         });
@@ -142,7 +142,7 @@ where
     // A caller that finds that this worker does not know its token closes the connection silently.
     hearing.read::<()>(HELLO_BYTES_MAX).await.map(|()| true).inspect_err(|_| {
         if session.is_some() {
-            context.warn("somebody with another token, or none, has tried to send them");
+            context.warn("a peer with another token, or none, has tried to send them");
         }
     })
 }

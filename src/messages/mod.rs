@@ -6,14 +6,14 @@
 
 mod error;
 mod handle;
+mod hub;
 mod inbox;
 mod listener;
 mod mailboxes;
 mod peer;
-mod post;
 mod wire;
 
 pub use error::MessageError;
 pub use handle::{MESSAGE_WAIT, SingletonHandle};
+pub(crate) use hub::unreachable_by;
 pub use inbox::{Inbox, Message, Reply};
-pub(crate) use post::unreachable_by;

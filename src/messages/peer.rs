@@ -251,9 +251,9 @@ where
 const fn said(refusal: &Welcome) -> &'static str {
     match refusal {
         Welcome::OtherProtocol => "another version of shardwise is there, with which no messages are exchanged; upgrade the older one",
-        Welcome::SomebodyElse => "somebody else is there now",
+        Welcome::OtherMember => "another process is there now",
         Welcome::Full => "it has too many connections",
-        Welcome::Ok | Welcome::Challenge { .. } => "what it says is out of turn",
+        Welcome::Ok | Welcome::Challenge { .. } => "its answer is not the expected one",
     }
 }
 

@@ -51,7 +51,8 @@ pub(super) enum Welcome {
     /// To the caller's proof: messages may follow.
     Ok,
     OtherProtocol,
-    SomebodyElse,
+    #[serde(rename = "somebody_else")]
+    OtherMember,
     Full,
 }
 

@@ -34,10 +34,7 @@ pub(crate) async fn confirm_loss(policy: &Policy, timing: Timing, backend: Arc<d
     if heard {
         return Ok(waiting);
     }
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        "some members still stand still one TTL after the loss was confirmed; look at their logs, try again",
-    ))
+    Err(Error::new(ErrorKind::Unavailable, "some members still wait one TTL after the loss was confirmed; check their logs and retry"))
 }
 
 async fn all_go_on(backend: &Arc<dyn Discovery>, registration: &Registration, timing: Timing) {

@@ -65,6 +65,7 @@ pub(crate) fn unknown_member(id: &InstanceId, view: &View) -> Error {
     let there: Vec<_> = view.members().iter().take(LISTED_MAX).map(|member| member.instance_id.to_string()).collect();
     let more = view.members().len().saturating_sub(LISTED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let message = format!("the group has no member {:?}; there are: {}{more}", id.as_str(), there.join(", "));
+    let there = if there.is_empty() { "it has none at all".to_owned() } else { format!("there are: {}{more}", there.join(", ")) };
+    let message = format!("the group has no member {:?}; {there}", id.as_str());
     Error::new(ErrorKind::UnknownInstance, message)
 }

@@ -22,7 +22,7 @@ pub(crate) async fn end_absence(policy: &Policy, timing: Timing, backend: Arc<dy
     let view = look().await?.view;
     let Some(member) = view.member(id) else { return Ok(false) };
     let conflict = |state: &str| {
-        let message = format!("{id:?} is not away but {state}: stop that worker itself if it is to leave");
+        let message = format!("{id:?} is not away but {state}; to remove it, stop that worker");
         Error::new(ErrorKind::Conflict, message)
     };
     if member.state != MemberState::Away {
@@ -41,8 +41,9 @@ pub(crate) async fn end_absence(policy: &Policy, timing: Timing, backend: Arc<dy
     let is_left = |seen: &Member| seen.incarnation == stand_in || seen.incarnation == incarnation && seen.state == MemberState::Away;
     while look().await?.view.member(id).is_some_and(is_left) {
         if asked.elapsed() >= GONE_WITHIN {
-            let message =
-                format!("{id:?} is still away; on Consul ask the agent at which that worker was, or wait until rejoin_grace is over");
+            let message = format!(
+                "{id:?} is still away; on Consul ask the agent at which that worker was registered, or wait until rejoin_grace is over"
+            );
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         tokio::time::sleep(LOOK_EVERY).await;

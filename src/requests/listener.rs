@@ -25,7 +25,7 @@ use super::handlers::RequestHandlers;
 use super::proven::{
     AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
 };
-use super::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, SPOKEN, is_path};
+use super::{ANSWERED, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, is_path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::Membership;
 use crate::membership::proof::Channel;
@@ -157,7 +157,7 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
-    (RequestHandlers::answer(membership, path, request).await, SPOKEN)
+    (RequestHandlers::answer(membership, path, request).await, ANSWERED)
 }
 
 /// Admits a request if it is for this member, from one of the group.
@@ -229,7 +229,7 @@ fn greeted(greeting: &Greeting) -> Response<FullBody> {
     let mut response = Response::new(FullBody(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
-    headers.insert(PEER_HEADER, HeaderValue::from_static(SPOKEN));
+    headers.insert(PEER_HEADER, HeaderValue::from_static(ANSWERED));
     for (name, value) in [(NONCE_HEADER, &greeting.nonce), (PROOF_HEADER, &greeting.proof)] {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);

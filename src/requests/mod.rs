@@ -42,9 +42,9 @@ pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer of the member itself instead of its handler: the request was not admitted.
 pub const REFUSED: &str = "refused";
 /// The header's value if the request did not reach the member: its host may not be called.
-pub const AT_THE_GATE: &str = "gate";
+pub const HOST_REFUSED: &str = "gate";
 /// The header's value otherwise.
-pub const SPOKEN: &str = "1";
+pub const ANSWERED: &str = "1";
 /// The most bytes of a request's body, and of an answer's.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of a query.

@@ -143,8 +143,8 @@ mod tests {
                 made.fetch_add(1, Ordering::SeqCst);
                 rank(&view, most)
             };
-            let told = ranking.with(&view, n, rank, |replicas| replicas.owners_of_slot(0, n).count());
-            assert_eq!((told, made.load(Ordering::SeqCst)), (n, made_so_far), "{n} of {members} at revision {revision}");
+            let count = ranking.with(&view, n, rank, |replicas| replicas.owners_of_slot(0, n).count());
+            assert_eq!((count, made.load(Ordering::SeqCst)), (n, made_so_far), "{n} of {members} at revision {revision}");
         }
     }
 }

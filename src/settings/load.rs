@@ -114,7 +114,7 @@ fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
             ),
             IoErrorKind::NotFound => format!("the settings file {shown} does not exist: check the path"),
             IoErrorKind::IsADirectory => format!("the settings file {shown} is a directory: name a file in it"),
-            IoErrorKind::PermissionDenied => format!("the settings file {shown} cannot be read by this user: grant the right to"),
+            IoErrorKind::PermissionDenied => format!("the settings file {shown} cannot be read by this user: let it read the file"),
             _ => format!("the settings file {shown} cannot be read: {error}; check the path, or name another file"),
         };
         fail(message).caused_by(error)

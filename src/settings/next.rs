@@ -8,7 +8,7 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingKey, SettingsTable
 use super::keys;
 use super::placement::{kind, refuse_unused};
 
-const NEEDED: &str = "next changes nothing; say in it what is to change, or remove it";
+const NEEDED: &str = "next changes nothing; set the keys that change, or remove it";
 
 /// The keys of a `next`, where they are set.
 struct NextKeys {

@@ -103,9 +103,9 @@ impl Daemons {
             }
             WriteOutcome::Other(there) => {
                 let there = decoded(&self.book, there.as_ref())?;
-                let now = if there.is_set() { format!("there are to be {} now", there.number) } else { "nobody has set it now".to_owned() };
+                let now = if there.is_set() { format!("it is {} now", there.number) } else { "it is not set now".to_owned() };
                 let message =
-                    format!("{}: somebody else has changed the number of daemons: {now}; read it and decide anew", self.book.name());
+                    format!("{}: another process changed the number of daemons: {now}; read it and decide again", self.book.name());
                 Err(Error::new(ErrorKind::Conflict, message))
             }
         }
@@ -167,8 +167,7 @@ fn decoded(book: &NoteBook, note: Option<&Note>) -> Result<DaemonCount> {
         Ok(CountNote { n }) if n <= DAEMONS_MAX => Ok(DaemonCount { number: n, version: note.version }),
         _ => {
             let message = format!(
-                "{}: the number of daemons cannot be read: {:?}; somebody has edited the note, and {{\"n\":3}} would be one; 0 to {DAEMONS_MAX} are \
-                 allowed",
+                "{}: the number of daemons cannot be read: {:?}; the note was edited by hand; write it like {{\"n\":3}}, with 0 to {DAEMONS_MAX}",
                 book.name(),
                 shardwise_discovery::one_line(&note.text)
             );

@@ -218,7 +218,7 @@ where
         let Some(version) = self.written(&fired, version).await? else { return Ok(None) };
         // The write may have taken long.
         if !self.tenure.is_held() || self.tenure.cancel().is_cancelled() {
-            tracing::warn!(name = %self.book.name(), period = period.number, "the timer was lost when this period was to be fired: it is left out");
+            tracing::warn!(name = %self.book.name(), period = period.number, "the timer was lost before this period fired: the period is skipped");
             return Ok(None);
         }
         let (job, tenure) = (Arc::clone(&self.job), self.tenure.clone());

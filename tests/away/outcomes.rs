@@ -125,7 +125,7 @@ async fn an_observer_sees_who_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_somebody_is_still_away_is_told() {
+async fn how_long_a_member_is_still_away_is_reported() {
     let world = World::new();
     let patient = || policy(OwnershipMode::Eventual, GRACE);
     let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
@@ -185,7 +185,7 @@ async fn an_operator_ends_an_absence_and_nothing_else() {
     let operator = world.factory_of("o", Arc::new(world.store.link()), patient());
     let error = operator.end_absence("workers", b.instance_id()).await.expect_err("it is there");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Conflict, false), "{error}");
-    assert_eq!(error.to_string(), "\"b\" is not away but active: stop that worker itself if it is to leave");
+    assert_eq!(error.to_string(), "\"b\" is not away but active; to remove it, stop that worker");
     b.deregister_self().await.expect("leaves");
     assert!(operator.end_absence("workers", b.instance_id()).await.expect("it is away"));
     eventually("the other has everything", || settled([&a])).await;

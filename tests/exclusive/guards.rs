@@ -40,7 +40,7 @@ async fn a_slot_moves_once_its_work_is_done_and_takes_no_new_work_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_does_not_end_is_told_to_stop_and_keeps_its_slot_or_loses_it() {
+async fn work_that_does_not_end_is_cancelled_and_keeps_its_slot_or_loses_it() {
     for rule in [OnDrainTimeout::Hold, OnDrainTimeout::Release] {
         let world = World::new();
         let mut policy = policy();
@@ -71,7 +71,7 @@ async fn work_that_does_not_end_is_told_to_stop_and_keeps_its_slot_or_loses_it()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_is_fenced_tells_its_work_at_once() {
+async fn a_worker_that_is_fenced_notifies_its_work_at_once() {
     let world = World::new();
     let cut = world.store.link();
     let a = world.factory_of("a", std::sync::Arc::new(cut.clone()), policy()).create("workers").expect("known");
@@ -80,8 +80,8 @@ async fn a_worker_that_is_fenced_tells_its_work_at_once() {
     let guard = a.enter("k").expect("held");
     let run = a.run_exclusive("other", std::future::pending::<()>());
     cut.set_reachable(false);
-    let told = run.await;
-    assert_eq!(told, Err(NotHeld::NotLive(ServiceState::Fenced)));
+    let outcome = run.await;
+    assert_eq!(outcome, Err(NotHeld::NotLive(ServiceState::Fenced)));
     assert!(!guard.is_held());
     guard.lost().await;
     cut.set_reachable(true);
@@ -163,9 +163,9 @@ async fn exclusive_work_in_a_slot_that_goes_to_another_is_dropped_once_drain_tim
         eventually("it is to go", || !a.owns(&key)).await;
         let began = world.clock.now();
         assert!(!work.is_finished(), "it has time to finish");
-        let told = work.await.expect("no panic");
+        let outcome = work.await.expect("no panic");
         let waited = world.clock.now().since(began);
-        assert!(matches!(told, Err(NotHeld::Elsewhere { .. })), "{told:?}");
+        assert!(matches!(outcome, Err(NotHeld::Elsewhere { .. })), "{outcome:?}");
         assert!((1_900..2_200).contains(&waited.as_millis()), "drain_timeout is 2 s, waited {waited:?}");
         eventually("what is dropped holds nothing back", || b.owns(&key)).await;
     }
@@ -173,7 +173,7 @@ async fn exclusive_work_in_a_slot_that_goes_to_another_is_dropped_once_drain_tim
 
 /// Under eventual ownership a guard has no epoch, but still reports a gap.
 #[tokio::test(start_paused = true)]
-async fn under_eventual_ownership_a_guard_tells_when_its_key_is_lost() {
+async fn under_eventual_ownership_a_guard_reports_when_its_key_is_lost() {
     let world = World::new();
     let a = world.joined("a").await;
     let guards: Vec<_> = (0..200u32).map(|key| (key, a.enter(&key).expect("mine"))).collect();

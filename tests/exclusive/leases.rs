@@ -84,7 +84,7 @@ async fn one_renewal_that_hangs_loses_nothing_where_half_of_the_ttl_is_granted()
 
 /// A worker cannot know this in advance: the error has both numbers, and no record stays that others would count.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ends_before_its_first_renewal_is_told_with_the_key_and_leaves_no_record() {
+async fn a_lease_that_ends_before_its_first_renewal_is_reported_with_the_key_and_leaves_no_record() {
     let world = World::new();
     // 3 s / 25 is 120 ms: 18.8 ms of ownership behind the margin, and the first renewal after 40 ms.
     let service = service(&world, Grants::new(&world, 25, 0));

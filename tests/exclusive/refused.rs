@@ -53,7 +53,7 @@ async fn a_stop_margin_that_is_too_long_for_what_consul_grants_is_refused_before
 
 /// Two numbers of slots would be two sets of claims.
 #[tokio::test(start_paused = true)]
-async fn a_worker_with_another_number_of_slots_is_told_both_fingerprints() {
+async fn a_worker_with_another_number_of_slots_learns_both_fingerprints() {
     let world = World::new();
     let first = joined(&world, "a").await;
     let mut other = policy();

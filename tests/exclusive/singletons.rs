@@ -182,9 +182,9 @@ async fn stopping_work_that_does_not_end_takes_no_longer_than_a_drain() {
     let world = World::new();
     let a = joined(&world, "a").await;
     let begun = Arc::new(Mutex::new(false));
-    let told = Arc::clone(&begun);
+    let counted = Arc::clone(&begun);
     let run = a.singleton("deaf").expect("exclusive").run(move |_| {
-        *told.lock().expect("whole") = true;
+        *counted.lock().expect("whole") = true;
         std::future::pending::<Result<(), String>>()
     });
     eventually("it runs", || *begun.lock().expect("whole")).await;

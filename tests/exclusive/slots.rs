@@ -37,7 +37,7 @@ fn follow(service: &ShardingService, board: &Arc<Mutex<Board>>, takes: Duration)
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_slot_has_one_task_whoever_holds_it() {
+async fn each_slot_has_one_task_by_any_holder() {
     let (world, board) = (World::new(), Arc::new(Mutex::new(Board::default())));
     let works_everywhere = || board.lock().expect("whole").now.keys().copied().eq(0..SLOTS);
     let a = joined(&world, "a").await;

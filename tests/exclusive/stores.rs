@@ -7,7 +7,7 @@ use shardwise::ServiceState;
 use super::{World, eventually, held, joined, policy, service, share};
 
 #[tokio::test(start_paused = true)]
-async fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used() {
+async fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used() {
     let world = World::new();
     let (a, b) = (joined(&world, "a").await, joined(&world, "b").await);
     eventually("they share", || share(&[&a, &b])).await;

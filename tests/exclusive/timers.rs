@@ -90,7 +90,7 @@ async fn each_period_is_fired_once_also_when_its_member_leaves_or_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn periods_that_nobody_was_there_for_are_skipped_and_the_one_that_runs_is_fired_late() {
+async fn periods_without_a_holder_are_skipped_and_the_one_that_runs_is_fired_late() {
     let world = World::new();
     let board = Board::new(&world);
     let a = joined(&world, "a").await;
@@ -169,7 +169,7 @@ async fn with_lost_answers_no_period_is_fired_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_note_that_somebody_has_edited_stops_the_timer_until_it_is_mended() {
+async fn a_note_that_was_edited_by_hand_stops_the_timer_until_it_is_corrected() {
     let world = World::new();
     let board = Board::new(&world);
     let a = joined(&world, "a").await;

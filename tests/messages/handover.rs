@@ -37,12 +37,12 @@ async fn in_a_handover_every_message_is_handled_at_most_once() {
         for lane in 0..4 {
             let handle = handle.clone();
             senders.spawn(async move {
-                let mut told = Vec::new();
+                let mut outcomes = Vec::new();
                 for n in 0..EACH {
                     let number = (at * 4 + lane) * EACH + n;
-                    told.push((number, handle.send_within(number, LONG).await));
+                    outcomes.push((number, handle.send_within(number, LONG).await));
                 }
-                told
+                outcomes
             });
         }
     }
@@ -56,8 +56,8 @@ async fn in_a_handover_every_message_is_handled_at_most_once() {
     }
     let mut by = std::collections::BTreeSet::new();
     let (mut sure, mut unsure) = (0, 0);
-    while let Some(told) = senders.join_next().await {
-        for (number, outcome) in told.unwrap() {
+    while let Some(outcomes) = senders.join_next().await {
+        for (number, outcome) in outcomes.unwrap() {
             let times = handled.lock().unwrap().get(&number).cloned().unwrap_or_default();
             by.extend(times.clone());
             match outcome {

@@ -39,13 +39,13 @@ enum Ask {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Told {
+struct AskReply {
     by: String,
     epoch: u64,
     text: String,
 }
 
-type Handle = SingletonHandle<Ask, Told>;
+type Handle = SingletonHandle<Ask, AskReply>;
 
 fn with_messages(world: &World, id: &str, messages: MessagesSettings) -> ShardingService {
     over(world, id, world.store.link(), messages)
@@ -86,17 +86,17 @@ fn run(service: &ShardingService) -> Run {
 }
 
 async fn answers(id: String, tenure: Tenure) -> shardwise::Result<()> {
-    let mut inbox = tenure.messages::<Ask, Told>().await?;
+    let mut inbox = tenure.messages::<Ask, AskReply>().await?;
     let mut kept = Vec::new();
     while let Some(message) = inbox.recv().await {
         assert_eq!(message.epoch, tenure.epoch());
-        let told = |text| Told { by: id.clone(), epoch: message.epoch.get(), text };
+        let reply = |text| AskReply { by: id.clone(), epoch: message.epoch.get(), text };
         match message.body {
-            Ask::Echo(text) => message.reply.send(told(text)),
+            Ask::Echo(text) => message.reply.send(reply(text)),
             Ask::Hold => kept.push(message.reply),
             Ask::Drop => drop(message.reply),
             Ask::Panic => panic!("a mistake in the user's code"),
-            Ask::Large(bytes) => message.reply.send(told("x".repeat(bytes))),
+            Ask::Large(bytes) => message.reply.send(reply("x".repeat(bytes))),
         }
     }
     Ok(())
@@ -129,9 +129,9 @@ async fn every_member_reaches_the_one_that_runs_and_gets_its_reply() {
     let mut by = Vec::new();
     for service in [&a, &b, &c] {
         let handle = handle(service);
-        let told = handle.send_within(echo("hello"), Duration::MAX).await.expect("a reply");
-        assert_eq!(told.text, "hello");
-        by.push(told.by);
+        let reply = handle.send_within(echo("hello"), Duration::MAX).await.expect("a reply");
+        assert_eq!(reply.text, "hello");
+        by.push(reply.by);
     }
     assert!(by.iter().all(|id| *id == by[0]), "one answers all: {by:?}");
     assert!(address(&c, "c").is_none(), "who takes no messages does not listen");
@@ -154,7 +154,7 @@ async fn many_messages_are_on_their_way_at_once_and_each_gets_its_own_reply() {
 }
 
 #[tokio::test]
-async fn a_message_waits_until_somebody_holds_the_name() {
+async fn a_message_waits_until_a_member_holds_the_name() {
     let world = World::new();
     let (a, b) = (joined(&world, "a").await, joined(&world, "b").await);
     let mut sent = tokio::spawn({

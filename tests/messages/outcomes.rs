@@ -4,13 +4,13 @@ use super::*;
 use shardwise::MessageError;
 
 #[tokio::test]
-async fn a_message_that_nobody_takes_in_time_was_not_handled() {
+async fn a_message_that_is_not_taken_in_time_was_not_handled() {
     let world = World::new();
     let a = joined(&world, "a").await;
     let error = handle(&a).send_within(echo("x"), Duration::from_millis(100)).await.unwrap_err();
-    assert!(matches!(&error, MessageError::NoLeader { why, .. } if why == "nobody holds the name"), "{error:?}");
+    assert!(matches!(&error, MessageError::NoLeader { why, .. } if why == "no member holds the name"), "{error:?}");
     assert!(!error.may_have_been_handled());
-    assert!(error.to_string().starts_with("singleton/boss: nobody took the message within "), "{error}");
+    assert!(error.to_string().starts_with("singleton/boss: no member took the message within "), "{error}");
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn a_holder_that_takes_nothing_is_full() {
     let world = World::new();
     let (a, b) = (joined(&world, "a").await, joined(&world, "b").await);
     let _run = a.singleton("boss").expect("exclusive").run(|tenure| async move {
-        let _inbox = tenure.messages::<Ask, Told>().await?;
+        let _inbox = tenure.messages::<Ask, AskReply>().await?;
         tenure.cancel().cancelled().await;
         Ok::<(), shardwise::Error>(())
     });
@@ -80,7 +80,7 @@ async fn what_waits_in_an_inbox_that_ends_goes_to_the_next_holder() {
     let deaf = a.singleton("boss").expect("exclusive").run(move |tenure| {
         let taken = taken.clone();
         async move {
-            let inbox = tenure.messages::<Ask, Told>().await?;
+            let inbox = tenure.messages::<Ask, AskReply>().await?;
             taken.send(()).unwrap();
             tenure.cancel().cancelled().await;
             drop(inbox);
@@ -113,7 +113,7 @@ async fn what_is_too_large_or_of_another_type_is_refused() {
         assert!(matches!(&error, MessageError::Reply { why, .. } if why.contains("262144")), "{error:?}");
         let whole = handle(service).send_within(Ask::Large(250_000), LONG).await.expect("what is large and allowed");
         assert_eq!(whole.text.len(), 250_000);
-        let other: SingletonHandle<u32, Told> = service.singleton("boss").expect("exclusive").handle();
+        let other: SingletonHandle<u32, AskReply> = service.singleton("boss").expect("exclusive").handle();
         let error = other.send_within(7, LONG).await.unwrap_err();
         assert!(matches!(error, MessageError::Refused { .. }), "{error:?}");
         let other: SingletonHandle<Ask, u32> = service.singleton("boss").expect("exclusive").handle();

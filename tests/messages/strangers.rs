@@ -92,7 +92,7 @@ async fn garbage_and_frames_that_are_too_long_end_their_connection_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
+async fn an_old_epoch_another_name_and_another_programs_port_are_not_served() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let epoch = handle(&b).send_within(echo("x"), LONG).await.expect("a reply").epoch;
@@ -126,7 +126,7 @@ async fn an_old_epoch_another_name_and_somebody_elses_port_are_not_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_idle_connections_keep_nobody_out() {
+async fn a_thousand_idle_connections_keep_no_client_out() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let address = address(&b, "a").unwrap();
@@ -146,7 +146,7 @@ async fn a_thousand_idle_connections_keep_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_and_does_not_read_holds_up_nobody() {
+async fn who_asks_and_does_not_read_holds_up_no_other() {
     let world = World::new();
     let (a, b, _run) = boss_and_other(&world).await;
     let epoch = handle(&b).send_within(echo("x"), LONG).await.expect("a reply").epoch;

@@ -16,9 +16,9 @@ const SETTLED_WITHIN: Duration = Duration::from_mins(2);
 /// No leaver's lease ends before it has left.
 const TTL: Duration = Duration::from_secs(10);
 
-on_all_at_once!(two_hundred_leave_and_nobody_has_vanished);
+on_all_at_once!(two_hundred_leave_and_no_member_has_vanished);
 
-fn two_hundred_leave_and_nobody_has_vanished(kind: Option<Kind>) {
+fn two_hundred_leave_and_no_member_has_vanished(kind: Option<Kind>) {
     let runtime = runtime("departures");
     let place = runtime.block_on(Place::start(kind));
     let _inside = runtime.enter();

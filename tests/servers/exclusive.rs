@@ -37,7 +37,7 @@ impl Cluster {
     }
 
     /// The settings of the member of that name: on Consul one of the servers, on etcd all.
-    fn told(&self, id: &str) -> (&'static str, String) {
+    fn settings_of(&self, id: &str) -> (&'static str, String) {
         match self {
             Self::Consul(cluster) => {
                 let number = id.bytes().map(usize::from).sum::<usize>() % cluster.servers().len();
@@ -87,7 +87,7 @@ impl Place {
         let (name, at) = match self {
             Self::Server(Kind::Consul, server) => ("consul", format!("address = \"http://{}\"", server.address())),
             Self::Server(Kind::Etcd, server) => ("etcd", format!("endpoints = [\"http://{}\"]", server.address())),
-            Self::Cluster(cluster) => cluster.told(id),
+            Self::Cluster(cluster) => cluster.settings_of(id),
             Self::Local(folder) => ("local", format!("path = \"{}\"", folder.path().join("workers.db").display())),
         };
         let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\nownership = \"exclusive\"\n{rules}");
@@ -281,10 +281,10 @@ fn slots_go_from_hand_to_hand_at_once(kind: Option<Kind>, limit: Duration) {
     let at = |percent: usize| took[(took.len() * percent).div_ceil(100) - 1];
     let ms = |percent: usize| at(percent).as_secs_f64() * 1e3;
     let (name, count) = (place.name(), took.len());
-    let told = json!({ "scene": "hands", "backend": name, "slots": count, "median_ms": ms(50), "p99_ms": ms(99), "worst_ms": ms(100) });
-    figures::note(&told);
+    let figure = json!({ "scene": "hands", "backend": name, "slots": count, "median_ms": ms(50), "p99_ms": ms(99), "worst_ms": ms(100) });
+    figures::note(&figure);
     // The machine may be busy with other tests, and this is a debug build; a soak reports the 99th percentile.
-    assert!(at(50) < limit * 3, "{told} with three times {limit:?} allowed in the median");
+    assert!(at(50) < limit * 3, "{figure} with three times {limit:?} allowed in the median");
 }
 
 fn the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second(kind: Option<Kind>, ttl: Duration) {

@@ -49,7 +49,7 @@ impl Discovery for Blinded {
 }
 
 #[test]
-fn a_worker_that_may_register_and_not_see_its_group_is_told_at_once() {
+fn a_worker_that_may_register_and_not_see_its_group_is_reported_at_once() {
     let _alone = alone();
     runtime("rights").block_on(async {
         let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();

@@ -34,8 +34,8 @@ fn a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls(
     let _inside = runtime.enter();
     let server = runtime.block_on(Server::start(kind));
     let proxy = runtime.block_on(match kind {
-        Kind::Consul => TcpProxy::telling(server.address(), Speech::Http1, reads_the_group_in_consul),
-        Kind::Etcd => TcpProxy::telling(server.address(), Speech::Grpc, reads_the_group_in_etcd),
+        Kind::Consul => TcpProxy::recognizing(server.address(), Speech::Http1, reads_the_group_in_consul),
+        Kind::Etcd => TcpProxy::recognizing(server.address(), Speech::Grpc, reads_the_group_in_etcd),
     });
     let proxy = proxy.unwrap();
     let terms = Terms { kind, ttl: TTL, slots: 64 };

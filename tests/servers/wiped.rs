@@ -13,7 +13,7 @@ const SLOTS: u32 = 16;
 const TTL: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(30);
 
-on_all_at_once!(after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used);
+on_all_at_once!(after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used);
 
 fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingService) -> bool) {
     until(what, WITHIN, || {
@@ -39,7 +39,7 @@ async fn wipe(place: &Place) {
     }
 }
 
-fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind: Option<Kind>) {
+fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(kind: Option<Kind>) {
     let runtime = runtime("wiped");
     let _inside = runtime.enter();
     let place = runtime.block_on(Place::start(kind));
@@ -78,7 +78,7 @@ fn after_a_wipe_nobody_owns_anything_until_the_floor_is_above_what_was_used(kind
 
 /// Consul alone refuses one: half of it is a lock delay, and that is a minute at most.
 #[test]
-fn a_ttl_that_the_backend_refuses_is_told_before_anybody_joins() {
+fn a_ttl_that_the_backend_refuses_is_reported_before_a_join() {
     let _beside = beside();
     let runtime = runtime("refused");
     let _inside = runtime.enter();

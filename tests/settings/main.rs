@@ -150,13 +150,13 @@ fn what_next_does_not_name_stays_as_it_is_and_layers_lie_over_each_other() {
 
 /// The last part of each key of `next`, its value and where it came from.
 fn next_in_force(settings: &Settings) -> Vec<String> {
-    let told = |setting: &Setting| {
+    let reported = |setting: &Setting| {
         let key = setting.key.strip_prefix("resilience.sharding.policies.workers.next.")?;
         Some(format!("{key} {} {}", setting.value, setting.origin))
     };
-    let mut told: Vec<_> = settings.in_force().iter().filter_map(told).collect();
-    told.sort();
-    told
+    let mut reported: Vec<_> = settings.in_force().iter().filter_map(reported).collect();
+    reported.sort();
+    reported
 }
 
 /// It made a ring of three points: the number had been chosen for another rule.

@@ -41,9 +41,9 @@ fn settings_outside_a_section_would_never_be_read() {
 
 #[test]
 fn a_next_that_changes_nothing_or_cannot_be_is_refused() {
-    let same = "next.virtual_nodes is 1024: next changes nothing; say in it what is to change, or remove it";
+    let same = "next.virtual_nodes is 1024: next changes nothing; set the keys that change, or remove it";
     assert_eq!(refused_policy_line("next.virtual_nodes = 1024\nnext.load_margin = 0.050"), same);
-    let empty = "next is empty: next changes nothing; say in it what is to change, or remove it";
+    let empty = "next is empty: next changes nothing; set the keys that change, or remove it";
     assert_eq!(refused_policy_line("next = {}"), empty);
     let table = "[default.resilience.sharding.policies.workers.next]";
     assert_eq!(refused_policy_line(table), empty);
@@ -187,7 +187,7 @@ fn requests_between_members_stay_on_this_machine_unless_networks_are_named() {
 }
 
 #[test]
-fn a_placement_that_nobody_knows() {
+fn a_placement_that_is_unknown() {
     assert_eq!(
         refused_policy_line("placement = \"rings\""),
         "placement is \"rings\": write \"ring\" or \"quota\" or \"uhashring\" or \"modulo\" or \"hashring\""
@@ -202,7 +202,9 @@ fn what_means_nothing_under_a_key_placement_is_refused() {
         assert_eq!(with("load_margin = 0.1"), format!("load_margin is 0.1: placement {placement} has no load_margin; remove it"));
         assert_eq!(
             with("max_loss = \"50%\""),
-            format!("max_loss is \"50%\": remove it: with placement {placement} the other fleet takes over whatever vanishes")
+            format!(
+                "max_loss is \"50%\": remove it: with placement {placement} the other fleet takes over the keys of every member that vanishes"
+            )
         );
         assert_eq!(
             refused_policy_line(&format!("next = {{ placement = \"{placement}\", slots = 64 }}")),
@@ -334,7 +336,10 @@ fn wrong_types_and_ranges() {
         ("slots = 64.0", format!("slots is 64.0: {whole}")),
         ("slots = 99999999999999999999999999999999999999999", format!("slots is 1e41: {whole}")),
         ("ownership = 1979-05-27", "ownership is a date: write \"eventual\" or \"exclusive\"".into()),
-        ("peer_networks = [\"10.0.0.0/8,fd00::/8\"]", "peer_networks is [\"10.0.0.0/8,fd00::/8\"]: write each text in quotes".into()),
+        (
+            "peer_networks = [\"10.0.0.0/8,fd00::/8\"]",
+            "peer_networks is [\"10.0.0.0/8,fd00::/8\"]: write each text in its own quotes".into(),
+        ),
         ("load_margin = nan", format!("load_margin is nan: {margin}")),
         ("placement.x = 1", "placement is a table: write \"ring\"".into()),
         ("discovery = \"local\"", "discovery is \"local\": a table of settings is expected here".into()),
@@ -358,7 +363,7 @@ fn the_tables_above() {
     assert_eq!(array, "settings line 1: outbox is an array: a table of settings is expected here");
     assert_eq!(
         refused("[default.outbox]\npolicy = \"x\""),
-        "settings line 2: outbox.policy is a key without a name before it: put it into a table of its own, named by you"
+        "settings line 2: outbox.policy is a key without a name before it: put it into a table whose name you choose"
     );
     assert_eq!(
         refused("[default.resilience.sharding.policies]\nworkers = \"g\""),

@@ -376,7 +376,7 @@ impl Life {
             }
             let waited = self.now().since(healed);
             if waited > SETTLES_WITHIN {
-                return Err(format!("not settled {waited:?} after the last fault: {}", self.told()));
+                return Err(format!("not settled {waited:?} after the last fault: {}", self.summary()));
             }
             self.passes(SETTLED_EVERY).await?;
         }
@@ -404,7 +404,7 @@ impl Life {
         while !self.is_whole() {
             let waited = self.now().since(died);
             if waited > TAKEN_OVER_WITHIN {
-                return Err(format!("not taken over {waited:?} after a death: {}", self.told()));
+                return Err(format!("not taken over {waited:?} after a death: {}", self.summary()));
             }
             self.passes(SETTLED_EVERY).await?;
         }
@@ -434,7 +434,7 @@ impl Life {
         self.is_whole() && self.workers.iter().filter(|worker| worker.stays()).all(|worker| worker.agrees(&ids))
     }
 
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         self.workers.iter().map(|worker| format!("{:?} ({:?})", worker.service(), worker.fate)).collect::<Vec<_>>().join("; ")
     }
 }

@@ -75,7 +75,7 @@ impl Life {
         while !is_true(self) {
             let waited = self.now().since(begun);
             if waited > WITHIN {
-                return Err(format!("a worker that was restarted in good order is not {what} after {waited:?}: {}", self.told()));
+                return Err(format!("a worker that was restarted in good order is not {what} after {waited:?}: {}", self.summary()));
             }
             self.passes(LOOK_EVERY).await?;
         }

@@ -111,14 +111,14 @@ impl Wire {
 
     fn news<T: Send + 'static>(&self, news: BoxStream<'static, Result<T>>, own: fn(T, &OwnClock) -> T) -> BoxStream<'static, Result<T>> {
         let (cut, clock) = (Arc::clone(&self.cut), self.clock.clone());
-        let told = news.then(move |event| {
+        let delayed = news.then(move |event| {
             let (cut, clock) = (Arc::clone(&cut), clock.clone());
             async move {
                 cut.passes(Cut::Answers).await;
                 event.map(|event| own(event, &clock))
             }
         });
-        told.boxed()
+        delayed.boxed()
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) struct Worker {
     stalls: Stalls,
     it: TestWorker,
     joining: JoinHandle<()>,
-    _told: JoinHandle<()>,
+    _follower: JoinHandle<()>,
     _runs: Vec<Run>,
 }
 
@@ -137,7 +137,7 @@ impl Worker {
         let winds_down = Duration::from_millis([0, 300, 1_700][dice.random_range(0..3)]);
         let runs = offers(it.service(), number, winds_down, &group.board);
         let (mut snapshots, published) = (it.service().snapshots(), Arc::clone(&group.published));
-        let told = tokio::spawn(async move {
+        let follower = tokio::spawn(async move {
             while snapshots.recv().await.is_some() {
                 published.notify_one();
             }
@@ -157,7 +157,7 @@ impl Worker {
             stalls,
             it,
             joining,
-            _told: told,
+            _follower: follower,
             _runs: runs,
         }
     }

@@ -130,11 +130,11 @@ mod tests {
             |name: &str, fastest| BenchmarkFigure { name: name.into(), nanos: 99.0, low: 9.0, high: 999.0, fastest, elements: Some(1e7) };
         let samples = [("one thread, list kept", 90.0), ("one thread", 120.0), ("two threads, lists kept", 50.0), ("all threads", 80.0)];
         let figures = samples.map(|(what, fastest)| figure(&format!("parallel/{what}/10000000"), fastest));
-        let told = [
+        let lines = [
             "10000000 keys, two threads, lists kept: 1.80 times as fast as one thread, list kept (wanted: 1.7)",
             "10000000 keys, all threads: 1.50 times as fast as one thread",
         ];
-        assert_eq!(two_threads(&figures), told);
+        assert_eq!(two_threads(&figures), lines);
         assert!(two_threads(&figures[2..]).is_empty());
     }
 

@@ -72,12 +72,12 @@ impl LaneTable {
         let mut lanes = Self::default();
         for package in context.packages() {
             let name = package.name.to_string();
-            let told = &package.metadata["lanes"];
+            let reported = &package.metadata["lanes"];
             let texts = |list: &serde_json::Value| -> Vec<String> {
                 list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).map(str::to_owned).collect()
             };
-            lanes.second.extend(texts(&told["second"]).into_iter().map(|test| (name.clone(), test)));
-            let split = told["split"].as_object().into_iter().flatten();
+            lanes.second.extend(texts(&reported["second"]).into_iter().map(|test| (name.clone(), test)));
+            let split = reported["split"].as_object().into_iter().flatten();
             lanes.split.extend(split.map(|(test, parts)| ((name.clone(), test.clone()), texts(parts))));
             // Its tests would be missing from the lane that the manifest names.
             let mut named = lanes.second.iter().chain(lanes.split.keys()).filter(|(of, _)| *of == name);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_looked_up_is_told_and_fails_where_it_is_required() {
+    fn what_cannot_be_looked_up_is_reported_and_fails_where_it_is_required() {
         let passed = unfetched(None).unwrap();
         assert!(passed.checks == 0 && passed.not_checked.is_some_and(|why| why.contains("SHARDWISE_ADVISORIES=required")));
         assert!(unfetched(Some("wanted")).is_ok());

@@ -53,7 +53,7 @@ pub(crate) fn run(context: &TaskContext, example: &str, binary: &Path) -> Result
             fleet(server.address())
         };
         // The server is gone by now.
-        alone.tells_in_one_line().await
+        alone.reports_in_one_line().await
     })
 }
 
@@ -110,7 +110,7 @@ impl ExampleFleet<'_> {
     }
 
     /// Without the server a worker says so, in one line that names the address, and ends.
-    async fn tells_in_one_line(self) -> Result<(), TaskFailure> {
+    async fn reports_in_one_line(self) -> Result<(), TaskFailure> {
         let ended = timeout(PATIENCE, self.worker()?.child.wait_with_output()).await;
         let output = ended.map_err(|_| TaskFailure::new("without its server the worker does not end"))?;
         let output = output.map_err(servers::failed)?;

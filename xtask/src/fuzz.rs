@@ -157,8 +157,8 @@ fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
 
 /// The triple of this machine.
 fn host(log: &StepLog<'_>) -> Result<String, TaskFailure> {
-    let told = log.run(log.context.command("rustc", &["-vV"]))?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
+    let output = log.run(log.context.command("rustc", &["-vV"]))?;
+    let host = output.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
     host.ok_or_else(|| TaskFailure::new("rustc -vV names no host"))
 }
 

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_a_tenth_is_wrong_and_less_is_told() {
+    fn more_than_a_tenth_is_wrong_and_less_is_reported() {
         let counts = |pairs: &[(&str, f64)]| pairs.iter().map(|(case, count)| ((*case).to_owned(), *count)).collect::<BTreeMap<_, _>>();
         let allowed = counts(&[("a", 100.0), ("b", 100.0), ("c", 100.0), ("gone", 1.0)]);
         let (wrong, cheaper) = compare(&allowed, &counts(&[("a", 109.9), ("b", 110.1), ("c", 89.9), ("new", 1.0)]));

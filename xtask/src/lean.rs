@@ -145,13 +145,13 @@ fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(),
     let mut command = lean(log);
     command.args(*arguments).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(failed)?;
-    let told = String::from_utf8_lossy(&ran.stderr);
-    let silent = features.iter().find(|feature| !told.contains(&format!("cargo install --path crates/cli --features {feature}")));
+    let reported = String::from_utf8_lossy(&ran.stderr);
+    let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));
     match (ran.status.code(), silent) {
         (Some(2), None) => Ok(()),
         (code, silent) => {
             let silent = silent.map_or_else(String::new, |feature| format!(", and does not say how to get {feature}"));
-            Err(TaskFailure::new(format!("the lean build with {} ends with {code:?} instead of 2{silent}: {told}", folder.display())))
+            Err(TaskFailure::new(format!("the lean build with {} ends with {code:?} instead of 2{silent}: {reported}", folder.display())))
         }
     }
 }

@@ -73,18 +73,22 @@ enum Task {
     Servers,
     /// Measure balance and movement of the placement over fleets and constants, and print the tables.
     PlacementStudy,
-    /// Live seeded lives of a fleet under exclusive ownership with faults, and write the figures of a thousand or more into docs/internals/measured.md.
+    /// Simulate fleets under exclusive ownership with seeded faults.
+    ///
+    /// A thousand runs or more write their figures into docs/internals/measured.md.
     Simulate {
-        /// How many lives.
+        /// How many runs.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
         seeds: u64,
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
-    /// Live seeded lives of an outbox's publishers with faults, and write the figures of a thousand or more into docs/internals/measured.md.
+    /// Simulate an outbox's publishers with seeded faults.
+    ///
+    /// A thousand runs or more write their figures into docs/internals/measured.md.
     SimulateOutbox {
-        /// How many lives.
+        /// How many runs.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
         seeds: u64,
         /// The first seed.

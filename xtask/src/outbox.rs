@@ -27,11 +27,15 @@ const CONTESTANTS: [(&str, &str, &str); 12] = [
     ("nats 2", "many", "two publishers into JetStream"),
 ];
 
-const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes everything at once, each publisher a \
-    process. The ceiling: one connection that reads rows of the same table in order and marks them with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. \
-    `SKIP LOCKED`: two workers on a plain table, batches of 100, deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of \
-    500, batched completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being; ten pairs a round with and without, judged by their medians, because single drains vary by more than what is to be seen. Each begins on a fresh copy behind a checkpoint, and is connected (our publishers: registered, without slots) when its clock starts; rounds go over all in turn. \
-    A look at the backlog for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. Latency: from the writer's return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
+const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes \
+    everything at once, each publisher a process. The ceiling: one connection that reads rows of the same table in order and marks them \
+    with `UPDATE … = ANY` in batches of 1,000, without fence and sequence. `SKIP LOCKED`: two workers on a plain table, batches of 100, \
+    deleted in the transaction that locks them, without order. graphile-worker: jobs that do nothing, local queue of 500, batched \
+    completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being; ten pairs a round with and without, \
+    judged by their medians, because single drains vary by more than what is to be seen. Each begins on a fresh copy behind a checkpoint, \
+    and is connected (our publishers: registered, without slots) when its clock starts; rounds go over all in turn. A look at the backlog \
+    for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. Latency: from the writer's \
+    return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
 
 /// Around the place in the page about the switch `listen` where its cost stands.
 const COST_BEGINS: &str = "<!-- the cost of listen, by cargo xtask bench outbox -->";
@@ -46,45 +50,45 @@ struct OutboxGoal {
 const GOALS: [OutboxGoal; 9] = [
     OutboxGoal {
         what: "one publisher over the ceiling, wanted 0.6",
-        reached: |told| over(told, ("ours 1", "many"), ("ceiling", "many"), 0.6),
+        reached: |figures| over(figures, ("ours 1", "many"), ("ceiling", "many"), 0.6),
     },
     OutboxGoal {
         what: "two publishers over one, wanted more than 1",
-        reached: |told| over(told, ("ours 2", "many"), ("ours 1", "many"), 1.0).map(|(ratio, _)| (ratio, ratio > 1.0)),
+        reached: |figures| over(figures, ("ours 2", "many"), ("ours 1", "many"), 1.0).map(|(ratio, _)| (ratio, ratio > 1.0)),
     },
     OutboxGoal {
         what: "the others' events beside 1 % poison aggregates over all events without, by the medians, wanted 0.95",
-        reached: |told| {
-            let ratio = told.median("poison 1", "many")? / told.median("clean 1", "many")?;
+        reached: |figures| {
+            let ratio = figures.median("poison 1", "many")? / figures.median("clean 1", "many")?;
             Some((ratio, ratio >= 0.95))
         },
     },
     OutboxGoal {
         what: "one publisher over graphile-worker, wanted 2",
-        reached: |told| over(told, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
+        reached: |figures| over(figures, ("ours 1", "many"), ("graphile-worker", "jobs"), 2.0),
     },
     OutboxGoal {
         what: "two publishers over two workers with `SKIP LOCKED`, wanted 1",
-        reached: |told| over(told, ("ours 2", "many"), ("skip locked", "jobs"), 1.0),
+        reached: |figures| over(figures, ("ours 2", "many"), ("skip locked", "jobs"), 1.0),
     },
     OutboxGoal {
         what: "into JetStream, wanted 30,000 a second",
-        reached: |told| {
+        reached: |figures| {
             let fastest = ["nats 1", "nats 2"]
                 .into_iter()
-                .filter_map(|name| told.fastest(name, "many"))
+                .filter_map(|name| figures.fastest(name, "many"))
                 .fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))))?;
             Some((fastest, fastest >= 30_000.0))
         },
     },
     OutboxGoal {
         what: "commit to sink with wake-up at half load, median in ms, wanted below 10",
-        reached: |told| below(told, "woken, half load", "p50_ms", 10.0),
+        reached: |figures| below(figures, "woken, half load", "p50_ms", 10.0),
     },
-    OutboxGoal { what: "the same, p99 in ms, wanted below 30", reached: |told| below(told, "woken, half load", "p99_ms", 30.0) },
+    OutboxGoal { what: "the same, p99 in ms, wanted below 30", reached: |figures| below(figures, "woken, half load", "p99_ms", 30.0) },
     OutboxGoal {
         what: "commit to sink by polling only, idle, p99 in ms, wanted below 1,100",
-        reached: |told| below(told, "polling, idle", "p99_ms", 1_100.0),
+        reached: |figures| below(figures, "polling, idle", "p99_ms", 1_100.0),
     },
 ];
 
@@ -124,13 +128,13 @@ impl OutboxFigures {
     }
 }
 
-fn over(told: &OutboxFigures, ours: (&str, &str), theirs: (&str, &str), wanted: f64) -> Option<(f64, bool)> {
-    let ratio = told.fastest(ours.0, ours.1)? / told.fastest(theirs.0, theirs.1)?;
+fn over(figures: &OutboxFigures, ours: (&str, &str), theirs: (&str, &str), wanted: f64) -> Option<(f64, bool)> {
+    let ratio = figures.fastest(ours.0, ours.1)? / figures.fastest(theirs.0, theirs.1)?;
     Some((ratio, ratio >= wanted))
 }
 
-fn below(told: &OutboxFigures, name: &str, field: &str, limit: f64) -> Option<(f64, bool)> {
-    let found = told.latency(name, field)?;
+fn below(figures: &OutboxFigures, name: &str, field: &str, limit: f64) -> Option<(f64, bool)> {
+    let found = figures.latency(name, field)?;
     Some((found, found < limit))
 }
 
@@ -138,13 +142,13 @@ fn below(told: &OutboxFigures, name: &str, field: &str, limit: f64) -> Option<(f
 pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "bench")?;
     let command = context.cargo(&["bench", "--package", "shardwise-outbox", "--all-features", "--bench", NAME]);
-    let told = OutboxFigures(log.figures("SHARDWISE_OUTBOX_FIGURES", HUNG_AFTER, [command])?);
-    if told.0.is_empty() {
+    let figures = OutboxFigures(log.figures("SHARDWISE_OUTBOX_FIGURES", HUNG_AFTER, [command])?);
+    if figures.0.is_empty() {
         return Err(TaskFailure::new("the benchmark told no figures"));
     }
-    let page = page(&told);
+    let page = page(&figures);
     say(&page);
-    if let Some(cost) = listen_cost(&told) {
+    if let Some(cost) = listen_cost(&figures) {
         let path = context.root().join("crates/outbox/postgres.md");
         let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", path.display()));
         let text = std::fs::read_to_string(&path).map_err(failed)?;
@@ -156,9 +160,9 @@ pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailu
 }
 
 /// The cost of `listen = true` to committing writers, in the fastest rounds.
-fn listen_cost(told: &OutboxFigures) -> Option<String> {
+fn listen_cost(figures: &OutboxFigures) -> Option<String> {
     let fastest = |name: &str| {
-        let of = told.0.iter().filter(|figure| figure["writers"] == name);
+        let of = figures.0.iter().filter(|figure| figure["writers"] == name);
         of.filter_map(|figure| figure["rate"].as_f64()).max_by(f64::total_cmp)
     };
     let (off, on) = (fastest("`listen = false`")?, fastest("`listen = true`")?);
@@ -173,14 +177,14 @@ fn beside_the_switch(text: &str, cost: &str) -> Option<String> {
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
-fn page(told: &OutboxFigures) -> String {
+fn page(figures: &OutboxFigures) -> String {
     let mut text = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
     for (name, shape, title) in CONTESTANTS {
-        if let (Some(fastest), Some(median)) = (told.fastest(name, shape), told.median(name, shape)) {
+        if let (Some(fastest), Some(median)) = (figures.fastest(name, shape), figures.median(name, shape)) {
             let _ = writeln!(text, "| {title} | {fastest:.0} | {median:.0} |");
         }
     }
-    for missing in told.0.iter().filter(|figure| figure["missing"].is_string()) {
+    for missing in figures.0.iter().filter(|figure| figure["missing"].is_string()) {
         let _ = writeln!(
             text,
             "| {}: could not run: {} | | |",
@@ -188,7 +192,7 @@ fn page(told: &OutboxFigures) -> String {
             missing["missing"].as_str().unwrap_or_default()
         );
     }
-    let latencies: Vec<&Value> = told.0.iter().filter(|figure| figure["latency"].is_string()).collect();
+    let latencies: Vec<&Value> = figures.0.iter().filter(|figure| figure["latency"].is_string()).collect();
     if !latencies.is_empty() {
         text += "\n| commit to sink | events a second | p50, ms | p99, ms |\n|---|---:|---:|---:|\n";
         for figure in latencies {
@@ -197,7 +201,7 @@ fn page(told: &OutboxFigures) -> String {
             let _ = writeln!(text, "| {name} | {:.0} | {:.1} | {:.1} |", number("rate"), number("p50_ms"), number("p99_ms"));
         }
     }
-    let writers: Vec<&Value> = told.0.iter().filter(|figure| figure["writers"].is_string()).collect();
+    let writers: Vec<&Value> = figures.0.iter().filter(|figure| figure["writers"].is_string()).collect();
     if !writers.is_empty() {
         text += "\n| 64 committing writers, no publisher | transactions a second |\n|---|---:|\n";
         for figure in writers {
@@ -209,12 +213,12 @@ fn page(told: &OutboxFigures) -> String {
             );
         }
     }
-    if let Some(cost) = listen_cost(told) {
+    if let Some(cost) = listen_cost(figures) {
         let _ = writeln!(text, "\nWith `listen = true`: {cost}, by the fastest rounds.");
     }
     text += "\n| wanted | found | |\n|---|---:|---|\n";
     for goal in GOALS {
-        let (found, verdict) = match (goal.reached)(told) {
+        let (found, verdict) = match (goal.reached)(figures) {
             Some((found, reached)) => {
                 (if found < 100.0 { format!("{found:.2}") } else { format!("{found:.0}") }, if reached { "reached" } else { "missed" })
             }
@@ -222,7 +226,7 @@ fn page(told: &OutboxFigures) -> String {
         };
         let _ = writeln!(text, "| {} | {found} | {verdict} |", goal.what);
     }
-    let beside = BESIDE.iter().filter_map(|(what, ours, theirs)| Some((what, over(told, (ours, "single"), *theirs, 0.0)?.0)));
+    let beside = BESIDE.iter().filter_map(|(what, ours, theirs)| Some((what, over(figures, (ours, "single"), *theirs, 0.0)?.0)));
     for (number, (what, found)) in beside.enumerate() {
         if number == 0 {
             text += "\n| with one event an aggregate instead of ten | found |\n|---|---:|\n";
@@ -240,7 +244,7 @@ mod tests {
     fn goals_are_judged_by_the_fastest_rounds_and_poison_by_the_median() {
         let run =
             |name: &str, shape: &str, seconds: f64| serde_json::json!({"name": name, "shape": shape, "events": 1_000, "seconds": seconds});
-        let told = OutboxFigures(vec![
+        let figures = OutboxFigures(vec![
             run("ceiling", "many", 0.02),
             run("ceiling", "many", 0.01),
             run("ours 1", "many", 0.5),
@@ -258,7 +262,7 @@ mod tests {
             serde_json::json!({"latency": "woken, half load", "rate": 5_000, "p50_ms": 9.0, "p99_ms": 31.0}),
             serde_json::json!({"name": "graphile-worker", "missing": "no node"}),
         ]);
-        let page = page(&told);
+        let page = page(&figures);
         assert!(page.contains("| one publisher | 62500 | 62500 |\n"), "{page}");
         assert!(page.contains("wanted 0.6 | 0.62 | reached |\n"), "{page}");
         assert!(page.contains("wanted more than 1 | 0.94 | missed |\n"), "{page}");

@@ -69,7 +69,7 @@ pub(crate) fn uhashring(log: &StepLog<'_>, beside: &PythonPeer) -> Result<Vec<Be
     // Read here and not from the log, because a benchmark's output goes to the terminal.
     let output = log.context.command(&beside.python.to_string_lossy(), &arguments).stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| TaskFailure::new(format!("{}: {e}", beside.python.display())))?;
-    let figures: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(told).collect();
+    let figures: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(figure_of).collect();
     let expected = LISTS.len() * MEMBERS.len();
     if figures.len() == expected {
         Ok(figures)
@@ -79,7 +79,7 @@ pub(crate) fn uhashring(log: &StepLog<'_>, beside: &PythonPeer) -> Result<Vec<Be
 }
 
 /// A line of the Python program: list, members, nanoseconds.
-fn told(line: &str) -> Option<BenchmarkFigure> {
+fn figure_of(line: &str) -> Option<BenchmarkFigure> {
     let mut parts = line.split('\t');
     let (list, members, nanos) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
     let name = format!("filter/uhashring/{list}, {members} members");
@@ -183,6 +183,6 @@ mod tests {
         let text = tables("Some machine.", &figures);
         assert!(text.contains("| `hashring` | – | 48 (20×) | – | – |"), "{text}");
         assert!(text.contains("| `filter_at` over the hash alone | – | 1.20 | – | – |"), "{text}");
-        assert_eq!(told("words\t16\t2000.5").and_then(|told| each(&[told], "filter/uhashring/words, 16 members")), Some(2_000.5));
+        assert_eq!(figure_of("words\t16\t2000.5").and_then(|figure| each(&[figure], "filter/uhashring/words, 16 members")), Some(2_000.5));
     }
 }

@@ -245,8 +245,8 @@ mod tests {
 
     #[test]
     fn comments_say_what_becomes_of_a_block() {
-        let page = "text\n```sh\na\nb\n```\n```toml\nc\n```\n<!-- not run: it takes long -->\n```sh\nd\n```\n<!-- file: src/main.rs -->\n```rust\ne\n```\n\
-                    <!-- another terminal, until: ready: -->\n```sh\nf\n```\n";
+        let page = "text\n```sh\na\nb\n```\n```toml\nc\n```\n<!-- not run: it takes long -->\n```sh\nd\n```\n<!-- file: src/main.rs \
+                    -->\n```rust\ne\n```\n<!-- another terminal, until: ready: -->\n```sh\nf\n```\n";
         let block = |line, used, text: &str| Block { line, used, text: text.into() };
         let expected = [
             block(2, BlockUse::Run, "a\nb\n"),

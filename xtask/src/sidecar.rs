@@ -18,9 +18,11 @@ const GROWTH_MAX: f64 = 8.0;
 /// How often the page is opened.
 const OPENED: usize = 5;
 
-const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend `local` (TTL 3 s), asked over loopback by one process with plain blocking sockets that shares the \
-    cores with it; the load generator is our own, not `wrk`. Lists and streams come back whole, because everything is the worker's own. Peak memory is the process's `VmHWM`, forgotten before each row. How late renewals are is what \
-    `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the same sidecar idle. The page: a release build and headless Chromium, opened anew five times.";
+const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend `local` (TTL 3 s), asked over loopback by one process \
+    with plain blocking sockets that shares the cores with it; the load generator is our own, not `wrk`. Lists and streams come back \
+    whole, because everything is the worker's own. Peak memory is the process's `VmHWM`, forgotten before each row. How late renewals are \
+    is what `shardwise_deadline_margin_seconds` loses under load (16 connections that ask for owners, two that send lists) against the \
+    same sidecar idle. The page: a release build and headless Chromium, opened anew five times.";
 
 /// The limits that must be reached: the figure, one of its numbers, and the bound.
 struct SidecarGoal {
@@ -32,33 +34,38 @@ struct SidecarGoal {
 const GOALS: [SidecarGoal; 6] = [
     SidecarGoal {
         what: "100,000 keys in JSON, round trip in ms (fastest), wanted below 60",
-        found: |told| told.number("list", "fastest_ms"),
+        found: |figures| figures.number("list", "fastest_ms"),
         reached: |found| found < 60.0,
     },
     SidecarGoal {
         what: "1,000,000 keys as a stream of text, in ms (fastest), wanted below 600",
-        found: |told| told.number("stream", "fastest_ms"),
+        found: |figures| figures.number("stream", "fastest_ms"),
         reached: |found| found < 600.0,
     },
     SidecarGoal {
         what: "peak memory that four times the body takes more, in MiB, wanted none (below 8)",
-        found: |told| Some((told.number("memory", "four_times")? - told.number("memory", "once")?).max(0.0) / MIB),
+        found: |figures| Some((figures.number("memory", "four_times")? - figures.number("memory", "once")?).max(0.0) / MIB),
         reached: |found| found < GROWTH_MAX,
     },
     SidecarGoal {
         what: "`owner` requests a second over 16 connections, wanted 15,000",
-        found: |told| told.number("owner", "best"),
+        found: |figures| figures.number("owner", "best"),
         reached: |found| found >= 15_000.0,
     },
     SidecarGoal {
         what: "margin of the worst renewal beside a minute of load, in ms, wanted above 0 and no lease lost",
-        found: |told| if told.number("renewals", "lost")? > 0.0 { Some(0.0) } else { told.number("renewals", "margin_lowest_ms") },
+        found: |figures| if figures.number("renewals", "lost")? > 0.0 { Some(0.0) } else { figures.number("renewals", "margin_lowest_ms") },
         reached: |found| found > 0.0,
     },
     SidecarGoal {
         what: "the page with 200 members and 16,384 slots, in ms until it can be used (slowest of five), wanted below 1,000",
-        found: |told| {
-            told.0.iter().filter(|told| told["figure"] == "page").filter_map(|told| told["usable_ms"].as_f64()).max_by(f64::total_cmp)
+        found: |figures| {
+            figures
+                .0
+                .iter()
+                .filter(|figures| figures["figure"] == "page")
+                .filter_map(|figures| figures["usable_ms"].as_f64())
+                .max_by(f64::total_cmp)
         },
         reached: |found| found < 1_000.0,
     },
@@ -69,7 +76,7 @@ struct SidecarFigures(Vec<Value>);
 
 impl SidecarFigures {
     fn number(&self, figure: &str, field: &str) -> Option<f64> {
-        self.0.iter().find(|told| told["figure"] == figure)?[field].as_f64()
+        self.0.iter().find(|figures| figures["figure"] == figure)?[field].as_f64()
     }
 }
 
@@ -79,18 +86,18 @@ pub(crate) fn run(context: &TaskContext, head: &str) -> Result<String, TaskFailu
     let bench = context.cargo(&["bench", "--package", "shardwise-cli", "--bench", NAME]);
     let open = || context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]);
     let commands = std::iter::once(bench).chain((0..OPENED).map(|_| open()));
-    let told = SidecarFigures(log.figures("SHARDWISE_SIDECAR_FIGURES", HUNG_AFTER, commands)?);
-    if told.0.is_empty() {
+    let figures = SidecarFigures(log.figures("SHARDWISE_SIDECAR_FIGURES", HUNG_AFTER, commands)?);
+    if figures.0.is_empty() {
         return Err(TaskFailure::new("the benchmark told no figures"));
     }
-    let page = page(&told);
+    let page = page(&figures);
     say(&page);
     Ok(format!("## {NAME}\n\n{head}\n\n{page}"))
 }
 
 /// Writing to a String cannot fail, so what `writeln!` answers is let go.
-fn page(told: &SidecarFigures) -> String {
-    let number = |figure, field| told.number(figure, field).unwrap_or(f64::NAN);
+fn page(figures: &SidecarFigures) -> String {
+    let number = |figure, field| figures.number(figure, field).unwrap_or(f64::NAN);
     let mut text = format!("{WHAT}\n\n| | fastest | median |\n|---|---:|---:|\n");
     for (figure, title) in [("list", "keys in JSON"), ("stream", "keys as a stream of text")] {
         let [keys, fastest, median] = ["keys", "fastest_ms", "median_ms"].map(|field| number(figure, field));
@@ -107,12 +114,13 @@ fn page(told: &SidecarFigures) -> String {
     let [seconds, owners, lists, late] = ["seconds", "owners", "lists", "late_ms"].map(|field| number("renewals", field));
     let _ = writeln!(
         text,
-        "Renewals beside {seconds:.0} s of load ({owners:.0} owners, {lists:.0} lists): at worst {late:.0} ms later than idle, {} leases lost.",
+        "Renewals beside {seconds:.0} s of load ({owners:.0} owners, {lists:.0} lists): at worst {late:.0} ms later than idle, {} leases \
+         lost.",
         number("renewals", "lost")
     );
     text += "\n| wanted | found | |\n|---|---:|---|\n";
     for goal in GOALS {
-        let (found, verdict) = match (goal.found)(told) {
+        let (found, verdict) = match (goal.found)(figures) {
             Some(found) => {
                 let shown = if found < 100.0 { format!("{found:.1}") } else { format!("{found:.0}") };
                 (shown, if (goal.reached)(found) { "reached" } else { "missed" })
@@ -131,16 +139,18 @@ mod tests {
 
     #[test]
     fn each_wanted_figure_has_its_verdict() {
-        let told = SidecarFigures(vec![
+        let figures = SidecarFigures(vec![
             json!({"figure": "list", "keys": 100_000, "fastest_ms": 41.25, "median_ms": 70.0}),
             json!({"figure": "stream", "keys": 1_000_000, "fastest_ms": 600.0, "median_ms": 700.0}),
             json!({"figure": "memory", "idle": 20_971_520, "once": 31_457_280, "four_times": 30_408_704}),
             json!({"figure": "owner", "best": 15_000.0, "median": 14_000.0}),
-            json!({"figure": "renewals", "seconds": 60.0, "owners": 9, "lists": 2, "late_ms": 12.0, "margin_lowest_ms": 1_800.0, "lost": 1}),
+            json!({
+                "figure": "renewals", "seconds": 60.0, "owners": 9, "lists": 2, "late_ms": 12.0, "margin_lowest_ms": 1_800.0, "lost": 1
+            }),
             json!({"figure": "page", "usable_ms": 480.0}),
             json!({"figure": "page", "usable_ms": 612.0}),
         ]);
-        let page = page(&told);
+        let page = page(&figures);
         for line in [
             "| 100000 keys in JSON | 41.2 ms | 70.0 ms |\n",
             "wanted below 60 | 41.2 | reached |\n",

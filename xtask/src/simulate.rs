@@ -52,7 +52,7 @@ pub(crate) fn run(context: &TaskContext, seeds: u64, from: u64) -> Result<(), Ta
 
 /// The failure, with the seed of its life and the command that repeats it.
 fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
-    let wrong = output.lines().find_map(|line| line.strip_prefix("seed ")).and_then(|told| told.split_once(": "));
+    let wrong = output.lines().find_map(|line| line.strip_prefix("seed ")).and_then(|lines_of| lines_of.split_once(": "));
     wrong.map_or(failure, |(seed, why)| {
         TaskFailure::new(format!("seed {seed}: {why}")).repeated_by(format!("cargo xtask simulate --seeds 1 --from {seed}"))
     })
@@ -60,17 +60,18 @@ fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
 
 /// The figures of the lives.
 fn table(output: &str, from: u64, seeds: u64) -> Result<String, TaskFailure> {
-    let told = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
+    let lines_of = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
     let mut text = format!(
-        "Seeds {from} to {}: each the life of a fleet of four to seven workers with 24 slots, one in twenty of up to 16 with 256 slots, under exclusive ownership, the real machine and driver over the memory backend on \
-         simulated time, with a TTL of 3 s and clocks up to 1 % off; with and without `version_rule`, `rejoin_grace` and waiting for work that does not end; with two \
-         singletons, up to four daemons and a timer. No slot and no name had two holders, no period was fired twice, no holder was refused by the \
-         fenced table, a restart in good order moved nothing, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
+        "Seeds {from} to {}: each the life of a fleet of four to seven workers with 24 slots, one in twenty of up to 16 with 256 slots, \
+         under exclusive ownership, the real machine and driver over the memory backend on simulated time, with a TTL of 3 s and clocks \
+         up to 1 % off; with and without `version_rule`, `rejoin_grace` and waiting for work that does not end; with two singletons, up \
+         to four daemons and a timer. No slot and no name had two holders, no period was fired twice, no holder was refused by the fenced \
+         table, a restart in good order moved nothing, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
         from + seeds - 1
     );
     let in_words = |what| IN_WORDS.iter().find(|(kind, _)| *kind == what).map_or(what, |(_, words)| *words);
-    let rows = told("count: ").map(|(what, times)| (in_words(what).to_owned(), times.to_owned()));
-    let rows: Vec<_> = rows.chain(told("worst ms: ").map(|(what, ms)| (format!("worst: {what}, ms"), ms.to_owned()))).collect();
+    let rows = lines_of("count: ").map(|(what, times)| (in_words(what).to_owned(), times.to_owned()));
+    let rows: Vec<_> = rows.chain(lines_of("worst ms: ").map(|(what, ms)| (format!("worst: {what}, ms"), ms.to_owned()))).collect();
     if rows.is_empty() {
         return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_told_in_the_order_of_the_output() {
+    fn figures_are_reported_in_the_order_of_the_output() {
         let text =
             table("running 1 test\ncount: Delay: 9\ncount: crashes: 7\nworst ms: taken over after a death: 3000\n", 0, 1_000).unwrap();
         assert!(text.starts_with("Seeds 0 to 999:"), "{text}");
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_life_and_repeats_it() {
-        let output = "thread panicked at main.rs:\nseed 41: slot 3 has two holders: a and b\nrepeat with: cargo xtask simulate --seeds 1 --from 41\n";
+        let output = "thread panicked at main.rs:\nseed 41: slot 3 has two holders: a and b\nrepeat with: cargo xtask simulate --seeds 1 \
+                      --from 41\n";
         let failure = failed(TaskFailure::new("exit code 101"), output).to_string();
         assert_eq!(failure, "seed 41: slot 3 has two holders: a and b; repeat with: cargo xtask simulate --seeds 1 --from 41");
         assert_eq!(failed(TaskFailure::new("exit code 101"), "error: could not compile").to_string(), "exit code 101");

@@ -57,9 +57,10 @@ fn failed(failure: TaskFailure, output: &str) -> TaskFailure {
 /// The figures of the lives.
 fn table(output: &str, from: u64, seeds: u64) -> Result<String, TaskFailure> {
     let mut text = format!(
-        "Seeds {from} to {}: each the life of three publishers over a model of the store and of up to six destinations, with the real decisions (`crates/outbox/src/decide`) on \
-         simulated time and a TTL of 3 s: late and lost answers, calls that are not executed, or only after their caller gave up and asked again, pauses beyond the TTL, kills, \
-         refusals, an outage, shardings that disagree. No batch was sent but by its slots' holder, each aggregate's first deliveries were in order and without a gap, memory was \
+        "Seeds {from} to {}: each the life of three publishers over a model of the store and of up to six destinations, with the real \
+         decisions (`crates/outbox/src/decide`) on simulated time and a TTL of 3 s: late and lost answers, calls that are not executed, \
+         or only after their caller gave up and asked again, pauses beyond the TTL, kills, refusals, an outage, shardings that disagree. \
+         No batch was sent but by its slots' holder, each aggregate's first deliveries were in order and without a gap, memory was \
          bounded, and each life settled.\n\n| in all lives together | |\n|---|---:|\n",
         from + seeds - 1
     );
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_told_and_none_are_an_error() {
+    fn figures_are_reported_and_none_are_an_error() {
         let text = table("running 1 test\ncount: lives: 9\ncount: events written: 7\n", 1, 1_000).unwrap();
         assert!(text.starts_with("Seeds 1 to 1000:") && text.ends_with("|---|---:|\n| lives | 9 |\n| events written | 7 |\n"), "{text}");
         assert!(table("running 0 tests", 1, 1).is_err());

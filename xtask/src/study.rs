@@ -54,9 +54,8 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
     for case in cases() {
         say(&row(&case).map_err(failed)?);
     }
-    say(
-        "\n| weights | members | slots | off: `ring` | off: `quota` | moved: `ring` | moved: `quota` |\n|---|---:|---:|---:|---:|---:|---:|",
-    );
+    say("\n| weights | members | slots | off: `ring` | off: `quota` | moved: `ring` | moved: `quota` \
+         |\n|---|---:|---:|---:|---:|---:|---:|");
     for (weights, members, slots) in WEIGHTED {
         let under = |kind| weighted(weights, members, PlacementParams { slots, kind, ..PlacementParams::default() });
         let (ring, quota) = (under(PlacementKind::Ring).map_err(failed)?, under(PlacementKind::Quota).map_err(failed)?);

@@ -65,7 +65,7 @@ impl EtcdBackend {
             if config.password.is_some()
                 && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))
             {
-                tracing::warn!(endpoint = %open, "etcd's password is sent without TLS, where everybody on the way can read it: write https://");
+                tracing::warn!(endpoint = %open, "etcd's password is sent without TLS, so anyone on the network can read it: write https://");
             }
             let access = ConnectParams { credentials: config.credentials()?, tls: files, prefix: prefix.as_str().to_owned() };
             Ok(EtcdInner {

@@ -80,7 +80,7 @@ impl Mirror for ClaimMirror {
     fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> Result<(), Failure> {
         let key = named(&entry.key);
         let Some(resource) = folder.resource(&entry.key) else {
-            tracing::warn!(key, "a key in etcd is among the claims and is none; delete it");
+            tracing::warn!(key, "a key among the claims in etcd is not a claim; delete it");
             return Ok(());
         };
         let claims = &mut Arc::make_mut(&mut self.0).0;
@@ -92,7 +92,7 @@ impl Mirror for ClaimMirror {
                 claims.insert(resource, claim);
             }
             Err(why) => {
-                tracing::error!(key, why, "a claim in etcd cannot be read, so nobody can hold {resource}; delete its key");
+                tracing::error!(key, why, "a claim in etcd cannot be read, so no worker can hold {resource}; delete its key");
                 claims.remove(&resource);
             }
         }

@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("others were faster {tries} times in a row when {what} was to be written; try again")]
+    #[error("{what} was changed by others before each of {tries} attempts to write it; try again")]
     Contended { what: String, tries: usize },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,

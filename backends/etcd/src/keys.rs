@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_of_us_wrote_is_no_name() {
+    fn what_shardwise_did_not_write_is_no_name() {
         for key in ["", "a/b", "%2f", "%41", "%", "%4", "%FF"] {
             let key = [folder("g").key(), key.as_bytes().to_vec()].concat();
             assert!(folder("g").member(&key).is_err(), "{key:?}");

@@ -52,14 +52,14 @@ impl ServerPool {
     {
         let (first, mut begun) = (self.current(), Instant::now());
         let until = begun + CALL_LIMIT;
-        let mut telling: Option<Failure> = None;
+        let mut reported: Option<Failure> = None;
         for number in (first..self.servers.len()).chain(0..first) {
             let answer = timeout_at(until, self.turn(number, &operation)).await;
             let over = answer.is_err();
             match answer.unwrap_or_else(|_| Err(late(&self.servers[number].endpoint, until - begun))) {
                 // What may pass by itself decides: then it is worth trying again.
                 Err(failure) if failure.is_of_endpoint() => {
-                    telling = telling.filter(|known| known.may_pass() || !failure.may_pass()).or(Some(failure));
+                    reported = reported.filter(|known| known.may_pass() || !failure.may_pass()).or(Some(failure));
                     // The next call goes on here where this one has no time for all.
                     self.pass_on(number);
                 }
@@ -73,7 +73,7 @@ impl ServerPool {
             }
             begun = Instant::now();
         }
-        Err(telling.unwrap_or(Failure::Setting { setting: "endpoints", why: "is empty".into() }))
+        Err(reported.unwrap_or(Failure::Setting { setting: "endpoints", why: "is empty".into() }))
     }
 
     /// One server's turn. A connection that was there already may have been dead for a while, which says nothing about the server.

@@ -21,11 +21,11 @@ const KEYS: &[BackendKey] = &[
         variable: None,
         why: "a file with the user's password, instead of password",
     }),
-    BackendKey::new("ca_file", BackendShape::Path, "certificates (PEM) that etcd's may be signed with; else those this machine trusts")
+    BackendKey::new("ca_file", BackendShape::Path, "the CA, in PEM, that must have signed etcd's certificate; without it the system's")
         .or_variable("ETCDCTL_CACERT"),
     BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if etcd asks for one").or_variable("ETCDCTL_CERT"),
     BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file").or_variable("ETCDCTL_KEY"),
-    BackendKey::new("prefix", BackendShape::Text, "all keys of ours in etcd begin with this").or(PREFIX_DEFAULT),
+    BackendKey::new("prefix", BackendShape::Text, "the prefix of all of shardwise's keys in etcd").or(PREFIX_DEFAULT),
 ];
 
 fn open(settings: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {

@@ -43,9 +43,10 @@ pub(crate) fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 certificate("is for another name", "write a name that it has, or have it made for this one")
             }
-            CertificateError::UnknownIssuer => {
-                certificate("is signed by somebody unknown here", "set discovery.etcd.ca_file to the certificate of its issuer")
-            }
+            CertificateError::UnknownIssuer => certificate(
+                "is signed by an issuer that is not trusted here",
+                "set discovery.etcd.ca_file to the certificate of its issuer",
+            ),
             _ => certificate(&format!("is not accepted ({why})"), "check discovery.etcd.ca_file"),
         },
         // After the client's certificate only: the server's own has been accepted by then.

@@ -4,7 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ByHand, Told, backend, claimant, config, expect_error, granted, group, open, registration, slots, store, with_user};
+use common::{
+    ByHand, ClaimsFollower, backend, claimant, config, expect_error, granted, group, open, registration, slots, store, with_user,
+};
 use shardwise_core::{ClaimName, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, Registration};
 use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
@@ -14,12 +16,12 @@ const STORE: &str = "/shardwise/v1/claim-stores/workers";
 
 /// It has no holder: the former holder learns of the loss, no member is granted it, and no other claim changes, until the key is deleted.
 #[tokio::test]
-async fn a_claim_that_cannot_be_read_stands_still_and_touches_no_other() {
+async fn a_claim_that_cannot_be_read_waits_and_touches_no_other() {
     let server = Etcd::single().await.unwrap();
     let (etcd, here) = (ByHand(&server), backend(&[server.address()]));
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&here, "b", 2).await);
     let held = granted(&here, &a, &slots(0..3)).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..3)).await;
     for damage in ["", "nonsense", "{}", r#"{"instance_id":"a"}"#] {
         etcd.put(SLOT_1, damage).await;
@@ -31,7 +33,7 @@ async fn a_claim_that_cannot_be_read_stands_still_and_touches_no_other() {
         here.release(&a, &held[1..2]).await.unwrap();
         assert_eq!(etcd.get(SLOT_1).await.unwrap_or_default(), damage, "not even its former holder touches it");
         // Who looks for the first time sees the same.
-        Told::of(&backend(&[server.address()])).until_held(&[Resource::Slot(0), Resource::Slot(2)]).await;
+        ClaimsFollower::of(&backend(&[server.address()])).until_held(&[Resource::Slot(0), Resource::Slot(2)]).await;
         etcd.delete(SLOT_1).await;
         let again = granted(&here, &b, &slots(1..2)).await;
         assert!(again[0].1 > held[1].1);
@@ -46,7 +48,7 @@ async fn keys_that_are_no_claims_are_left_out() {
     let a = claimant(&here, "a", 1).await;
     granted(&here, &a, &slots(1..2)).await;
     let value = etcd.get(SLOT_1).await.unwrap();
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     for name in ["slots/01", "slots/65536", "slots/x", "slots/1/2", "names/", "names/a/b", "other", "names/%41"] {
         etcd.put(&format!("/shardwise/v1/claims/workers/{name}"), &value).await;
     }
@@ -54,7 +56,7 @@ async fn keys_that_are_no_claims_are_left_out() {
     let name = Resource::Name(ClaimName::new("leader").unwrap());
     granted(&here, &a, std::slice::from_ref(&name)).await;
     watch.until_held(&[Resource::Slot(1), name.clone()]).await;
-    Told::of(&backend(&[server.address()])).until_held(&[Resource::Slot(1), name]).await;
+    ClaimsFollower::of(&backend(&[server.address()])).until_held(&[Resource::Slot(1), name]).await;
     etcd.delete("/shardwise/v1/claims/workers/slots/x").await;
     here.deregister(&a).await.unwrap();
     watch.until_held(&[]).await;
@@ -68,7 +70,7 @@ async fn a_claim_without_a_lease_is_its_holders_until_that_one_releases_it() {
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&here, "b", 2).await);
     let held = granted(&here, &a, &slots(1..2)).await;
     etcd.put(SLOT_1, &etcd.get(SLOT_1).await.unwrap()).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(1..2)).await;
     assert_eq!((&watch.claims[&Resource::Slot(1)].holder.instance_id, watch.claims[&Resource::Slot(1)].epoch), (&a.instance_id, held[0].1));
     assert!(granted(&here, &b, &slots(1..2)).await.is_empty());
@@ -96,7 +98,7 @@ async fn registering_again_begins_without_claims() {
     let here = backend(&[server.address()]);
     let a = claimant(&here, "a", 1).await;
     let held = granted(&here, &a, &slots(0..200)).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..200)).await;
     assert_eq!(claimant(&here, "a", 1).await, a);
     watch.until_held(&[]).await;
@@ -142,7 +144,7 @@ async fn a_store_that_cannot_be_read_is_named_and_a_deleted_one_is_another() {
 }
 
 #[tokio::test]
-async fn who_may_not_write_is_told_so_and_how_to_change_it() {
+async fn who_may_not_write_learns_it_and_how_to_change_it() {
     let server = Etcd::start(EtcdOptions::default().with_auth()).await.unwrap();
     server.add_user("reader", "r", &[(KeyAccess::Read, "/shardwise/")]).await.unwrap();
     server.add_user("stranger", "s", &[]).await.unwrap();
@@ -155,7 +157,7 @@ async fn who_may_not_write_is_told_so_and_how_to_change_it() {
     };
     expect_error(reader.claim_store(&group(), 0).await, &ErrorKind::Denied, &format!("claim_store: {}", forbidden("reader")));
     let stranger = open(&with_user(&[server.address()], "stranger", "s"));
-    let error = Told::of(&stranger).next_error().await;
+    let error = ClaimsFollower::of(&stranger).next_error().await;
     assert_eq!(error.to_string(), format!("watch_claims: {}", forbidden("stranger")));
     assert_eq!(*error.kind(), ErrorKind::Denied);
     let nobody = Registration { claims: true, ttl: Duration::from_mins(1), ..registration("a", 1) };

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    ByHand, Fleet, PACE, TTL, Told, backend, claimant, eventually, expect_error, granted, group, only_granted, registration, slots, store,
-    url,
+    ByHand, ClaimsFollower, Fleet, PACE, TTL, backend, claimant, eventually, expect_error, granted, group, only_granted, registration,
+    slots, store, url,
 };
 use shardwise_core::ClaimStore;
 use shardwise_discovery::{Claims, Discovery, ErrorKind};
@@ -16,7 +16,7 @@ async fn a_restart_keeps_store_and_claims_and_epochs_go_on_rising() {
     let here = backend(&[server.address()]);
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&here, "b", 2).await);
     let (before, held) = (store(&here).await, granted(&here, &a, &slots(0..300)).await);
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..300)).await;
     server.restart(true).await.unwrap();
     let after = eventually("the store", async || here.claim_store(&group(), 0).await.ok()).await;
@@ -45,7 +45,7 @@ async fn a_wiped_etcd_is_another_store_and_a_floor_goes_on_above() {
         here.release(&a, &held).await.unwrap();
     }
     granted(&here, &a, &slots(0..3)).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..3)).await;
     server.restart(false).await.unwrap();
     watch.until_held(&[]).await;
@@ -97,7 +97,7 @@ async fn compacted_while_the_watch_is_cut() {
     let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
     let (worker, outside) = (backend(&[url(proxy.address())]), backend(&[server.address()]));
     let (a, b) = (claimant(&outside, "a", 1).await, claimant(&outside, "b", 2).await);
-    let mut watch = Told::of(&worker);
+    let mut watch = ClaimsFollower::of(&worker);
     for round in 0..4u32 {
         let (giver, taker) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let held = granted(&outside, giver, &slots(0..200)).await;
@@ -136,7 +136,7 @@ async fn the_leader_dies_and_claims_stay() {
     fleet.join("b", 2).await;
     let (a, b) = (registration("a", 1).record_id(), registration("b", 2).record_id());
     let held = granted(&here, &a, &slots(0..300)).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..300)).await;
     cluster.members()[leader].kill().unwrap();
     eventually("an answer", async || here.claim_store(&group(), 0).await.ok()).await;
@@ -165,7 +165,7 @@ async fn any_number_at_once() {
         assert_eq!(held.len(), count as usize, "each once, however often it is asked for");
         assert!(granted(&here, &b, &slots(0..count)).await.is_empty());
         here.release(&a, &[held.clone(), held].concat()).await.unwrap();
-        Told::of(&here).until_held(&[]).await;
+        ClaimsFollower::of(&here).until_held(&[]).await;
     }
 }
 
@@ -177,7 +177,7 @@ async fn nothing_is_written_while_nothing_changes() {
     let mut fleet = Fleet::new(here.clone());
     fleet.join("a", 1).await;
     granted(&here, &registration("a", 1).record_id(), &slots(0..300)).await;
-    let mut watch = Told::of(&here);
+    let mut watch = ClaimsFollower::of(&here);
     watch.until_held(&slots(0..300)).await;
     let before = ByHand(&server).revision().await;
     let reading = tokio::time::timeout(PACE * 4, watch.until("nothing", |_| false)).await;

@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{ByHand, PACE, Told, backend, claimant, granted, group, only_granted, slots, store, view_where};
+use common::{ByHand, ClaimsFollower, PACE, backend, claimant, granted, group, only_granted, slots, store, view_where};
 use futures::future::join_all;
 use shardwise_backend_etcd::EtcdBackend;
 use shardwise_core::{Epoch, Resource};
@@ -45,11 +45,11 @@ async fn thousands_are_acquired_and_released_at_once() {
         assert_eq!(held.len(), SLOTS as usize);
         assert_eq!(etcd.revision().await - before, TRANSACTIONS, "127 to a transaction");
         let begun = Instant::now();
-        Told::of(&backend(&[server.address()])).until_held(&slots(0..SLOTS)).await;
-        let told = begun.elapsed();
+        ClaimsFollower::of(&backend(&[server.address()])).until_held(&slots(0..SLOTS)).await;
+        let seen = begun.elapsed();
         let begun = Instant::now();
         here.release(&a, &held).await.unwrap();
-        let took = [acquired, told, begun.elapsed()];
+        let took = [acquired, seen, begun.elapsed()];
         println!("{SLOTS} acquired, told to a new watch, released: {took:?}");
         assert_eq!(etcd.revision().await - before, 2 * TRANSACTIONS);
         assert!(took.iter().all(|took| *took < LIMIT), "{took:?}");
@@ -63,7 +63,7 @@ async fn a_slot_goes_from_one_to_the_other_at_once() {
     let server = Etcd::single().await.unwrap();
     let (here, there) = (backend(&[server.address()]), backend(&[server.address()]));
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&there, "b", 2).await);
-    let (mut at_a, mut at_b) = (Told::of(&here), Told::of(&there));
+    let (mut at_a, mut at_b) = (ClaimsFollower::of(&here), ClaimsFollower::of(&there));
     let mut took = Vec::new();
     let mut held = granted(&here, &a, &slots(7..8)).await;
     for _ in 0..100 {
@@ -79,7 +79,7 @@ async fn hand_over(
     took: &mut Vec<Duration>,
     (giver, from): (&EtcdBackend, &RecordId),
     (taker, to): (&EtcdBackend, &RecordId),
-    watch: &mut Told,
+    watch: &mut ClaimsFollower,
     held: Vec<(Resource, Epoch)>,
 ) -> Vec<(Resource, Epoch)> {
     let (store, slot) = (store(taker).await, slots(7..8));
@@ -136,14 +136,14 @@ async fn fourth(addresses: &[String]) -> Duration {
         backend.deregister(&record_id).await.unwrap();
     }
     joining.deregister(&record_id).await.unwrap();
-    Told::of(&joining).until_held(&[]).await;
+    ClaimsFollower::of(&joining).until_held(&[]).await;
     took
 }
 
 /// Joins, and acquires what is wanted as it comes free.
 async fn take_all(backend: &EtcdBackend, wanted: &BTreeSet<Resource>) -> RecordId {
     let record_id = claimant(backend, "m3", 4).await;
-    let (store, mut watch, mut mine) = (store(backend).await, Told::of(backend), BTreeSet::new());
+    let (store, mut watch, mut mine) = (store(backend).await, ClaimsFollower::of(backend), BTreeSet::new());
     let mut begun = false;
     while mine.len() < wanted.len() {
         let rest: Vec<_> = wanted.difference(&mine).cloned().collect();

@@ -79,7 +79,7 @@ async fn no_server() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has() {
+async fn a_name_that_no_user_has() {
     let error = error_of(&config(&["http://etcd.invalid:2379".into()])).await;
     assert!(error.is_retryable(), "names may come with time");
     let text = error.to_string();
@@ -174,7 +174,7 @@ async fn a_certificate_that_is_not_accepted() {
         (
             authority.server().unwrap(),
             &other,
-            "is signed by somebody unknown here; set discovery.etcd.ca_file to the certificate of its issuer",
+            "is signed by an issuer that is not trusted here; set discovery.etcd.ca_file to the certificate of its issuer",
         ),
     ];
     for (identity, trusted, why) in cases {
@@ -275,7 +275,7 @@ async fn only_a_learner() {
 }
 
 #[tokio::test]
-async fn a_record_of_somebody_else_is_an_error_and_no_gap() {
+async fn a_record_of_another_is_an_error_and_no_gap() {
     use base64::Engine as _;
     let server = Etcd::single().await.unwrap();
     let backend = backend(&[server.address()]);

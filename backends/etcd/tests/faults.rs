@@ -15,7 +15,7 @@ use shardwise_discovery::{Discovery, ErrorKind, WatchEvent};
 use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess, TcpProxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_with_its_data_loses_nobody() {
+async fn a_restart_with_its_data_loses_no_member() {
     let server = Etcd::single().await.unwrap();
     let backend = backend(&[server.address()]);
     let mut fleet = Fleet::new(backend.clone());
@@ -32,7 +32,7 @@ async fn a_restart_with_its_data_loses_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_without_its_data_is_told_as_lost_and_revisions_go_on_rising() {
+async fn a_restart_without_its_data_is_reported_as_lost_and_revisions_go_on_rising() {
     let server = Etcd::single().await.unwrap();
     let (one, other) = (backend(&[server.address()]), backend(&[server.address()]));
     let a = registration("a", 1);
@@ -59,7 +59,7 @@ async fn a_restart_without_its_data_is_told_as_lost_and_revisions_go_on_rising()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_dies_and_nobody_is_lost() {
+async fn the_leader_dies_and_no_member_is_lost() {
     let cluster = Etcd::cluster(3).await.unwrap();
     let leader = cluster.leader().await.unwrap();
     // The leader is the one that is asked, so all have to change over.
@@ -218,7 +218,7 @@ async fn three_thousand_dead_records_go_and_the_living_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_deleted_by_hand_is_told_as_lost() {
+async fn an_id_deleted_by_hand_is_reported_as_lost() {
     let server = Etcd::single().await.unwrap();
     let backend = open(&config(&[server.address()]));
     let a = registration("a", 1);

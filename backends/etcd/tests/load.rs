@@ -139,7 +139,7 @@ async fn join_and_leave(here: &EtcdBackend, there: &EtcdBackend) -> ([Duration; 
 /// A thousand random joins, leaves, kills and broken connections: in the end exactly the living are there, and in between no view ever
 /// had anybody who had not joined, or missed anybody for whom nothing had happened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_lost_and_nobody_is_made_up_in_a_thousand_changes() {
+async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     const CHANGES: u64 = 1_000;
     let seed = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
     println!("repeat with SHARDWISE_SEED={seed}");

@@ -27,7 +27,7 @@ impl Fixture for OneCluster {
 shardwise_discovery::notes_conformance_tests!(OneCluster);
 
 #[tokio::test]
-async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_mended() {
+async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_corrected() {
     let server = Etcd::single().await.expect("an etcd server");
     let (here, name) = (backend(&[server.address()]), ClaimName::new("a b").expect("a valid name"));
     let first = here.write_note(&group(), &name, 0, "3").await.expect("write_note");

@@ -68,7 +68,7 @@ fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
 fn read_claim((value, epoch): (Value, i64)) -> Result<(Resource, Epoch), String> {
     let resource = read_resource(&value)?;
     let epoch =
-        u64::try_from(epoch).map_err(|_| format!("{epoch} is no epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
+        u64::try_from(epoch).map_err(|_| format!("{epoch} is not an epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
     epoch.map(|epoch| (resource.clone(), epoch)).map_err(|why| format!("on {resource}: {why}"))
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     NetworkFileSystem { path: PathBuf, kind: String },
     #[error("{path:?} is not an SQLite database; set `path` to another file, or move this one away")]
     NotADatabase { path: PathBuf },
-    #[error("{path:?} is the SQLite database of another program (application id {application}); set `path` to a file of its own")]
+    #[error("{path:?} is the SQLite database of another program (application id {application}); set `path` to another file")]
     Foreign { path: PathBuf, application: i64 },
     #[error("{path:?} has schema version {found}, this program knows versions up to {known}; upgrade it, or set `path` to another file")]
     Newer { path: PathBuf, found: i64, known: i64 },
@@ -73,7 +73,7 @@ pub(crate) enum Failure {
     NoSlot { slot: u32 },
     #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
     TooManyClaims { count: usize },
-    #[error("cannot read a claim in {path:?}: {why}; somebody has edited the table `claim`, delete that row")]
+    #[error("cannot read a claim in {path:?}: {why}; the table `claim` was edited by hand; delete that row")]
     BadClaim { path: PathBuf, why: String },
     #[error("cannot write the request as JSON: {0}")]
     NotWritten(serde_json::Error),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_opened_read_only_is_for_somebody_to_change() {
+    async fn a_file_opened_read_only_is_for_the_user_to_change() {
         let error = failure_of("CREATE TABLE a (b); PRAGMA query_only = on; INSERT INTO a VALUES (1)").await;
         assert_eq!(
             error.to_string(),

@@ -125,7 +125,7 @@ fn distrust(me: u32, file: &FilePermissions, directory: &FilePermissions) -> Opt
     let mode = file.mode;
     if mode & 0o002 != 0 {
         return Some(format!(
-            "is writable by every user (mode {mode:04o}), each of which could remove members and invent some; take that away: chmod o-w"
+            "is writable by every user (mode {mode:04o}), so each of them could remove and add members; revoke that: chmod o-w"
         ));
     }
     let on_purpose = mode & 0o060 == 0o060 && directory.mode & 0o2072 == 0o2070 && file.group == directory.group;

@@ -71,7 +71,7 @@ async fn cannot_be_read(statement: &'static str, why: &str) {
     let path = scratch.path();
     let begin = format!("watch_claims: cannot read a claim in {path:?}: {why}");
     assert!(error.to_string().starts_with(&begin), "{error}, not {begin}");
-    assert!(error.to_string().ends_with("; somebody has edited the table `claim`, delete that row"), "{error}");
+    assert!(error.to_string().ends_with("; the table `claim` was edited by hand; delete that row"), "{error}");
     // Others are not disturbed, and it is held like any other.
     let answers = backend.acquire(&b, &store(&backend).await, &slots(77..79)).await.unwrap();
     let held = answers.iter().filter(|(_, acquired)| *acquired == AcquireOutcome::Held).count();
@@ -87,8 +87,11 @@ async fn cannot_be_read(statement: &'static str, why: &str) {
 #[tokio::test]
 async fn a_claim_that_cannot_be_read_is_named_and_the_watch_goes_on_when_it_is_gone() {
     let cases = [
-        ("INSERT INTO claim SELECT group_id, 77, holder, number, 0 FROM claim LIMIT 1", "on slot 77: 0 is no epoch: a number from 1 to"),
-        ("INSERT INTO claim SELECT group_id, 77, holder, number, -5 FROM claim LIMIT 1", "on slot 77: -5 is no epoch"),
+        (
+            "INSERT INTO claim SELECT group_id, 77, holder, number, 0 FROM claim LIMIT 1",
+            "on slot 77: 0 is not an epoch: epochs are numbers from 1 to",
+        ),
+        ("INSERT INTO claim SELECT group_id, 77, holder, number, -5 FROM claim LIMIT 1", "on slot 77: -5 is not an epoch"),
         ("INSERT INTO claim SELECT group_id, -3, holder, number, epoch FROM claim LIMIT 1", "-3 is no slot"),
         ("INSERT INTO claim SELECT group_id, 65536, holder, number, epoch FROM claim LIMIT 1", "65536 is no slot"),
         ("INSERT INTO claim SELECT group_id, 2.5, holder, number, epoch FROM claim LIMIT 1", "2.5 is neither a slot nor a name"),
@@ -112,7 +115,7 @@ async fn a_claim_whose_holder_was_never_there_is_free() {
 }
 
 #[tokio::test]
-async fn a_claim_deleted_by_hand_is_told_as_free() {
+async fn a_claim_deleted_by_hand_is_reported_as_free() {
     let scratch = Scratch::new();
     let (backend, a, b) = held_by_a(&scratch).await;
     let mut follower = Follower::of(&backend, TTL);
@@ -124,7 +127,7 @@ async fn a_claim_deleted_by_hand_is_told_as_free() {
 }
 
 #[tokio::test]
-async fn a_member_deleted_by_hand_loses_its_claims_and_is_told_so() {
+async fn a_member_deleted_by_hand_loses_its_claims_and_learns_it() {
     let scratch = Scratch::new();
     let (backend, a, b) = held_by_a(&scratch).await;
     let mut follower = Follower::of(&backend, TTL);
@@ -160,7 +163,8 @@ async fn numbers_that_are_used_up_are_an_error_and_no_smaller_epoch() {
     let (backend, a, _) = held_by_a(&scratch).await;
     run_sql(&scratch.path(), "UPDATE store SET counter = 9007199254740991").await;
     let error = backend.acquire(&a, &store(&backend).await, &slots(20..21)).await.unwrap_err();
-    let text = "acquire: the numbers of acquisitions are used up: 9007199254740992 is no epoch: a number from 1 to 9007199254740991 is one";
+    let text =
+        "acquire: the numbers of acquisitions are used up: 9007199254740992 is not an epoch: epochs are numbers from 1 to 9007199254740991";
     expect_error(&error, &ErrorKind::Misconfigured, text);
 }
 

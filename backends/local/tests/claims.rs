@@ -35,7 +35,7 @@ async fn what_is_no_slot_and_what_is_too_much_for_one_call_is_refused() {
 }
 
 #[tokio::test]
-async fn an_expired_record_that_nobody_has_deleted_holds_nothing() {
+async fn an_expired_record_that_was_not_deleted_holds_nothing() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
     let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", TTL).await.record_id());
@@ -56,7 +56,7 @@ async fn an_expired_record_that_nobody_has_deleted_holds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_is_told_though_nobody_lists_members_and_once_the_file_can_be_written() {
+async fn a_death_is_reported_without_a_list_of_members_and_once_the_file_can_be_written() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
     let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", SHORT * 2).await.record_id());
@@ -78,7 +78,7 @@ async fn a_death_is_told_though_nobody_lists_members_and_once_the_file_can_be_wr
 
 /// An acquisition that has read the clock in time and is carried out too late: it had to wait for another process's write.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquisition_carried_out_after_expiry_is_lost_and_keeps_nobody_out() {
+async fn an_acquisition_carried_out_after_expiry_is_lost_and_keeps_no_member_out() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     let (backend, peer) = (hand.backend(&scratch), hand.backend(&scratch));
     let (a, b) = (joined(&backend, "a", SHORT).await.record_id(), joined(&peer, "b", TTL).await.record_id());
@@ -131,7 +131,7 @@ async fn epochs_rise_over_the_end_of_the_group_and_of_all_processes() {
 }
 
 #[tokio::test]
-async fn whoever_knows_less_than_is_remembered_reads_everything() {
+async fn a_reader_that_knows_less_than_is_remembered_reads_everything() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
     let a = joined(&backend, "a", TTL).await.record_id();

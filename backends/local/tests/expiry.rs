@@ -194,7 +194,7 @@ async fn a_record_of_another_boot_is_dead_whatever_its_deadline() {
 }
 
 #[tokio::test]
-async fn opening_deletes_what_is_dead_in_groups_that_nobody_looks_at() {
+async fn opening_deletes_what_is_dead_in_groups_that_are_not_looked_at() {
     let (scratch, hand) = (Scratch::new(), Hand::new());
     hand.backend(&scratch).register(&registration("a", 1, TTL)).await.unwrap();
     hand.advance(TTL);

@@ -28,7 +28,7 @@ async fn a_note_that_is_no_text_is_an_error_and_a_deleted_one_never_comes_back_u
 
 /// As a program left it that knew members and claims and no notes.
 #[tokio::test]
-async fn a_file_without_notes_is_extended_by_whoever_opens_it() {
+async fn a_file_without_notes_is_extended_when_it_is_opened() {
     let scratch = Scratch::new();
     let before = store(&scratch.backend()).await;
     run_sql(&scratch.path(), "DROP TABLE note").await;

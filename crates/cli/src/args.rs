@@ -133,15 +133,15 @@ pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
 
 /// The parser's paragraphs as one line, without its copy of the usage.
 fn one_line(paragraphs: &str) -> String {
-    let told = paragraphs.trim_start_matches("error: ").lines().map(str::trim).take_while(|line| !line.starts_with("Usage: "));
-    let parts = told.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let message = paragraphs.trim_start_matches("error: ").lines().map(str::trim).take_while(|line| !line.starts_with("Usage: "));
+    let parts = message.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     let line = parts.fold(String::new(), |line, part| match line.chars().last() {
         None => part.into(),
         Some(':') => line + " " + part,
         Some(_) if part.starts_with('[') => line + " " + part,
         Some(_) => line + "; " + part,
     });
-    line + "; --help tells more"
+    line + "; see --help"
 }
 
 #[cfg(test)]
@@ -179,26 +179,20 @@ mod tests {
         assert_eq!(faults(&Args::command()), [""; 0]);
     }
 
-    fn told(arguments: &[&str]) -> String {
+    fn message(arguments: &[&str]) -> String {
         one_line(&Args::try_parse_from([&["shardwise"], arguments].concat()).unwrap_err().to_string())
     }
 
     #[test]
     fn what_is_wrong_with_the_arguments_is_one_line() {
         let cases: [(&[&str], &str); 4] = [
-            (&["drain"], "the following required arguments were not provided: <ID>; --help tells more"),
-            (
-                &["settings", "--output", "xml"],
-                "invalid value 'xml' for '--output <FORMAT>' [possible values: human, json]; --help tells more",
-            ),
-            (
-                &["demo", "--event", "3"],
-                "unexpected argument '--event' found; tip: a similar argument exists: '--events'; --help tells more",
-            ),
-            (&["wacth"], "unrecognized subcommand 'wacth'; tip: a similar subcommand exists: 'watch'; --help tells more"),
+            (&["drain"], "the following required arguments were not provided: <ID>; see --help"),
+            (&["settings", "--output", "xml"], "invalid value 'xml' for '--output <FORMAT>' [possible values: human, json]; see --help"),
+            (&["demo", "--event", "3"], "unexpected argument '--event' found; tip: a similar argument exists: '--events'; see --help"),
+            (&["wacth"], "unrecognized subcommand 'wacth'; tip: a similar subcommand exists: 'watch'; see --help"),
         ];
         for (arguments, line) in cases {
-            assert_eq!(told(arguments), line);
+            assert_eq!(message(arguments), line);
         }
     }
 }

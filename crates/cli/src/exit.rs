@@ -65,7 +65,7 @@ impl CliFailure {
 /// The system's error and what to do about it. Unknown errors keep the system's text.
 fn in_plain_words(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
-    let told = match error.kind() {
+    let words = match error.kind() {
         Kind::NotFound => "there is no such file or directory: check the path",
         Kind::PermissionDenied => "this user has no right to: grant it, or name another path",
         Kind::IsADirectory => "this is a directory: name a file",
@@ -73,12 +73,14 @@ fn in_plain_words(error: &io::Error) -> String {
         Kind::StorageFull | Kind::QuotaExceeded => "the disk is full: free some space, then try again",
         Kind::ReadOnlyFilesystem => "the file system is read-only: name a path elsewhere",
         Kind::InvalidData => "this is not UTF-8 text: check that it is the right file",
+        Kind::AddrInUse => "another process listens there: stop it, or name another port",
+        Kind::AddrNotAvailable => "this machine has no such address: name one of its own",
         Kind::BrokenPipe => "the reader has closed the pipe: let it read to the end",
         _ if [Errno::EMFILE, Errno::ENFILE].contains(&errno(error)) => "too many files are open: raise the limit (ulimit -n)",
         _ if errno(error) == Errno::EAGAIN => "there are too many processes: raise the limit (ulimit -u), or end some",
         _ => return format!("{error}: if this stays after another try, look at the system's log"),
     };
-    told.into()
+    words.into()
 }
 
 fn errno(error: &io::Error) -> Errno {
@@ -108,6 +110,7 @@ impl From<shardwise_sidecar::Error> for CliFailure {
         match error {
             Error::Sharding(error) => error.into(),
             Error::File(path, error) => Self::io(format_args!("read {}", path.display()), &error),
+            Error::Listen(address, error) => Self::io(format_args!("listen on {address}"), &error),
             Error::Options(line) => Self::new(Code::Usage, line),
             _ => Self::new(Code::Unavailable, error.to_string()),
         }

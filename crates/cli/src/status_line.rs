@@ -10,7 +10,7 @@ static DRAWN: Mutex<String> = Mutex::new(String::new());
 
 /// Moves to the left edge and clears the line.
 const CLEAR: &str = "\r\u{1b}[2K";
-/// Cuts a line that is wider than the terminal, so that it stays one line.
+/// Keeps one line of a line that is wider than the terminal all the same: wide characters, or a window made narrower.
 const WRAP_OFF: &str = "\u{1b}[?7l";
 const WRAP_ON: &str = "\u{1b}[?7h";
 
@@ -23,9 +23,15 @@ pub(crate) fn is_possible() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// The columns of the terminal, which cuts a longer line with an ellipsis. A terminal without a size cuts nothing.
+fn columns() -> usize {
+    let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
+    if columns == 0 { usize::MAX } else { columns.into() }
+}
+
 /// Draws the line in place of the previous one.
 pub(crate) fn draw(line: &str) {
-    let line = one_line(line, usize::MAX);
+    let line = one_line(line, columns());
     let mut drawn = drawn();
     if *drawn != line {
         write(&format!("{CLEAR}{WRAP_OFF}{line}{WRAP_ON}"));

@@ -13,7 +13,7 @@ const SIGNS_APART: Duration = Duration::from_millis(10);
 /// The supervisor that started this process, if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor {
-    told: Option<Arc<(UnixDatagram, SocketAddr)>>,
+    socket: Option<Arc<(UnixDatagram, SocketAddr)>>,
     /// The watchdog timeout: after this time without a notification the supervisor assumes that this process hangs.
     patience: Option<Duration>,
 }
@@ -22,38 +22,38 @@ impl Supervisor {
     /// Reads the supervisor from the environment; none if the variables are missing or invalid.
     pub(crate) fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok();
-        let told = variable("NOTIFY_SOCKET").and_then(|name| socket(&name)).map(Arc::new);
+        let socket = variable("NOTIFY_SOCKET").and_then(|name| socket(&name)).map(Arc::new);
         let is_for_us = variable("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().to_string());
         let patience = variable("WATCHDOG_USEC").filter(|_| is_for_us).and_then(|text| text.parse().ok()).map(Duration::from_micros);
-        Self { told, patience: patience.filter(|patience| !patience.is_zero()) }
+        Self { socket, patience: patience.filter(|patience| !patience.is_zero()) }
     }
 
     pub(crate) fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     pub(crate) fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
     /// Sends watchdog notifications from a task of the monitored runtime, as long as `is_alive` returns true and the handle is kept. Once
     /// it returns false, notifications stop, and the supervisor ends this process.
     pub(crate) fn watch(&self, is_alive: impl Fn() -> bool + Send + 'static) -> Option<AbortOnDropHandle<()>> {
-        let (supervisor, patience) = (self.clone(), self.patience.filter(|_| self.told.is_some())?);
+        let (supervisor, patience) = (self.clone(), self.patience.filter(|_| self.socket.is_some())?);
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let mut signs = interval((patience / 3).max(SIGNS_APART));
             signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 signs.tick().await;
                 if is_alive() {
-                    supervisor.tell("WATCHDOG=1");
+                    supervisor.notify("WATCHDOG=1");
                 }
             }
         })))
     }
 
-    fn tell(&self, what: &str) {
-        if let Some((socket, to)) = self.told.as_deref() {
+    fn notify(&self, what: &str) {
+        if let Some((socket, to)) = self.socket.as_deref() {
             // A supervisor that does not listen is ignored, and the send does not block.
             let _ = socket.send_to_addr(what.as_bytes(), to);
         }
@@ -93,8 +93,8 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let listening = UnixDatagram::bind(&path).unwrap();
         listening.set_nonblocking(true).unwrap();
-        let told = Some(Arc::new(socket(path.to_str().unwrap()).unwrap()));
-        let supervisor = Supervisor { told, patience: Some(SIGNS_APART * 3) };
+        let socket = Some(Arc::new(socket(path.to_str().unwrap()).unwrap()));
+        let supervisor = Supervisor { socket, patience: Some(SIGNS_APART * 3) };
         let (alive, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(tokio::sync::Notify::new()));
         let (is_alive, is_asked) = (Arc::clone(&alive), Arc::clone(&asked));
         let _watched = supervisor.watch(move || {

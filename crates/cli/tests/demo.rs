@@ -121,12 +121,12 @@ fn events_that_the_store_would_refuse_are_refused_before_it_begins() {
     let headers = event(&format!(",\"headers\":{{\"h\":\"{}\"}}", "h".repeat(65_536)), "");
     let no_event = "{\"aggregatetype\":\"order\"}\n".repeat(30);
     let ran = place.run_with(&["demo", "--from", "-"], (payload + &headers + &no_event).as_bytes());
-    let told: Vec<_> = ran.err.lines().collect();
+    let lines: Vec<_> = ran.err.lines().collect();
     assert!(ran.code == Some(2) && ran.out.is_empty(), "{ran:?}");
-    assert_eq!(told[0], "line 1: the payload has 1048577 bytes; at most 1048576 are allowed");
-    assert_eq!(told[1], "line 2: the headers have 65544 bytes; at most 65536 are allowed");
-    assert!(told[19].starts_with("line 20: missing field") && told[20] == "12 lines more refused", "a few are enough: {told:?}");
-    assert!(told[21].starts_with("shardwise: --from has no event") && told.len() == 22, "{told:?}");
+    assert_eq!(lines[0], "line 1: the payload has 1048577 bytes; at most 1048576 are allowed");
+    assert_eq!(lines[1], "line 2: the headers have 65544 bytes; at most 65536 are allowed");
+    assert!(lines[19].starts_with("line 20: missing field") && lines[20] == "12 lines more refused", "a few are enough: {lines:?}");
+    assert!(lines[21].starts_with("shardwise: --from has no event") && lines.len() == 22, "{lines:?}");
 }
 
 #[test]

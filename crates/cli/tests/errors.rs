@@ -182,7 +182,7 @@ fn a_publisher_that_is_still_joining_stops_when_asked() {
         Process::start(command)
     };
     let mut former = start(&["watch", "--join", "--policy", "workers"]);
-    former.tells("is active", |line| line["state"] == "active");
+    former.prints("is active", |line| line["state"] == "active");
     former.signal(Signal::SIGKILL);
     former.ends("after SIGKILL");
     let mut publisher = start(&["outbox", "run"]);
@@ -212,6 +212,9 @@ fn a_second_signal_ends_a_publisher_that_cannot_finish() {
         kill(publisher, Signal::SIGTERM).unwrap();
         child.try_wait().unwrap()
     });
-    let told = String::from_utf8(stderr.join().unwrap()).unwrap();
-    assert!(ended.code() == Some(130) && told.ends_with("stopped at once; others take over when the lease runs out\n"), "{ended}: {told}");
+    let printed = String::from_utf8(stderr.join().unwrap()).unwrap();
+    assert!(
+        ended.code() == Some(130) && printed.ends_with("stopped at once; others take over when the lease runs out\n"),
+        "{ended}: {printed}"
+    );
 }

@@ -25,7 +25,7 @@ fn with_outbox() -> Place {
 
 fn joins(place: &Place, id: &str) -> Process {
     let mut worker = Process::start(place.command(&["watch", "--join", "--id", id]));
-    let line = worker.tells("is active", |line| line["state"] == "active");
+    let line = worker.prints("is active", |line| line["state"] == "active");
     assert_eq!((&line["instance_id"], &line["policy"]), (&id.into(), &"workers".into()));
     worker
 }
@@ -34,8 +34,8 @@ fn joins(place: &Place, id: &str) -> Process {
 fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     let place = Place::empty();
     place.run(&["members"]).fails(2, &["settings.toml", "`shardwise init` writes one"]);
-    let told = place.run(&["init"]).well();
-    assert!(told.starts_with("wrote settings.toml: ") && told.contains("shardwise members"), "{told}");
+    let reported = place.run(&["init"]).well();
+    assert!(reported.starts_with("wrote settings.toml: ") && reported.contains("shardwise members"), "{reported}");
     let written = std::fs::read_to_string(place.path("settings.toml")).unwrap();
     assert_eq!(written.lines().count(), 10, "{written}");
     assert!(place.run(&["settings"]).well().contains("settings.toml line 4"), "each value says where it is from");
@@ -60,8 +60,8 @@ fn init_leaves_no_file_that_it_could_not_write() {
 #[test]
 fn init_with_an_outbox_is_enough_for_the_outbox() {
     let place = Place::empty();
-    let told = place.run(&["init", "--outbox", "--json"]).json();
-    assert_eq!(told, serde_json::json!({"settings": "settings.toml", "policy": "my_custom_workers", "outbox": "orders"}));
+    let reported = place.run(&["init", "--outbox", "--json"]).json();
+    assert_eq!(reported, serde_json::json!({"settings": "settings.toml", "policy": "my_custom_workers", "outbox": "orders"}));
     assert_eq!(place.run(&["outbox", "init"]).well(), "the outbox is ready: orders.db\n");
 }
 
@@ -91,10 +91,18 @@ fn the_only_policy_of_workers_need_not_be_named() {
 fn drain_finds_a_member_by_a_short_id() {
     let place = Place::of_workers("2s", "slots = 64");
     let _workers = ["eu/worker-1", "web-a", "web-b"].map(|id| joins(&place, id));
-    assert_eq!(place.run(&["drain", "worker-1"]).well(), "eu/worker-1 is drained: it owns nothing within a TTL\n");
+    let asked = "eu/worker-1 is asked to drain: it reads that within a TTL and finishes its work; see shardwise members --policy workers\n";
+    assert_eq!(place.run(&["drain", "worker-1"]).well(), asked);
     assert_eq!(place.run(&["undrain", "worker-1", "--json"]).json()["instance_id"], "eu/worker-1");
     place.run(&["drain", "web"]).fails(4, &["which member? web may be any of web-a, web-b"]);
     place.run(&["drain", "worker"]).fails(4, &["worker", "web-a"]);
+}
+
+#[test]
+fn a_group_without_members_is_named_where_one_is_to_be_drained() {
+    let place = Place::of_workers("2s", "");
+    place.run(&["drain", "worker-1"]).fails(4, &["policy workers has no members, so none is called worker-1", "--policy"]);
+    assert!(place.run(&["members"]).text().ends_with("\npolicy workers: 0 members at revision 0, view 2d06800538d394c2\n"));
 }
 
 /// A command on a new terminal, and its output there.
@@ -154,7 +162,7 @@ impl Drop for OnTerminal {
 }
 
 #[test]
-fn a_terminal_shows_colours_unless_it_is_told_not_to() {
+fn a_terminal_shows_colours_unless_it_is_asked_not_to() {
     let place = Place::of_workers("2s", "slots = 64");
     let _worker = joins(&place, "worker-1");
     let shown = OnTerminal::start(place.command(&["members"])).ends();
@@ -209,7 +217,7 @@ fn a_publisher_draws_its_counts_on_a_terminal_and_prints_them_elsewhere() {
     assert!(drawn.contains("publisher-1: active") && drawn.contains("stopped: 1 delivered"), "{drawn:?}");
 
     let mut printed = Process::start(place.command(&["outbox", "run"]));
-    let line = printed.tells("its counts", |line| line["held_slots"].is_u64());
+    let line = printed.prints("its counts", |line| line["held_slots"].is_u64());
     assert_eq!(line["delivered"], 0);
     printed.signal(Signal::SIGTERM);
     printed.ends("after SIGTERM");
@@ -219,5 +227,5 @@ fn a_publisher_draws_its_counts_on_a_terminal_and_prints_them_elsewhere() {
     eventually("it has slots", PATIENCE, || (place.run(&["outbox", "status", "--json"]).json()["free_slots"] == 0).then_some(()));
     listens.signal(Signal::SIGTERM);
     listens.ends("after SIGTERM");
-    assert!(listens.told.is_empty(), "{:?}", listens.told);
+    assert!(listens.printed.is_empty(), "{:?}", listens.printed);
 }

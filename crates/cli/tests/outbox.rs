@@ -46,8 +46,8 @@ fn line(aggregate: u64, n: u64) -> String {
 /// Writes this many more events, for a hundred aggregates in turn.
 fn enqueue(place: &Place, events: u64) {
     let lines: String = (0..events).map(|n| line(n % 100, n)).collect();
-    let told = place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
-    assert_eq!(told, format!("{events} events enqueued, 0 lines refused\n"));
+    let output = place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
+    assert_eq!(output, format!("{events} events enqueued, 0 lines refused\n"));
 }
 
 fn status(place: &Place) -> Value {
@@ -88,8 +88,8 @@ fn stops(process: &mut Process) -> String {
     process.signal(Signal::SIGTERM);
     let ran = process.ends("after SIGTERM");
     let last = ran.err.lines().last().unwrap_or_default();
-    let told = ran.err.starts_with("publishing as ") && last.starts_with("stopped: ");
-    assert!(ran.code == Some(0) && told, "{ran:?}");
+    let output = ran.err.starts_with("publishing as ") && last.starts_with("stopped: ");
+    assert!(ran.code == Some(0) && output, "{ran:?}");
     last.to_owned()
 }
 
@@ -113,7 +113,7 @@ fn check(delivered: &[ReadEvent], written: u64) -> usize {
 }
 
 #[test]
-fn refused_lines_are_told_by_number_and_reason_and_the_good_ones_are_kept() {
+fn refused_lines_are_reported_by_number_and_reason_and_the_good_ones_are_kept() {
     let place = outbox();
     let mut lines = line(1, 1).replace("{\"agg", "{\"id\":\"mine\",\"agg").into_bytes();
     lines.extend_from_slice(b"{\"aggregatetype\":\"\xff\"}\n");
@@ -137,17 +137,17 @@ fn refused_lines_are_told_by_number_and_reason_and_the_good_ones_are_kept() {
 
     let people = place.run(&["outbox", "enqueue", "--from", "events.jsonl"]);
     assert_eq!((people.code, people.text().as_str()), (Some(1), "2 events enqueued, 7 lines refused\n"));
-    for (told, (number, why)) in people.err.lines().zip(refused) {
-        assert!(told.starts_with(&format!("line {number}: ")) && told.contains(why), "{told}, expected: {why}");
+    for (output, (number, why)) in people.err.lines().zip(refused) {
+        assert!(output.starts_with(&format!("line {number}: ")) && output.contains(why), "{output}, expected: {why}");
     }
     assert_eq!(people.err.lines().count(), refused.len());
 
     let programs = place.run_with(&["outbox", "enqueue", "--json"], &lines);
     assert_eq!((programs.code, programs.err.as_str()), (Some(1), ""));
-    let told = programs.json();
-    assert_eq!(told["enqueued"], 1, "the id of the first line is taken by now: {told}");
-    for (told, (number, why)) in told["refused"].as_array().unwrap()[1..].iter().zip(refused) {
-        assert!(told["line"] == number && told["reason"].as_str().unwrap().contains(why), "{told}, expected: {why}");
+    let output = programs.json();
+    assert_eq!(output["enqueued"], 1, "the id of the first line is taken by now: {output}");
+    for (output, (number, why)) in output["refused"].as_array().unwrap()[1..].iter().zip(refused) {
+        assert!(output["line"] == number && output["reason"].as_str().unwrap().contains(why), "{output}, expected: {why}");
     }
     assert_eq!(status(&place)["pending"], 3);
     assert!(!place.path("outbox.db-wal").exists(), "nothing is left beside a file that nobody uses");
@@ -169,8 +169,8 @@ fn two_publishers_share_and_one_that_leaves_gives_back_at_once() {
         assert_eq!(row.split_whitespace().nth(1), Some("alive"));
     }
 
-    let told = stops(&mut a);
-    assert!(!told.starts_with("stopped: 0 delivered"), "it did nothing: {told}");
+    let output = stops(&mut a);
+    assert!(!output.starts_with("stopped: 0 delivered"), "it did nothing: {output}");
     assert!(!status(&place)["publishers"].to_string().contains("\"a\""), "it has left before it ended");
     eventually("b has all, long before a TTL", Duration::from_secs(5), || (publisher(&status(&place), "b").0 == SLOTS).then_some(()));
     assert!(!stops(&mut b).starts_with("stopped: 0 delivered"));
@@ -239,8 +239,8 @@ fn a_sink_that_cannot_be_written_loses_nothing() {
     assert!(why["error"].as_str().unwrap().contains("delivered.jsonl: Is a directory"), "{failing}");
     assert!(why["key"].as_str().unwrap().starts_with("order/") && why["pending"].as_u64() >= Some(3), "{failing}");
     assert!(why["next_attempt_in_seconds"].as_f64() <= Some(30.0) && why["failed_ago_seconds"].is_f64(), "{failing}");
-    let (told, failed) = human.split_once("\n  last failed ").unwrap_or_else(|| panic!("it does not say why: {human}"));
-    assert!(told.contains(" waiting; the next attempt is "), "{human}");
+    let (output, failed) = human.split_once("\n  last failed ").unwrap_or_else(|| panic!("it does not say why: {human}"));
+    assert!(output.contains(" waiting; the next attempt is "), "{human}");
     assert!(failed.lines().next().unwrap().contains("delivered.jsonl: Is a directory"), "{human}");
     std::fs::remove_dir(place.path("delivered.jsonl")).unwrap();
     all_delivered(&place);
@@ -269,7 +269,7 @@ fn what_is_not_there_is_named_with_what_to_do() {
 
 /// Regression: a blocked write cannot be cancelled, and the process waited for it forever, and later for longer than its policy allows.
 #[test]
-fn a_pipe_that_nobody_reads_keeps_the_publisher_for_the_policys_drain_timeout_only() {
+fn a_pipe_that_is_not_read_keeps_the_publisher_for_the_policys_drain_timeout_only() {
     let place = outbox();
     // Many times the capacity of a pipe.
     let lines: String = (0..500u64).map(|n| line(n % 100, n).replace("Changed", &format!("Changed{}", "x".repeat(200)))).collect();
@@ -316,7 +316,8 @@ fn a_status_for_people_has_nothing_that_a_terminal_obeys() {
 fn unblock_says_when_there_is_nothing_to_unblock() {
     let place = outbox();
     let ran = place.run(&["outbox", "unblock", "--key", "order/1"]);
-    assert_eq!((ran.code, ran.text().trim()), (Some(1), "0 aggregates unblocked"));
+    assert_eq!((ran.code, ran.text().trim()), (Some(1), "order/1 is not blocked; `shardwise outbox list` shows what is, as TYPE/ID"));
+    assert_eq!(place.run(&["outbox", "unblock"]).text(), "0 aggregates unblocked\n");
 }
 
 #[test]
@@ -328,7 +329,8 @@ fn after_a_restore_numbers_are_lifted_and_what_waits_is_counted() {
     let ran = place.run(&["outbox", "restored", "--epoch-above", "7", "--sequence-above", "1000"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
-        ran.text().starts_with("epochs go on above 8, sequences above 1000: ") && ran.err.contains("up to 3 events wait under sequences"),
+        ran.text().starts_with("epochs go on above 8, sequences above 1000: ")
+            && ran.err.contains("up to 3 events wait and keep sequences"),
         "{ran:?}"
     );
     let mut publisher = publish(&place, "a");
@@ -368,15 +370,15 @@ fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down(
         (&json!("e-2"), &json!("parked"), &json!("422"), &json!(false))
     );
     assert!(place.run(&["outbox", "list"]).well().contains("e-2    order/7    Changed  2         parked"));
-    let told = place.run(&["outbox", "replay", "e-2", "e-1", "--reason", "mended", "--as", "ann"]);
-    assert_eq!((told.code, told.text().lines().next()), (Some(1), Some("e-2: replayed, its sequence is now 5")));
-    assert!(told.text().contains("e-1: neither parked nor at the head"));
+    let output = place.run(&["outbox", "replay", "e-2", "e-1", "--reason", "mended", "--as", "ann"]);
+    assert_eq!((output.code, output.text().lines().next()), (Some(1), Some("e-2: replayed, its sequence is now 5")));
+    assert!(output.text().contains("e-1: neither parked nor at the head"));
     assert_eq!(place.run(&["outbox", "replay-aggregate", "order/8", "--reason", "x"]).code, Some(1));
     place
         .run(&["outbox", "replay-aggregate", "order/7", "--limit", "1", "--reason", "x"])
         .fails(4, &["has 3 events from there on, more than 1"]);
-    let told = place.run(&["outbox", "replay-aggregate", "order/7", "--reason", "from there on"]).well();
-    assert_eq!(told, "3 events sent again, the sequence goes on with 6\n");
+    let output = place.run(&["outbox", "replay-aggregate", "order/7", "--reason", "from there on"]).well();
+    assert_eq!(output, "3 events sent again, the sequence goes on with 6\n");
     let mut a = publish(&place, "a");
     all_delivered(&place);
     a.signal(Signal::SIGTERM);
@@ -431,7 +433,7 @@ fn readiness(port: u16) -> Value {
 
 /// Silent connections neither take resources of the publisher nor block probes.
 #[test]
-fn a_publisher_that_listens_tells_how_it_is() {
+fn a_publisher_that_listens_reports_its_state() {
     let place = outbox();
     let reserved = Port::reserve().unwrap();
     let port = reserved.number();
@@ -490,10 +492,10 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     let mut a = Process::start(command);
     eventually("it is ready", PATIENCE, || asked(port, "GET /readyz").starts_with("HTTP/1.1 200").then_some(()));
     enqueue(&place, 2);
-    let told = eventually("the trouble is told", PATIENCE, || {
-        Some(asked(port, "GET /readyz")).filter(|told| told.contains("\"trouble\":\"destination\""))
+    let output = eventually("the trouble is told", PATIENCE, || {
+        Some(asked(port, "GET /readyz")).filter(|output| output.contains("\"trouble\":\"destination\""))
     });
-    assert!(!told.contains(&nobody.to_string()) && !told.contains("hook"), "{told}");
+    assert!(!output.contains(&nobody.to_string()) && !output.contains("hook"), "{output}");
     eventually("an operator sees it all", PATIENCE, || status(&place).to_string().contains(&nobody.to_string()).then_some(()));
     a.signal(Signal::SIGTERM);
     assert_eq!(a.ends("after SIGTERM").code, Some(0));
@@ -543,7 +545,7 @@ fn settings_in_which_two_outboxes_share_a_policy_are_refused_before_anything_is_
 
 /// Without a publisher, the status reports it with its exit code for scripts and with a line for people.
 #[test]
-fn events_that_nobody_publishes_are_stuck() {
+fn events_without_a_publisher_are_stuck() {
     let place = outbox();
     enqueue(&place, 4);
     let shown = place.run(&["outbox", "status"]);

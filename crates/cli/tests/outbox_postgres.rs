@@ -87,17 +87,17 @@ fn two_publishers_share_the_outbox_and_one_that_is_killed_is_followed() {
 }
 
 #[test]
-fn refused_lines_are_told_and_take_no_others_with_them() {
+fn refused_lines_are_reported_and_take_no_others_with_them() {
     let (runtime, database, place) = outbox();
     place.run(&["outbox", "init"]).well();
     let with_id = line(1, 1).replace("{\"agg", "{\"id\":\"mine\",\"agg");
     let lines = [line(1, 0), with_id.clone(), with_id, line(1, 2).replace("order", ""), "no JSON\n".into(), line(1, 3)].concat();
-    let told = place.run_with(&["outbox", "enqueue", "--json"], lines.as_bytes());
-    assert_eq!(told.code, Some(1));
-    let told = told.json();
-    assert_eq!((&told["enqueued"], &told["refused_total"]), (&json!(3), &json!(3)));
-    assert_eq!(told["refused"][0], json!({"line": 3, "reason": "an event with this id is in the outbox already"}));
-    assert_eq!(told["refused"].as_array().unwrap().iter().map(|r| r["line"].clone()).collect::<Vec<_>>(), [3, 4, 5]);
+    let output = place.run_with(&["outbox", "enqueue", "--json"], lines.as_bytes());
+    assert_eq!(output.code, Some(1));
+    let output = output.json();
+    assert_eq!((&output["enqueued"], &output["refused_total"]), (&json!(3), &json!(3)));
+    assert_eq!(output["refused"][0], json!({"line": 3, "reason": "an event with this id is in the outbox already"}));
+    assert_eq!(output["refused"].as_array().unwrap().iter().map(|r| r["line"].clone()).collect::<Vec<_>>(), [3, 4, 5]);
     assert_eq!(status(&place)["pending"], 3);
     let block = "UPDATE outbox_head SET blocked_at = now(), last_error = 'no'";
     runtime.block_on(database.execute(block)).unwrap();

@@ -34,7 +34,7 @@ fn golden_owner(slot: u128) -> &'static str {
 fn the_owners_are_those_of_the_golden_vectors() {
     let keys: Vec<String> = (0..2_000).map(|n| format!("key {n}")).collect();
     let options = ["--members", "c,a,b", "--slots", "32", "--virtual-nodes", "4", "--load-margin", "0.05"];
-    let told = owners(&options, keys.join("\n").as_bytes()).well();
+    let output = owners(&options, keys.join("\n").as_bytes()).well();
     let expected: Vec<String> = keys
         .iter()
         .map(|key| {
@@ -42,15 +42,15 @@ fn the_owners_are_those_of_the_golden_vectors() {
             format!("{key}\t{}", golden_owner(slot))
         })
         .collect();
-    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(output.lines().collect::<Vec<_>>(), expected);
     assert_eq!(expected.iter().map(|line| line.rsplit('\t').next().unwrap()).collect::<BTreeSet<_>>(), ["a", "b", "c"].into());
 }
 
 #[test]
 fn a_fleet_of_fifty_agrees_with_the_golden_owners_of_single_keys() {
     let fleet = (0..50).map(|n| format!("worker-{n}")).collect::<Vec<_>>().join(",");
-    let told = owners(&["--members", &fleet], b"tenant-a\ntenant-b\norder/42\n\n").well();
-    assert_eq!(told, "tenant-a\tworker-8\ntenant-b\tworker-47\norder/42\tworker-26\n\tworker-35\n");
+    let output = owners(&["--members", &fleet], b"tenant-a\ntenant-b\norder/42\n\n").well();
+    assert_eq!(output, "tenant-a\tworker-8\ntenant-b\tworker-47\norder/42\tworker-26\n\tworker-35\n");
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn a_key_is_every_byte_up_to_the_line_feed() {
     // The carriage return is part of the key: it decides the owner.
     let (fleet, keys) =
         (["--members", "a,b,c,d,e,f,g,h"], (0..64).flat_map(|n| [n.to_string() + "\n", n.to_string() + "\r\n"]).collect::<String>());
-    let told = owners(&fleet, keys.as_bytes()).well();
-    let lines: Vec<_> = told.lines().map(|line| line.rsplit_once('\t').unwrap().1).collect();
+    let output = owners(&fleet, keys.as_bytes()).well();
+    let lines: Vec<_> = output.lines().map(|line| line.rsplit_once('\t').unwrap().1).collect();
     assert!(lines.chunks(2).any(|pair| pair[0] != pair[1]), "with and without the carriage return is the same key");
     assert_eq!(owners(&["--members", "only"], b"").well(), "", "no key, no line");
 }
@@ -77,9 +77,9 @@ fn with_0_keys_end_with_nul_and_may_hold_line_feeds() {
 }
 
 #[test]
-fn json_tells_the_same_and_refuses_keys_it_cannot_hold() {
-    let told = owners(&["--json", "--members", "only"], "Größe 🦀\n\"\t\n".as_bytes()).well();
-    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+fn json_shows_the_same_and_refuses_keys_it_cannot_hold() {
+    let output = owners(&["--json", "--members", "only"], "Größe 🦀\n\"\t\n".as_bytes()).well();
+    let lines: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines, [json!({"key": "Größe 🦀", "owner": "only"}), json!({"key": "\"\t", "owner": "only"})]);
     owners(&["--output", "json", "--members", "only"], b"\xff\n").fails(2, &["a key is not UTF-8", "--output human"]);
 }
@@ -87,9 +87,9 @@ fn json_tells_the_same_and_refuses_keys_it_cannot_hold() {
 #[test]
 fn weights_stand_behind_the_last_equals_sign() {
     let keys = (0..4_000).map(|n| n.to_string() + "\n").collect::<String>();
-    let told = owners(&["--members", "a,b=2,c=d=1"], keys.as_bytes()).well();
+    let output = owners(&["--members", "a,b=2,c=d=1"], keys.as_bytes()).well();
     let mut shares = BTreeMap::<&str, u32>::new();
-    told.lines().for_each(|line| *shares.entry(line.rsplit_once('\t').unwrap().1).or_default() += 1);
+    output.lines().for_each(|line| *shares.entry(line.rsplit_once('\t').unwrap().1).or_default() += 1);
     assert_eq!(shares.keys().copied().collect::<Vec<_>>(), ["a", "b", "c=d"]);
     assert!((1_800..2_200).contains(&shares["b"]) && (850..1_150).contains(&shares["a"]), "weight 2 is half of four: {shares:?}");
 }
@@ -101,8 +101,8 @@ fn a_members_file_takes_ids_that_a_list_cannot() {
     let lines = ids.iter().map(|id| json!({"id": id, "weight": 3}).to_string() + "\n").collect::<String>();
     place.write("members.jsonl", lines + "\n{\"id\": \"plain\"}\n");
     let keys = (0..3_000).map(|n| n.to_string() + "\n").collect::<String>();
-    let told = place.run_with(&["ring", "owners", "--members-file", "members.jsonl"], keys.as_bytes()).well();
-    let owners: BTreeSet<_> = told.lines().map(|line| line.split_once('\t').unwrap().1).collect();
+    let output = place.run_with(&["ring", "owners", "--members-file", "members.jsonl"], keys.as_bytes()).well();
+    let owners: BTreeSet<_> = output.lines().map(|line| line.split_once('\t').unwrap().1).collect();
     assert_eq!(owners, ids.into_iter().chain(["plain"]).collect());
 
     place.write("empty.jsonl", "");
@@ -146,7 +146,7 @@ fn what_cannot_be_placed_is_refused_in_one_line() {
 
 /// A plan agrees with the output of `owners` before and after, key by key.
 #[test]
-fn a_plan_tells_what_moves() {
+fn a_plan_shows_what_moves() {
     let constants = ["--slots", "1000", "--virtual-nodes", "64"];
     let plan = |format: &[&str]| {
         let change = ["ring", "plan", "--members", "a,b=2,c", "--join", "d,e=3", "--leave", "a"];
@@ -165,26 +165,26 @@ fn a_plan_tells_what_moves() {
         *moves.entry((from, to)).or_default() += 1;
     }
 
-    let told = plan(&["--json"]).json();
-    let pairs = told["moves"].as_array().unwrap().iter();
+    let output = plan(&["--json"]).json();
+    let pairs = output["moves"].as_array().unwrap().iter();
     let pairs: BTreeMap<_, _> = pairs
         .map(|pair| ((pair["from"].as_str().unwrap().into(), pair["to"].as_str().unwrap().into()), pair["slots"].as_u64().unwrap()))
         .collect();
     assert_eq!(pairs, moves);
     let moved = moves.values().sum::<u64>();
-    assert_eq!((&told["slots"], &told["moved"]), (&json!(1_000), &json!(moved)));
+    assert_eq!((&output["slots"], &output["moved"]), (&json!(1_000), &json!(moved)));
     // Shares are slots over all slots: in each pair, in total, and between exact shares, where four sevenths of the weight are new.
     let is_share = |share: &Value, slots: f64| assert!((share.as_f64().unwrap() - slots / 1_000.0).abs() < 1e-9, "{share} for {slots}");
-    told["moves"].as_array().unwrap().iter().for_each(|pair| is_share(&pair["share"], pair["slots"].as_f64().unwrap()));
-    is_share(&told["moved_share"], moved as f64);
-    is_share(&told["exact_share"], told["exact"].as_f64().unwrap());
-    is_share(&told["exact_share"], 4_000.0 / 7.0);
-    assert_eq!((&told["before"]["members"], &told["after"]["members"]), (&json!(3), &json!(4)));
+    output["moves"].as_array().unwrap().iter().for_each(|pair| is_share(&pair["share"], pair["slots"].as_f64().unwrap()));
+    is_share(&output["moved_share"], moved as f64);
+    is_share(&output["exact_share"], output["exact"].as_f64().unwrap());
+    is_share(&output["exact_share"], 4_000.0 / 7.0);
+    assert_eq!((&output["before"]["members"], &output["after"]["members"]), (&json!(3), &json!(4)));
 
     let words = plan(&[]).well();
     let first = words.lines().next().unwrap();
     assert!(
-        first.starts_with(&format!("{} of 1000 slots move: ", told["moved"]))
+        first.starts_with(&format!("{} of 1000 slots move: ", output["moved"]))
             && first.ends_with("between exact shares it would be 57.14 %"),
         "{words}"
     );
@@ -192,11 +192,11 @@ fn a_plan_tells_what_moves() {
         let row = words.lines().find(|line| line.split_whitespace().take(2).eq([from, to]));
         assert!(row.is_some_and(|row| row.split_whitespace().nth(2) == Some(&slots.to_string())), "{from} to {to}: {words}");
     }
-    assert!(words.contains(&format!("after   4        {:.3}", told["after"]["peak"].as_f64().unwrap())), "{words}");
+    assert!(words.contains(&format!("after   4        {:.3}", output["after"]["peak"].as_f64().unwrap())), "{words}");
 }
 
 #[test]
-fn a_plan_for_nothing_and_for_nobody() {
+fn a_plan_for_nothing_and_without_members() {
     let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--slots", "10"], options].concat());
     assert!(plan(&["--members", "a,b"]).well().starts_with("0 of 10 slots move: 0.00 %; between exact shares it would be 0.00 %\n"));
     let gone = plan(&["--members", "a", "--leave", "a", "--json"]).json();
@@ -225,7 +225,7 @@ fn ids_with_commas_join_and_leave() {
 
 /// A plan for another placement agrees with the output of `owners` under both, within the precision of this number of keys.
 #[test]
-fn a_plan_for_another_placement_tells_the_share_that_moves() {
+fn a_plan_for_another_placement_shows_the_share_that_moves() {
     let fleet = "a,b=2,c";
     let asked = (0..40_000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
     let of = |members: &str, constants: &[&str]| owners(&[&["--members", members], constants].concat(), asked.as_bytes()).well();
@@ -233,24 +233,24 @@ fn a_plan_for_another_placement_tells_the_share_that_moves() {
     let old = ["--slots", "1000", "--virtual-nodes", "64"];
     let plan = |options: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", fleet], &old[..], options].concat());
 
-    let told = plan(&["--to", "slots=768,virtual_nodes=32", "--to", "load_margin=none", "--join", "d", "--json"]).json();
+    let output = plan(&["--to", "slots=768,virtual_nodes=32", "--to", "load_margin=none", "--join", "d", "--json"]).json();
     let (before, after) = (of(fleet, &old), of("a,b=2,c,d", &["--slots", "768", "--virtual-nodes", "32", "--load-margin", "none"]));
     let mut moves = BTreeMap::<(String, String), f64>::new();
     for pair in before.lines().map(owner).zip(after.lines().map(owner)).filter(|(from, to)| from != to) {
         *moves.entry(pair).or_default() += 1.0 / 40_000.0;
     }
-    let near = |told: &Value, share: f64| assert!((told.as_f64().unwrap() - share).abs() < 0.01, "{told} for {share}");
-    near(&told["moved_share"], moves.values().sum());
-    near(&told["exact_share"], 0.2);
+    let near = |output: &Value, share: f64| assert!((output.as_f64().unwrap() - share).abs() < 0.01, "{output} for {share}");
+    near(&output["moved_share"], moves.values().sum());
+    near(&output["exact_share"], 0.2);
     let mut total = 0.0;
-    for pair in told["moves"].as_array().unwrap() {
+    for pair in output["moves"].as_array().unwrap() {
         near(&pair["share"], *moves.get(&(pair["from"].as_str().unwrap().into(), pair["to"].as_str().unwrap().into())).unwrap_or(&0.0));
         total += pair["share"].as_f64().unwrap();
     }
-    assert!((total - told["moved_share"].as_f64().unwrap()).abs() < 1e-9);
+    assert!((total - output["moved_share"].as_f64().unwrap()).abs() < 1e-9);
     let side = |side: &Value| ["placement", "slots", "virtual_nodes", "load_margin", "members"].map(|key| side[key].clone());
-    assert_eq!(side(&told["before"]), [json!("ring"), json!(1_000), json!(64), json!("0.05"), json!(3)]);
-    assert_eq!(side(&told["after"]), [json!("ring"), json!(768), json!(32), json!("none"), json!(4)]);
+    assert_eq!(side(&output["before"]), [json!("ring"), json!(1_000), json!(64), json!("0.05"), json!(3)]);
+    assert_eq!(side(&output["after"]), [json!("ring"), json!(768), json!(32), json!("none"), json!(4)]);
 
     let words = plan(&["--to", "slots=2000"]).well();
     assert!(words.lines().next().unwrap().ends_with(" of the keys move; between exact shares it would be 0.00 %"), "{words}");
@@ -281,7 +281,7 @@ fn a_plan_for_a_placement_that_cannot_be_is_refused() {
 
 /// The fleet "Two weights" of the vectors: slots beyond the share of c, which has three times the weight, pass it over.
 #[test]
-fn explain_tells_that_a_weight_has_its_share() {
+fn explain_shows_that_a_weight_has_its_share() {
     let key_in = |slot: u128| {
         let hash = |key: &String| u128::from(shardwise::core::hash_bytes(key.as_bytes()));
         (0..10_000).map(|n| n.to_string()).find(|key| (hash(key) * 32) >> 64 == slot).unwrap()
@@ -295,9 +295,9 @@ fn explain_tells_that_a_weight_has_its_share() {
         let key = key_in(slot);
         let fleet = ["--members", "a,b,c=3", "--slots", "32", "--virtual-nodes", "4", "--placement", "quota"];
         let explain = |format: &[&str]| Place::empty().run(&[&["ring", "explain", &key], &fleet[..], format].concat());
-        let told = explain(&["--json"]).json();
-        assert_eq!((&told["placement"], &told["owner"]["id"]), (&json!("quota"), &json!(owner)), "slot {slot}");
-        let full = told["passed"].as_array().unwrap().iter().find(|stop| stop["weight_slots"] == stop["weight_capacity"]);
+        let output = explain(&["--json"]).json();
+        assert_eq!((&output["placement"], &output["owner"]["id"]), (&json!("quota"), &json!(owner)), "slot {slot}");
+        let full = output["passed"].as_array().unwrap().iter().find(|stop| stop["weight_slots"] == stop["weight_capacity"]);
         if let Some(full) = full {
             passed += 1;
             let (words, most) = (explain(&[]).well(), full["weight_capacity"].as_u64().unwrap());
@@ -309,19 +309,19 @@ fn explain_tells_that_a_weight_has_its_share() {
 
 /// The worked example of docs/reference/placement.md: slots 24 to 27 pass over c, which is full.
 #[test]
-fn explain_tells_who_was_passed_over_and_why() {
+fn explain_shows_who_was_passed_over_and_why() {
     let key =
         (0..10_000).map(|n| n.to_string()).find(|key| (u128::from(shardwise::core::hash_bytes(key.as_bytes())) * 32) >> 64 == 24).unwrap();
     let explain = |format: &[&str]| {
         let circle = ["ring", "explain", &key, "--members", "a,b,c", "--slots", "32", "--virtual-nodes", "4"];
         Place::empty().run(&[&circle, format].concat())
     };
-    let told = explain(&["--json"]).json();
-    assert_eq!((&told["key"], &told["slot"], &told["start"]), (&json!(key), &json!(24), &json!("c000000000000000")));
-    assert_eq!(told["placement"], json!("ring"));
-    assert_eq!(told["hash"], json!(format!("{:016x}", shardwise::core::hash_bytes(key.as_bytes()))));
-    assert_eq!(told["passed"], json!([{"id": "c", "point": 1, "place": "d81c7381e24a051a", "slots": 12, "capacity": 12}]));
-    assert_eq!(told["owner"], json!({"id": "a", "point": 2, "place": "e50c031cb81f5a0d", "slots": 7, "capacity": 12}));
+    let output = explain(&["--json"]).json();
+    assert_eq!((&output["key"], &output["slot"], &output["start"]), (&json!(key), &json!(24), &json!("c000000000000000")));
+    assert_eq!(output["placement"], json!("ring"));
+    assert_eq!(output["hash"], json!(format!("{:016x}", shardwise::core::hash_bytes(key.as_bytes()))));
+    assert_eq!(output["passed"], json!([{"id": "c", "point": 1, "place": "d81c7381e24a051a", "slots": 12, "capacity": 12}]));
+    assert_eq!(output["owner"], json!({"id": "a", "point": 2, "place": "e50c031cb81f5a0d", "slots": 7, "capacity": 12}));
     let words = explain(&[]).well();
     for part in ["slot   24 of 32, from c000000000000000", "owner  a\n", "passed over: full with 12 slots", "takes it: had 7 of at most 12"]
     {
@@ -329,7 +329,7 @@ fn explain_tells_who_was_passed_over_and_why() {
     }
     // The next owner is the owner without the present one.
     let next = owners(&["--members", "b,c", "--slots", "32", "--virtual-nodes", "4"], key.as_bytes()).well();
-    assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
+    assert_eq!(output["next"], json!(next.trim_end().split_once('\t').unwrap().1));
 }
 
 /// Keys with their owners among worker-1, worker-2 and worker-3: as in the golden vectors of the core.
@@ -345,25 +345,25 @@ fn other_fleets_rules_have_the_owners_of_the_golden_vectors() {
     for (placement, expected) in BY_KEY {
         let keys = ["tenant-a", "tenant-b", "", "Größe 🦀"];
         let lines: Vec<_> = keys.iter().zip(expected).map(|(key, owner)| format!("{key}\t{owner}")).collect();
-        let told = owners(&[&fleet[..], placement].concat(), keys.join("\n").as_bytes()).well();
-        assert_eq!(told.lines().collect::<Vec<_>>(), lines);
+        let output = owners(&[&fleet[..], placement].concat(), keys.join("\n").as_bytes()).well();
+        assert_eq!(output.lines().collect::<Vec<_>>(), lines);
         for (key, owner) in keys.iter().zip(expected) {
             let explain = |format: &[&str]| Place::empty().run(&[&["ring", "explain", key], &fleet[..], placement, format].concat());
-            let told = explain(&["--json"]).json();
-            assert_eq!((&told["key"], &told["placement"], &told["owner"]["id"]), (&json!(key), &json!(placement[1]), &json!(owner)));
+            let output = explain(&["--json"]).json();
+            assert_eq!((&output["key"], &output["placement"], &output["owner"]["id"]), (&json!(key), &json!(placement[1]), &json!(owner)));
             let position = ["worker-1", "worker-2", "worker-3"].iter().position(|id| *id == owner).unwrap();
-            assert_eq!((&told["members"], &told["owner"]["position"]), (&json!(3), &json!(position)));
+            assert_eq!((&output["members"], &output["owner"]["position"]), (&json!(3), &json!(position)));
             // The next owner is the owner without the present one.
             let others = ["worker-1", "worker-2", "worker-3"].into_iter().filter(|id| *id != owner).collect::<Vec<_>>().join(",");
             let next = owners(&[&["--members", &others], placement].concat(), format!("{key}\n").as_bytes()).well();
-            assert_eq!(told["next"], json!(next.trim_end().split_once('\t').unwrap().1));
-            let (hash, words) = (told["hash"].as_str().unwrap(), explain(&[]).well());
+            assert_eq!(output["next"], json!(next.trim_end().split_once('\t').unwrap().1));
+            let (hash, words) = (output["hash"].as_str().unwrap(), explain(&[]).well());
             assert!(words.starts_with(&format!("hash   {hash}\n")) && words.contains(&format!("owner  {owner}\nnext   ")), "{words}");
             if placement[1] == "modulo" {
                 assert_eq!(u64::from_str_radix(hash, 16).unwrap() % 3, position as u64);
-                assert!(told["owner"]["point"].is_null() && words.contains(&format!("place  {position} of 3 members")), "{words}");
+                assert!(output["owner"]["point"].is_null() && words.contains(&format!("place  {position} of 3 members")), "{words}");
             } else {
-                let point = told["owner"]["point"].as_str().unwrap();
+                let point = output["owner"]["point"].as_str().unwrap();
                 assert!(point.len() == hash.len() && words.contains(&format!("point  {point}")), "{words}");
             }
         }
@@ -371,7 +371,7 @@ fn other_fleets_rules_have_the_owners_of_the_golden_vectors() {
     let nobody = Place::empty();
     nobody.write("empty.jsonl", "");
     let explain = ["ring", "explain", "k", "--members-file", "empty.jsonl", "--placement", "modulo"];
-    assert!(nobody.run(&explain).well().ends_with("owner  nobody: there are no members\n"));
+    assert!(nobody.run(&explain).well().ends_with("owner  none: there are no members\n"));
     assert_eq!(nobody.run(&[&explain[..], &["--json"]].concat()).json()["owner"], Value::Null);
 }
 
@@ -392,18 +392,18 @@ fn a_plan_without_slots_is_measured_on_a_sample_and_says_so() {
     ];
     for (options, placement, members, next) in cases {
         let plan = |format: &[&str]| Place::empty().run(&[&["ring", "plan", "--members", "a,b=2,c"], options, format].concat());
-        let told = plan(&["--json"]).json();
+        let output = plan(&["--json"]).json();
         let (before, after) = (of("a,b=2,c", &placement), of(members, &next));
         let moved = before.lines().zip(after.lines()).filter(|(old, new)| old != new).count() as f64 / 40_000.0;
-        assert!((told["moved_share"].as_f64().unwrap() - moved).abs() < 0.015, "{told} for {moved}");
-        assert_eq!(told["sample"], json!({"keys": 100_000, "seed": 0}));
+        assert!((output["moved_share"].as_f64().unwrap() - moved).abs() < 0.015, "{output} for {moved}");
+        assert_eq!(output["sample"], json!({"keys": 100_000, "seed": 0}));
         for (side, placement) in [("before", placement[1]), ("after", next[1])] {
             let slots = if placement == "ring" { json!(16_384) } else { Value::Null };
-            assert_eq!((&told[side]["placement"], &told[side]["slots"]), (&json!(placement), &slots));
+            assert_eq!((&output[side]["placement"], &output[side]["slots"]), (&json!(placement), &slots));
         }
         let words = plan(&[]).well();
         assert!(words.lines().nth(1).unwrap().starts_with("measured on a sample of 100000 keys, seed 0"), "{words}");
-        assert_eq!(plan(&["--json"]).json(), told, "the sample is the same each time");
+        assert_eq!(plan(&["--json"]).json(), output, "the sample is the same each time");
     }
     let exact = Place::empty().run(&["ring", "plan", "--members", "a,b", "--to", "slots=7", "--json"]).json();
     assert!(exact.get("sample").is_none(), "{exact}");
@@ -424,8 +424,8 @@ fn a_plan_for_another_placement_begins_with_its_defaults() {
 fn a_million_keys_stream_through() {
     let keys = (0..1_000_000).map(|n| n.to_string() + " is a tenant\n").collect::<String>();
     let started = Instant::now();
-    let told = owners(&["--members", "a,b,c"], keys.as_bytes()).well();
+    let output = owners(&["--members", "a,b,c"], keys.as_bytes()).well();
     let took = started.elapsed();
-    assert_eq!(told.lines().count(), 1_000_000);
+    assert_eq!(output.lines().count(), 1_000_000);
     assert!(took < Duration::from_secs(20), "a million keys took {took:?}");
 }

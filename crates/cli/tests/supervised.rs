@@ -63,7 +63,7 @@ fn watched(mut command: Command, socket: &str) -> Command {
 }
 
 #[test]
-fn a_sidecar_tells_systemd_how_it_goes() {
+fn a_sidecar_notifies_systemd_how_it_goes() {
     let place = Place::of_workers("5s", "slots = 256");
     let path = place.path("notify");
     let systemd = Systemd::at(UnixDatagram::bind(&path).unwrap());
@@ -71,7 +71,7 @@ fn a_sidecar_tells_systemd_how_it_goes() {
 }
 
 #[test]
-fn a_publisher_tells_systemd_how_it_goes() {
+fn a_publisher_notifies_systemd_how_it_goes() {
     let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:events.jsonl\"\n";
     let place = Place::with_settings(&(workers("5s", "") + outbox));
     place.run(&["outbox", "init"]).well();
@@ -95,7 +95,7 @@ fn what_is_meant_for_others_or_cannot_be_is_passed_over() {
         let mut command = watched(place.command(&SERVE), socket);
         command.env("WATCHDOG_USEC", "soon");
         let mut process = Process::start(command);
-        process.tells("it listens all the same", |line| line["listening"].is_string());
+        process.prints("it listens all the same", |line| line["listening"].is_string());
         process.signal(Signal::SIGTERM);
         assert_eq!(process.ends("after SIGTERM").code, Some(0), "{socket:?}");
     }
@@ -106,7 +106,7 @@ fn a_health_check_asks_the_program_itself() {
     let place = Place::of_workers("5s", "slots = 256");
     place.write("token", "correct-horse-battery-staple\n");
     let mut process = Process::start(place.command(&[&SERVE[..], &["--token-file", "token"]].concat()));
-    let line = process.tells("it listens", |line| line["listening"].is_string());
+    let line = process.prints("it listens", |line| line["listening"].is_string());
     let (at, id) = (line["listening"].as_str().unwrap(), line["instance_id"].as_str().unwrap());
     let probe = |path: &str| place.run(&["probe", "--json", "--at", at, "--path", path]);
     eventually("it is ready", PATIENCE, || (probe("/readyz").code == Some(0)).then_some(()));

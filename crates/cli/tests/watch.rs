@@ -24,7 +24,7 @@ fn start(place: &Place, id: &str, arguments: &[&str]) -> Process {
 /// Starts a worker and waits until it is active.
 fn join(place: &Place, id: &str, arguments: &[&str]) -> Process {
     let mut process = start(place, id, arguments);
-    process.tells("is active", |line| line["state"] == "active");
+    process.prints("is active", |line| line["state"] == "active");
     process
 }
 
@@ -56,7 +56,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "lost",
     ];
     let mut plain = start(&place, "plain", &WATCH);
-    let line = plain.tells("owns everything", |line| owns(line) == u64::from(SLOTS));
+    let line = plain.prints("owns everything", |line| owns(line) == u64::from(SLOTS));
     assert_eq!(fields(&line), promised.map(str::to_owned).into());
     assert_eq!((&line["policy"], &line["instance_id"], &line["state"]), (&"workers".into(), &"plain".into(), &"active".into()));
     assert_eq!((&line["members"], number(&line, "gained"), number(&line, "lost")), (&serde_json::json!(["plain"]), 64, 0));
@@ -70,32 +70,32 @@ fn a_line_has_exactly_the_promised_fields() {
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
 
     let mut full = start(&place, "full", &[&EVERYTHING[..], &["--items", "items"]].concat());
-    let line = full.tells("owns everything", |line| owns(line) == u64::from(SLOTS));
+    let line = full.prints("owns everything", |line| owns(line) == u64::from(SLOTS));
     let more = ["gained_slots", "lost_slots", "items_owned"];
     assert_eq!(fields(&line), promised.into_iter().chain(more).map(str::to_owned).collect());
     assert_eq!((number(&line, "items_owned"), &line["gained_slots"]), (4, &serde_json::json!([[0, 63]])));
-    let renewed = full.tells("a renewal", |line| number(line, "gained") == 0 && line["state"] == "active");
+    let renewed = full.prints("a renewal", |line| number(line, "gained") == 0 && line["state"] == "active");
     assert!(number(&renewed, "owned_until_ns") > number(&line, "owned_until_ns"));
     full.signal(Signal::SIGINT);
     assert_eq!(full.ends("after SIGINT").code, Some(0), "Ctrl-C leaves in good order too");
-    assert_eq!(full.told.last().map(|line| (&line["state"], owns(line))), Some((&"left".into(), 0)));
+    assert_eq!(full.printed.last().map(|line| (&line["state"], owns(line))), Some((&"left".into(), 0)));
 }
 
 #[test]
 fn two_workers_share_all_slots_and_one_has_all_after_the_others_sigkill() {
     let place = place("1s");
     let (mut a, mut b) = (join(&place, "a", &EVERYTHING), join(&place, "b", &EVERYTHING));
-    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
-    let (of_a, of_b) = (sets(&a.told).pop().unwrap(), sets(&b.told).pop().unwrap());
+    a.prints("sees both", |line| members(line) == 2 && line["state"] == "active");
+    let (of_a, of_b) = (sets(&a.printed).pop().unwrap(), sets(&b.printed).pop().unwrap());
     assert!(of_a.is_disjoint(&of_b), "both have {:?}", of_a.intersection(&of_b).collect::<Vec<_>>());
     assert_eq!(of_a.union(&of_b).copied().collect::<Vec<_>>(), (0..SLOTS).collect::<Vec<_>>());
 
     a.signal(Signal::SIGKILL);
-    b.tells_within(Duration::from_secs(2), "has all within TTL + 1 s", |line| owns(line) == u64::from(SLOTS));
+    b.prints_within(Duration::from_secs(2), "has all within TTL + 1 s", |line| owns(line) == u64::from(SLOTS));
     b.signal(Signal::SIGTERM);
     b.ends("after SIGTERM");
     a.ends("after SIGKILL");
-    let overlap = longest_overlap(&a.told, &b.told);
+    let overlap = longest_overlap(&a.printed, &b.printed);
     assert!(overlap < Duration::from_secs(1), "views differed for {overlap:?}");
 }
 
@@ -103,13 +103,13 @@ fn two_workers_share_all_slots_and_one_has_all_after_the_others_sigkill() {
 fn a_worker_that_leaves_hands_over_at_once() {
     let place = place("10s");
     let (mut a, mut b) = (join(&place, "a", &WATCH), join(&place, "b", &WATCH));
-    a.tells("sees both", |line| members(line) == 2 && line["state"] == "active");
+    a.prints("sees both", |line| members(line) == 2 && line["state"] == "active");
     let asked = Instant::now();
     a.signal(Signal::SIGTERM);
-    b.tells_within(Duration::from_secs(3), "has all long before the TTL of 10 s", |line| owns(line) == u64::from(SLOTS));
+    b.prints_within(Duration::from_secs(3), "has all long before the TTL of 10 s", |line| owns(line) == u64::from(SLOTS));
     let ran = a.ends("after SIGTERM");
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "after {:?}", asked.elapsed());
-    let states: Vec<_> = a.told.iter().rev().take(2).map(|line| line["state"].as_str().unwrap()).collect();
+    let states: Vec<_> = a.printed.iter().rev().take(2).map(|line| line["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["left", "draining"]);
 }
 
@@ -127,10 +127,10 @@ fn any_name_may_join() {
     let mut sorted = ids;
     sorted.sort_unstable();
     for (process, id) in fleet.iter_mut().zip(ids) {
-        if process.told.last().is_some_and(|line| members(line) < ids.len()) {
-            process.tells("sees all", |line| members(line) == ids.len());
+        if process.printed.last().is_some_and(|line| members(line) < ids.len()) {
+            process.prints("sees all", |line| members(line) == ids.len());
         }
-        let line = &process.told[process.told.len() - 1];
+        let line = &process.printed[process.printed.len() - 1];
         assert_eq!((line["instance_id"].as_str(), &line["members"]), (Some(id), &serde_json::json!(sorted)));
     }
 }
@@ -141,7 +141,7 @@ fn workers_that_start_at_the_same_moment_all_see_each_other() {
         let place = place("5s");
         let mut fleet: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|id| start(&place, id, &WATCH)).collect();
         for process in &mut fleet {
-            process.tells("sees all five and has its share", |line| members(line) == 5 && (1..=14).contains(&owns(line)));
+            process.prints("sees all five and has its share", |line| members(line) == 5 && (1..=14).contains(&owns(line)));
         }
     }
 }
@@ -153,7 +153,7 @@ fn a_living_instance_id_is_refused_by_name() {
     let mut second = start(&place, "worker 1/🦀", &WATCH);
     refuses(&mut second, &["\"worker 1/🦀\"", "choose another id"]);
     first.catch_up();
-    assert_eq!(first.told.last().map(|line| (&line["state"], owns(line))), Some((&"active".into(), u64::from(SLOTS))), "nothing moved");
+    assert_eq!(first.printed.last().map(|line| (&line["state"], owns(line))), Some((&"active".into(), u64::from(SLOTS))), "nothing moved");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_members_file_that_is_no_database_is_named() {
 fn refuses(process: &mut Process, parts: &[&str]) -> String {
     let ran = process.ends("refused");
     ran.fails(4, parts);
-    assert!(process.told.iter().all(|line| owns(line) == 0), "{:?}", process.told);
+    assert!(process.printed.iter().all(|line| owns(line) == 0), "{:?}", process.printed);
     ran.err
 }
 
@@ -202,7 +202,7 @@ fn with_sharding_switched_off_one_line_says_so() {
     command.env("SHARDWISE__RESILIENCE__SHARDING__ENABLED", "false");
     place.write("items", "one\ntwo\n");
     let mut process = Process::start(command);
-    let line = process.tells("the only line", |_| true);
+    let line = process.prints("the only line", |_| true);
     assert_eq!((line["state"].as_str(), owns(&line), number(&line, "items_owned")), (Some("unsharded"), u64::from(SLOTS), 2), "{line}");
     assert_eq!((number(&line, "gained"), &line["gained_slots"]), (64, &serde_json::json!([[0, 63]])));
     process.signal(Signal::SIGTERM);
@@ -212,18 +212,18 @@ fn with_sharding_switched_off_one_line_says_so() {
 
 /// Regression: it reported lost slots, and none gained, although the numbers beside them were already null.
 #[test]
-fn a_switch_to_a_key_placement_tells_the_served_policy_and_no_slots() {
+fn a_switch_to_a_key_placement_shows_the_served_policy_and_no_slots() {
     let place = place("2s");
     let next = "SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__PLACEMENT";
     let mut old = join(&place, "old", &WATCH);
     let mut command = place.command(&EVERYTHING);
     command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", "new").env(next, "modulo");
     let mut new = Process::start(command);
-    let before = new.tells("shares the slots", |line| owns(line) > 0 && members(line) == 2);
-    assert_eq!(before["policy_fingerprint"], old.tells("sees both", |line| members(line) == 2)["policy_fingerprint"]);
+    let before = new.prints("shares the slots", |line| owns(line) > 0 && members(line) == 2);
+    assert_eq!(before["policy_fingerprint"], old.prints("sees both", |line| members(line) == 2)["policy_fingerprint"]);
     old.signal(Signal::SIGTERM);
     old.ends("after SIGTERM");
-    let after = new.tells("has changed over", |line| line["slots"].is_null());
+    let after = new.prints("has changed over", |line| line["slots"].is_null());
     for field in ["slots_owned", "gained", "lost", "gained_slots", "lost_slots"] {
         assert!(after[field].is_null() && after.as_object().unwrap().contains_key(field), "{field}: {after}");
     }
@@ -242,7 +242,7 @@ fn a_signal_that_is_sent_twice_counts_once() {
         let mut process = join(&place, "a", &WATCH);
         let first = Instant::now();
         process.signal(Signal::SIGTERM);
-        process.tells("has heard the first", |line| line["state"] != "active");
+        process.prints("has heard the first", |line| line["state"] != "active");
         process.signal(Signal::SIGTERM);
         let doubled = first.elapsed() < Duration::from_millis(150);
         let ran = process.ends("after SIGTERM");
@@ -274,7 +274,7 @@ fn workers_that_are_restarted_with_next_change_over_once() {
         command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
         command.env("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__SLOTS", NEXT.to_string());
         former.push(std::mem::replace(&mut workers[at], Process::start(command)));
-        workers[at].tells("it is back", |line| line["state"] == "active");
+        workers[at].prints("it is back", |line| line["state"] == "active");
     }
     for worker in &mut workers {
         worker.shows(Duration::from_secs(10), "all share the new slots", |line| {
@@ -283,7 +283,7 @@ fn workers_that_are_restarted_with_next_change_over_once() {
     }
     let mut owned = BTreeMap::<u64, (u64, BTreeMap<&str, u64>)>::new();
     for (at, id) in ids.iter().enumerate() {
-        let lives = former[at].told.iter().chain(&workers[at].told);
+        let lives = former[at].printed.iter().chain(&workers[at].printed);
         let active: Vec<_> = lives.filter(|line| line["state"] == "active").collect();
         let mut slots: Vec<_> = active.iter().map(|line| number(line, "slots")).collect();
         slots.dedup();
@@ -306,13 +306,13 @@ fn without_join_it_observes_and_takes_no_slot() {
     let place = place("2s");
     let mut worker = join(&place, "worker", &WATCH);
     let mut observer = start(&place, "observer", &["watch", "--policy", "workers"]);
-    let line = observer.tells("sees the worker", |line| line["members"] == serde_json::json!(["worker"]));
+    let line = observer.prints("sees the worker", |line| line["members"] == serde_json::json!(["worker"]));
     assert_eq!((&line["state"], &line["policy"], &line["slots"]), (&"observing".into(), &"workers".into(), &SLOTS.into()));
     for null in ["monotonic_ns", "owned_until_ns", "instance_id", "slots_owned", "gained", "lost"] {
         assert!(line[null].is_null() && line.as_object().unwrap().contains_key(null), "{null}: {line}");
     }
     let mut second = join(&place, "second", &WATCH);
-    observer.tells("sees both", |line| line["members"] == serde_json::json!(["second", "worker"]));
+    observer.prints("sees both", |line| line["members"] == serde_json::json!(["second", "worker"]));
     let now = place.run(&["members", "--json"]).json();
     assert_eq!(now["members"].as_array().unwrap().len(), 2, "the observer is no member: {now}");
     observer.signal(Signal::SIGTERM);
@@ -329,7 +329,7 @@ fn without_join_it_observes_and_takes_no_slot() {
 }
 
 #[test]
-fn the_ring_of_an_outbox_is_joined_by_nobody_else() {
+fn the_ring_of_an_outbox_is_joined_by_no_other() {
     let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:events.jsonl\"\n";
     let place = Place::with_settings(&(workers("2s", &format!("slots = {SLOTS}")) + outbox));
     let refused = ["outbox \"orders\"", "policy \"workers\"", "wait for ever"];
@@ -337,7 +337,7 @@ fn the_ring_of_an_outbox_is_joined_by_nobody_else() {
     place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).fails(2, &[&refused[..], &["--observe workers"]].concat());
     assert!(!place.path("shardwise.db").exists(), "nothing was contacted");
     let mut observer = start(&place, "observer", &["watch", "--policy", "workers"]);
-    observer.tells("observes it", |line| line["state"] == "observing");
+    observer.prints("observes it", |line| line["state"] == "observing");
     observer.signal(Signal::SIGTERM);
     assert_eq!(observer.ends("after SIGTERM").code, Some(0));
 }

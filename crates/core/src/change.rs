@@ -95,13 +95,13 @@ impl PlacementChange {
     {
         let (before, after) = (MeasuredSide::new(before.0, before.1)?, MeasuredSide::new(after.0, after.1)?);
         if let (ViewPlacement::Slots(old), ViewPlacement::Slots(new)) = (&before.placed, &after.placed) {
-            return Ok(Self::told(&before, &after, &by_arcs(old, new), None));
+            return Ok(Self::measured(&before, &after, &by_arcs(old, new), None));
         }
         let sample = Sample::OF_A_CHANGE;
-        Ok(Self::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample)))
+        Ok(Self::measured(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample)))
     }
 
-    fn told(before: &MeasuredSide, after: &MeasuredSide, pairs: &Pairs<'_>, sample: Option<Sample>) -> Self {
+    fn measured(before: &MeasuredSide, after: &MeasuredSide, pairs: &Pairs<'_>, sample: Option<Sample>) -> Self {
         let whole: u128 = pairs.values().sum();
         let share = |part: u128| part as f64 / whole as f64;
         let mut moves: Vec<_> = pairs.iter().filter(|((from, to), _)| from != to).collect();
@@ -203,7 +203,7 @@ mod tests {
     proptest! {
         /// Checks key by key, on a circle that divides both.
         #[test]
-        fn a_change_tells_the_share_of_keys_that_change_hands(slots in 1u32..60, others in 1u32..60, members in 1u32..6, more in 0u32..2) {
+        fn a_change_shows_the_share_of_keys_that_change_hands(slots in 1u32..60, others in 1u32..60, members in 1u32..6, more in 0u32..2) {
             let before = PlacementParams { slots, virtual_nodes: 8, ..PlacementParams::default() };
             let after = PlacementParams { slots: others, virtual_nodes: 5, load_margin: LoadMargin::None, ..before };
             let fleet = |n: u32| (0..n).map(|i| (id(&format!("w{i}")), Weight::ONE)).collect::<Vec<_>>();
@@ -240,8 +240,8 @@ mod tests {
         assert_eq!((change.moved_share, change.exact_share), (plan.moved_share, plan.exact_share));
         assert_eq!(change.moves.into_iter().map(|pair| (pair.from, pair.to, pair.share)).collect::<Vec<_>>(), shares);
         assert_eq!((change.before.balance, change.after.balance), (plan.before, plan.after));
-        let (nobody, from_nothing) = (fleet(&[]), PlacementParams { slots: 7, ..params });
-        let left = PlacementChange::new((fleet(&[("a", 1)]), params), (nobody, from_nothing)).unwrap();
+        let (none, from_nothing) = (fleet(&[]), PlacementParams { slots: 7, ..params });
+        let left = PlacementChange::new((fleet(&[("a", 1)]), params), (none, from_nothing)).unwrap();
         assert_eq!(left.moves, [ShareMove { from: Some(id("a")), to: None, share: 1.0 }]);
     }
 
@@ -254,11 +254,12 @@ mod tests {
         let exact = PlacementChange::new((before.clone(), old), (after.clone(), new)).unwrap();
         let (before, after) = (MeasuredSide::new(before, old).unwrap(), MeasuredSide::new(after, new).unwrap());
         let sample = Sample::OF_A_CHANGE;
-        let sampled = PlacementChange::told(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample));
+        let sampled = PlacementChange::measured(&before, &after, &by_keys(&before.placed, &after.placed, sample), Some(sample));
         assert!((exact.moved_share - sampled.moved_share).abs() < 0.005, "{exact:?} {sampled:?}");
         for pair in &exact.moves {
-            let told = sampled.moves.iter().find(|told| (&told.from, &told.to) == (&pair.from, &pair.to)).map_or(0.0, |told| told.share);
-            assert!((told - pair.share).abs() < 0.005, "{pair:?}: {told}");
+            let other =
+                sampled.moves.iter().find(|other| (&other.from, &other.to) == (&pair.from, &pair.to)).map_or(0.0, |other| other.share);
+            assert!((other - pair.share).abs() < 0.005, "{pair:?}: {other}");
         }
         assert_eq!((exact.before, exact.after, exact.exact_share), (sampled.before, sampled.after, sampled.exact_share));
     }
@@ -290,9 +291,9 @@ mod tests {
         let back = PlacementChange::new((two.clone(), ring), (two.clone(), python)).unwrap();
         assert!((there.moved_share - 0.5).abs() < 0.1 && there.exact_share.abs() < 1e-9, "{there:?}");
         assert_eq!((there.moved_share, &there.before, &there.after), (back.moved_share, &back.after, &back.before));
-        let nobody = PlacementChange::new((two, python), (vec![], python)).unwrap();
-        assert!((nobody.moved_share - 1.0).abs() < 1e-9 && nobody.moves.iter().all(|pair| pair.to.is_none()), "{nobody:?}");
-        assert_eq!(nobody.after.balance, Balance { members: 0, peak: 0.0, least: 0.0 });
+        let none = PlacementChange::new((two, python), (vec![], python)).unwrap();
+        assert!((none.moved_share - 1.0).abs() < 1e-9 && none.moves.iter().all(|pair| pair.to.is_none()), "{none:?}");
+        assert_eq!(none.after.balance, Balance { members: 0, peak: 0.0, least: 0.0 });
     }
 
     /// Another program that measures the same keys needs the same text.

@@ -1,4 +1,4 @@
-//! The circle, kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
+//! The circle of `ring`, kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
 //!
 //! Its result equals that of [`SlotOwners::place`] in every slot, which the tests check. Only the method differs: points are never sorted
 //! again, but inserted into and removed from small sorted buckets.

@@ -14,7 +14,7 @@ pub struct Epoch(u64);
 
 /// A number outside the range of epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no epoch: a number from 1 to {max} is one", max = Epoch::MAX.0)]
+#[error("{0} is not an epoch: epochs are numbers from 1 to {max}", max = Epoch::MAX.0)]
 pub struct EpochError(pub u64);
 
 impl Epoch {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(Epoch::new(9_007_199_254_740_991), Ok(Epoch::MAX));
         assert_eq!(
             Epoch::new(1 << 53).unwrap_err().to_string(),
-            "9007199254740992 is no epoch: a number from 1 to 9007199254740991 is one"
+            "9007199254740992 is not an epoch: epochs are numbers from 1 to 9007199254740991"
         );
         assert_eq!(serde_json::to_string(&Epoch::MAX).unwrap(), "9007199254740991");
         assert!(serde_json::from_str::<Epoch>("0").is_err());

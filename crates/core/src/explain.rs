@@ -157,22 +157,22 @@ mod tests {
     fn slot_24_of_the_worked_example_went_past_c() {
         let params = PlacementParams { slots: 32, virtual_nodes: 4, ..PlacementParams::default() };
         let placed = SlotOwners::place(["a", "b", "c"].map(|name| (id(name), Weight::ONE)), params);
-        let told = placed.explain(&key_in(24));
-        assert_eq!((told.slot, told.start), (24, 24 << 59));
-        let [passed] = &told.passed[..] else { panic!("{told:?}") };
+        let explained = placed.explain(&key_in(24));
+        assert_eq!((explained.slot, explained.start), (24, 24 << 59));
+        let [passed] = &explained.passed[..] else { panic!("{explained:?}") };
         assert_eq!((passed.instance_id.as_str(), passed.slots, passed.capacity), ("c", 12, 12));
-        let owner = told.owner.unwrap();
+        let owner = explained.owner.unwrap();
         assert_eq!((owner.instance_id.as_str(), owner.slots, owner.capacity), ("a", 7, 12));
-        assert!(passed.place >= told.start && owner.place > passed.place);
+        assert!(passed.place >= explained.start && owner.place > passed.place);
         assert_eq!(hash_bytes(&[b"a", &owner.point.to_le_bytes()[..]].concat()), owner.place);
         let without_a = SlotOwners::place(["b", "c"].map(|name| (id(name), Weight::ONE)), params);
-        assert_eq!(told.next.as_ref(), without_a.owner_of_slot(24));
+        assert_eq!(explained.next.as_ref(), without_a.owner_of_slot(24));
     }
 
     #[test]
-    fn without_members_there_is_no_owner_and_alone_there_is_nobody_next() {
-        let nobody = SlotOwners::place([], PlacementParams::default()).explain("key");
-        assert_eq!((nobody.owner, nobody.next, nobody.passed), (None, None, vec![]));
+    fn without_members_there_is_no_owner_and_alone_there_is_no_next() {
+        let none = SlotOwners::place([], PlacementParams::default()).explain("key");
+        assert_eq!((none.owner, none.next, none.passed), (None, None, vec![]));
         let one = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams::default()).explain("key");
         assert_eq!((one.owner.unwrap().instance_id, one.next), (id("a"), None));
     }
@@ -207,11 +207,11 @@ mod tests {
         fn who_was_passed_over_was_full_and_the_owner_was_not(members in 1u32..12, slots in 1u32..60, key in any::<u64>()) {
             let params = PlacementParams { slots, virtual_nodes: 3, ..PlacementParams::default() };
             let placed = SlotOwners::place((0..members).map(|i| (id(&format!("w{i}")), Weight::ONE)), params);
-            let told = placed.explain(&key);
-            let owner = told.owner.unwrap();
+            let explained = placed.explain(&key);
+            let owner = explained.owner.unwrap();
             prop_assert_eq!(Some(&owner.instance_id), placed.owner(&key));
             prop_assert!(owner.slots < owner.capacity);
-            for stop in told.passed {
+            for stop in explained.passed {
                 prop_assert_eq!(stop.slots, stop.capacity);
                 prop_assert_eq!(placed.slots_of(&stop.instance_id).len(), stop.capacity);
                 prop_assert_eq!(hash_bytes(&[stop.instance_id.as_str().as_bytes(), &stop.point.to_le_bytes()].concat()), stop.place);
@@ -222,21 +222,21 @@ mod tests {
         /// Every reported step is true: skipped members had no room, or their weight had none; and of two owners the second took the slot
         /// for its weight.
         #[test]
-        fn under_quota_it_tells_whose_weight_was_full_and_who_took_the_slot_from_whom(
+        fn under_quota_it_shows_whose_weight_was_full_and_who_took_the_slot_from_whom(
             weights in proptest::collection::vec(prop_oneof![Just(1u64), Just(2), Just(20)], 2..9), slots in 1u32..80, key in any::<u64>(),
         ) {
             let params = PlacementParams { kind: crate::PlacementKind::Quota, slots, virtual_nodes: 3, ..PlacementParams::default() };
             let members = (0..).zip(&weights).map(|(i, weight)| (id(&format!("w{i}")), Weight::new(*weight).unwrap()));
             let placed = SlotOwners::place(members, params);
-            let told = placed.explain(&key);
+            let explained = placed.explain(&key);
             let weight_of = |stop: &WalkStep| placed.members().iter().find(|(id, _)| *id == stop.instance_id).unwrap().1;
             let has_room = |stop: &WalkStep| stop.slots < stop.capacity && stop.together.is_none_or(|all| all.slots < all.most);
-            let owner = told.owner.unwrap();
+            let owner = explained.owner.unwrap();
             prop_assert_eq!(Some(&owner.instance_id), placed.owner(&key));
             prop_assert!(has_room(&owner), "{:?}", owner);
             prop_assert_eq!(hash_bytes(&[owner.instance_id.as_str().as_bytes(), &owner.point.to_le_bytes()].concat()), owner.place);
-            prop_assert!(told.passed.iter().all(|stop| !has_room(stop)), "{:?}", told.passed);
-            prop_assert!(told.before.as_ref().is_none_or(|before| has_room(before) && weight_of(before) != weight_of(&owner)));
+            prop_assert!(explained.passed.iter().all(|stop| !has_room(stop)), "{:?}", explained.passed);
+            prop_assert!(explained.before.as_ref().is_none_or(|before| has_room(before) && weight_of(before) != weight_of(&owner)));
             let one_weight = weights.iter().all(|weight| *weight == weights[0]);
             prop_assert_eq!(owner.together.is_none(), one_weight);
         }

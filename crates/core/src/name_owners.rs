@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_without_members_and_one_owns_all() {
+    fn no_member_owns_without_members_and_one_owns_all() {
         let none = NameOwners::of_view(&view(0), PlacementParams::default(), &names(3));
         assert!(names(3).iter().all(|name| none.owner(name).is_none() && none.line(name).count() == 0));
         let one = NameOwners::of_view(&view(1), PlacementParams::default(), &names(3));
@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_spread_and_everybody_stands_in_line_once(members in 1usize..8, count in 1usize..40, margin in 0u32..200) {
+        fn names_are_spread_and_each_stands_in_line_once(members in 1usize..8, count in 1usize..40, margin in 0u32..200) {
             let params = PlacementParams { virtual_nodes: 64, load_margin: LoadMargin::Thousandths(margin), ..PlacementParams::default() };
             let placed = NameOwners::of_view(&view(members), params, &names(count));
             let most = (count * (1_000 + margin as usize)).div_ceil(1_000 * members);

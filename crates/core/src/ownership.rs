@@ -323,7 +323,7 @@ impl Ownership {
                 format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
             }
             ServiceState::Stale => "the backend is out of reach; it keeps what it has".into(),
-            ServiceState::Draining => "it is leaving; finish what is in flight".into(),
+            ServiceState::Draining => "it is leaving; finish the work in flight".into(),
             ServiceState::Left => "it has left the group; call register_self to join again".into(),
             ServiceState::Fenced => "its lease ran out; it joins again as soon as the backend answers".into(),
             ServiceState::Refused => self.refusal.as_ref().map_or_else(|| "refused".into(), ToString::to_string),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_without_members() {
+    fn no_member_owns_without_members() {
         let none = SlotOwners::place([], PlacementParams::default());
         assert_eq!((none.owner("x"), none.owner_of_slot(0)), (None, None));
         assert!(none.slots_of(&id("a")).is_empty());

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_placed_once_and_as_anybody_would() {
+    fn keys_are_placed_once_and_as_by_any_member() {
         for placement in [KeyPlacement::Uhashring, KeyPlacement::Modulo, KeyPlacement::Hashring] {
             let params = PlacementParams { kind: PlacementKind::Key(placement), virtual_nodes: 16, ..PlacementParams::default() };
             let placer = Placer::new(params);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_placed_once_and_as_anybody_would() {
+    fn a_view_is_placed_once_and_as_by_any_member() {
         let params = PlacementParams { slots: 512, ..PlacementParams::default() };
         let (one, other) = (Placer::new(params), Placer::new(params));
         for members in [3, 4, 4, 2, 0, 5] {

@@ -85,13 +85,13 @@ impl Plan {
                 *pairs.entry((from, to)).or_insert(0) += 1;
             }
         }
-        let told = |((from, to), slots): ((Option<&InstanceId>, Option<&InstanceId>), u32)| Move {
+        let as_move = |((from, to), slots): ((Option<&InstanceId>, Option<&InstanceId>), u32)| Move {
             from: from.cloned(),
             to: to.cloned(),
             slots,
             share: share(slots, params.slots),
         };
-        let mut moves: Vec<_> = pairs.into_iter().map(told).collect();
+        let mut moves: Vec<_> = pairs.into_iter().map(as_move).collect();
         moves.sort_by_key(|pair| std::cmp::Reverse(pair.slots));
         let (moved, exact_share) = (moves.iter().map(|pair| pair.slots).sum(), exact(&fair(&before), &fair(&after)));
         Self {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_takes_from_everybody_and_gives_to_the_newcomer() {
+    fn a_join_takes_from_all_and_gives_to_the_newcomer() {
         let (before, after) = (fleet(&[("a", 1), ("b", 1)]), fleet(&[("a", 1), ("b", 1), ("c", 2)]));
         let plan = Plan::new(before, after, PlacementParams::default());
         assert!((plan.exact - 8_192.0).abs() < 1e-6, "half of the slots, for weight 2 of 4: {plan:?}");
@@ -156,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn from_and_to_nobody_everything_moves() {
-        let (nobody, a) = (fleet(&[]), fleet(&[("a", 3)]));
+    fn from_and_to_no_members_everything_moves() {
+        let (none, a) = (fleet(&[]), fleet(&[("a", 3)]));
         let params = PlacementParams { slots: 100, ..PlacementParams::default() };
-        let joined = Plan::new(nobody.clone(), a.clone(), params);
+        let joined = Plan::new(none.clone(), a.clone(), params);
         assert_eq!(joined.moves, [Move { from: None, to: Some(id("a")), slots: 100, share: 1.0 }]);
         assert!((joined.exact - 100.0).abs() < 1e-9);
-        let left = Plan::new(a.clone(), nobody.clone(), params);
+        let left = Plan::new(a.clone(), none.clone(), params);
         assert_eq!(left.moves, [Move { from: Some(id("a")), to: None, slots: 100, share: 1.0 }]);
         assert!((left.exact - 100.0).abs() < 1e-9);
         assert_eq!(left.after, Balance { members: 0, peak: 0.0, least: 0.0 });

@@ -171,8 +171,8 @@ mod tests {
             let each = n.min(members.len());
             let lists = ranked(&placed, &zones(&view, &placed), each, hash, || ());
             for (list, slot) in lists.chunks_exact(each).zip(0..slots) {
-                let told: Vec<_> = list.iter().map(|member| placed.members()[*member as usize].0.clone()).collect();
-                prop_assert_eq!(told, as_written(&view, &placed, hash, slot, n), "slot {}", slot);
+                let owners: Vec<_> = list.iter().map(|member| placed.members()[*member as usize].0.clone()).collect();
+                prop_assert_eq!(owners, as_written(&view, &placed, hash, slot, n), "slot {}", slot);
             }
         }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_members_nobody_and_never_more_than_the_most() {
+    fn without_members_no_owner_and_never_more_than_the_most() {
         let params = PlacementParams::default();
         assert_eq!(Replicas::of_view(&View::default(), params, 3).owners("key", 3).count(), 0);
         let view = fleet(&[(1, 1); 40]);

@@ -1,6 +1,7 @@
 //! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (`docs/reference/placement.md`).
 //!
-//! This file has only arithmetic on hashes; `placement` decides which members take part.
+//! This file builds the ring of virtual nodes for one view, with only arithmetic on hashes. `placement` decides which members take part,
+//! and `circle` keeps a ring between views.
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
@@ -230,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_passes_its_capacity(weights in proptest::collection::vec(1u8..=100, 1..20), slots in 1u32..500, margin in 0u32..200) {
+        fn no_member_passes_its_capacity(weights in proptest::collection::vec(1u8..=100, 1..20), slots in 1u32..500, margin in 0u32..200) {
             let members = members(&weights);
             let margin = LoadMargin::Thousandths(margin);
             let owners = owners(&members, &params(slots, 16, margin), hash_bytes);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_two_circles_meet_where_both_can_be_told() {
+    fn sets_of_two_circles_meet_where_both_are_known() {
         let set = |slots, members: &[u32]| SlotSet::from_slots(slots, members.iter().copied());
         assert_eq!(set(2, &[0]).minus(&set(4, &[1, 2])), set(4, &[0]));
         assert_eq!(set(2, &[1]).union(&set(3, &[0])), set(6, &[0, 1, 3, 4, 5]));

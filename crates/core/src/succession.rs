@@ -18,7 +18,7 @@ enum Assignment {
     /// It is free, and this member acquires it.
     Next(u32),
     /// It is free and stays free.
-    Nobody,
+    Unassigned,
 }
 
 /// The assignment of each slot and each name: a pure function of a view and of the present holders.
@@ -58,8 +58,8 @@ impl Succession {
         let holder = |member: &&Member| Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let mut this = Self {
             members: members.iter().map(holder).collect(),
-            slots: vec![Assignment::Nobody; params.circle() as usize],
-            names: names.iter().map(|name| (name.clone(), Assignment::Nobody)).collect(),
+            slots: vec![Assignment::Unassigned; params.circle() as usize],
+            names: names.iter().map(|name| (name.clone(), Assignment::Unassigned)).collect(),
         };
         for (resource, holder) in holders {
             if let Some(member) = this.index_of(holder)
@@ -68,7 +68,7 @@ impl Succession {
                 *assignment = Assignment::Held(member);
             }
         }
-        let is_complete = this.slots.iter().chain(this.names.values()).all(|assignment| *assignment != Assignment::Nobody);
+        let is_complete = this.slots.iter().chain(this.names.values()).all(|assignment| *assignment != Assignment::Unassigned);
         if !is_complete && !members.is_empty() && view.missing().is_empty() {
             let kept = ReservedShare::of(view, params, names);
             this.place(&members, params, &kept, points);
@@ -108,7 +108,7 @@ impl Succession {
                 *assignment = Assignment::Held(member);
                 true
             }
-            (Assignment::Next(_) | Assignment::Nobody, None) => true,
+            (Assignment::Next(_) | Assignment::Unassigned, None) => true,
             _ => false,
         }
     }
@@ -185,7 +185,7 @@ impl Assignment {
     const fn member(self) -> Option<u32> {
         match self {
             Self::Held(member) | Self::Next(member) => Some(member),
-            Self::Nobody => None,
+            Self::Unassigned => None,
         }
     }
 }
@@ -209,7 +209,7 @@ fn give<'a>(points: &[Point], tiers: &[usize], capacities: Vec<u32>, assignments
         match *assignment {
             // A member that holds more than its capacity has no room and keeps what it holds.
             Assignment::Held(member) => room[member as usize] = room[member as usize].saturating_sub(1),
-            Assignment::Next(_) | Assignment::Nobody => free.push((place, assignment)),
+            Assignment::Next(_) | Assignment::Unassigned => free.push((place, assignment)),
         }
     }
     let mut by_tier = vec![Vec::new(); tiers.iter().max().map_or(0, |last| last + 1)];

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_instances_are_carried_and_counted_by_nobody_who_does_not_ask() {
+    fn foreign_instances_are_carried_and_counted_by_none_that_do_not_ask() {
         let ids = |ids: &[&str]| ids.iter().map(|id| InstanceId::new(*id).unwrap()).collect::<Vec<_>>();
         let plain = View::new(1, vec![member("b", 1)]);
         let view = plain.clone().with_foreign(ids(&["z", "a", "b", "z"]));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_those_who_are_away_list_counts_as_long_as_somebody_here_lists_it() {
+    fn what_those_who_are_away_list_counts_as_long_as_a_member_here_lists_it() {
         let group = |members: Vec<Member>| View::new(1, members).group_fingerprint();
         let away = |id, names: &[&str]| Member { state: MemberState::Away, ..serving(id, names) };
         let (old, new) = (Some(Fingerprint::of("old")), Some(Fingerprint::of("new")));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_all_list_in_different_orders_everybody_takes_the_smaller() {
+    fn of_two_that_all_list_in_different_orders_each_takes_the_smaller() {
         let (old, new) = (Fingerprint::of("old"), Fingerprint::of("new"));
         let view = View::new(1, vec![serving("a", &["old", "new"]), serving("b", &["new", "old"]), serving("c", &["old", "new"])]);
         assert_eq!(view.group_fingerprint(), Some(old.min(new)));
@@ -407,9 +407,9 @@ mod tests {
                 ..member(&format!("m{i}"), 0)
             });
             let mut members: Vec<_> = members.collect();
-            let told = View::new(1, members.clone()).group_fingerprint();
+            let fingerprint = View::new(1, members.clone()).group_fingerprint();
             members.sort_by_key(|member| hash_bytes(member.instance_id.as_str().as_bytes()).wrapping_mul(seed | 1));
-            prop_assert_eq!(View::new(1, members).group_fingerprint(), told);
+            prop_assert_eq!(View::new(1, members).group_fingerprint(), fingerprint);
 
             let listing = |name: &u8| lists.iter().filter(|list| list.contains(name)).count();
             let place = |name: &u8| lists.iter().filter_map(|list| list.iter().position(|other| other == name)).max();
@@ -422,12 +422,12 @@ mod tests {
                 Some(_) => smallest(by_all.into_iter().filter(|name| place(name) == last).collect()),
                 None => smallest(listed.into_iter().filter(|name| Some(listing(name)) == most).collect()),
             };
-            prop_assert_eq!(told, expected);
+            prop_assert_eq!(fingerprint, expected);
         }
 
         /// Members under the old policy, under the one with `next`, and under the new one, with no more than two of the three at once.
         #[test]
-        fn a_rolling_change_leaves_nobody_behind(step in 0usize..3, done in 0usize..6, of in 1usize..6) {
+        fn a_rolling_change_leaves_no_member_behind(step in 0usize..3, done in 0usize..6, of in 1usize..6) {
             let lists: [&[&str]; 4] = [&["old"], &["old", "new"], &["new"], &["new"]];
             let members = (0..of).map(|i| serving(&format!("m{i}"), lists[if i < done { step + 1 } else { step }]));
             let view = View::new(1, members.collect());

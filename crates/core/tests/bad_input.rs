@@ -35,7 +35,7 @@ fn shares(members: &[(InstanceId, Weight)], params: PlacementParams) -> Vec<u32>
 }
 
 #[test]
-fn nobody_owns_where_nobody_is() {
+fn without_members_no_key_has_an_owner() {
     let params = PlacementParams::default();
     let placed = SlotOwners::of_view(&View::default(), params);
     assert_eq!((placed.owner("key"), placed.owner_of_slot(0)), (None, None));
@@ -64,7 +64,7 @@ fn numbers_out_of_range_are_refused_and_named() {
 }
 
 #[test]
-fn a_slot_that_the_circle_does_not_have_is_nobodys() {
+fn a_slot_that_the_circle_does_not_have_has_no_owner() {
     let placed = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams { slots: 10, ..PlacementParams::default() });
     assert_eq!((placed.owner_of_slot(9), placed.owner_of_slot(10)), (Some(&id("a")), None));
     assert!(!SlotSet::full(10).contains(10) && !SlotSet::full(10).contains(u32::MAX));
@@ -125,7 +125,7 @@ fn ids_that_begin_with_each_other_share_fairly() {
 /// Parameters that [`PlacementParams::validated`] refuses: on a circle without slots or without points nothing is owned, in every
 /// function, and every number can be displayed.
 #[test]
-fn without_slots_or_without_points_nobody_owns() {
+fn without_slots_or_without_points_no_member_owns() {
     assert_eq!((slot_start(0, 0), slot_of(u64::MAX, 0)), (0, 0));
     let default = PlacementParams::default();
     for params in [
@@ -137,8 +137,8 @@ fn without_slots_or_without_points_nobody_owns() {
         let placed = SlotOwners::place(members(three), params);
         assert_eq!((placed.owner("key"), placed.owner_of_slot(0)), (None, None), "{params:?}");
         assert!(placed.members().iter().all(|(id, _)| placed.slots_of(id).is_empty()), "{params:?}");
-        let told = placed.explain("key");
-        assert_eq!((told.owner, told.next, told.passed), (None, None, vec![]), "{params:?}");
+        let explained = placed.explain("key");
+        assert_eq!((explained.owner, explained.next, explained.passed), (None, None, vec![]), "{params:?}");
         let mut circle = Circle::new(params);
         for fleet in [two, three, &[], three, &ABC[1..]] {
             assert_eq!(circle.place(members(fleet)), SlotOwners::place(members(fleet), params), "{params:?}");
@@ -149,9 +149,9 @@ fn without_slots_or_without_points_nobody_owns() {
         let change = PlacementChange::new((members(two), params), (members(three), default)).unwrap();
         assert_eq!((change.moved_share, change.before.balance.least), (1.0, 0.0), "{params:?}: everything comes from nobody");
         for json in [serde_json::to_string(&plan).unwrap(), serde_json::to_string(&change).unwrap()] {
-            let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let explained: serde_json::Value = serde_json::from_str(&json).unwrap();
             for key in ["/before/peak", "/before/least", "/after/peak", "/after/least"] {
-                assert!(told.pointer(key).is_some_and(serde_json::Value::is_number), "{key} of {json}");
+                assert!(explained.pointer(key).is_some_and(serde_json::Value::is_number), "{key} of {json}");
             }
         }
     }
@@ -164,9 +164,9 @@ fn above_the_most_slots_everything_is_as_below() {
     assert!(params.slots > SLOTS_MAX);
     assert_eq!(shares(&members(&ABC), params).iter().sum::<u32>(), 70_000);
     let placed = SlotOwners::place(members(&ABC), params);
-    let told = placed.explain("key");
-    assert_eq!(told.owner.map(|stop| stop.instance_id).as_ref(), placed.owner("key"));
-    assert_eq!(told.slot, slot_of(shardwise_core::hash_bytes(b"key"), 70_000));
+    let explained = placed.explain("key");
+    assert_eq!(explained.owner.map(|stop| stop.instance_id).as_ref(), placed.owner("key"));
+    assert_eq!(explained.slot, slot_of(shardwise_core::hash_bytes(b"key"), 70_000));
     let replicas = Replicas::of_view(&view(&ABC), params, 3);
     assert!((0..70_000).all(|slot| replicas.owners_of_slot(slot, 1).next() == placed.owner_of_slot(slot)));
     assert_eq!(replicas.owners_of_slot(69_999, 3).count(), 3);

@@ -89,7 +89,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn tell(&mut self, line: &str) {
+    fn apply(&mut self, line: &str) {
         let (verb, rest) = line.split_once(' ').unwrap();
         match verb {
             "circle" => *self = Self { params: params(rest), ..Self::default() },
@@ -235,7 +235,7 @@ fn replay(file: &str, least: usize) {
     let (mut stage, mut asked, mut wrong) = (Stage::default(), 0, String::new());
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(" => ") {
-            None => stage.tell(line),
+            None => stage.apply(line),
             Some((question, expected)) => {
                 asked += 1;
                 let answer = stage.ask(question);

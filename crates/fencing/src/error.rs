@@ -32,7 +32,7 @@ impl fmt::Display for StaleEpoch {
         if let Some(seen) = seen {
             write!(f, " ({seen} was seen)")?;
         }
-        f.write_str(": somebody else has had it since; roll back and give up this work")
+        f.write_str(": another worker has held it since; roll back and abandon this work")
     }
 }
 
@@ -45,17 +45,17 @@ impl std::error::Error for StaleEpoch {}
 pub enum FenceError {
     /// A higher epoch was seen.
     #[error(transparent)]
-    Refused(#[from] StaleEpoch),
+    Fenced(#[from] StaleEpoch),
     /// The check's effect would end before the write. Use sqlx's `begin` or `begin_with`; sqlx does not notice any other `BEGIN`.
     #[error("a fence holds to the end of a transaction, and there is none: begin one with sqlx first, and write in it")]
     NoTransaction,
     /// `raise` was called within a transaction, whose snapshot of the database may be older.
-    #[error("an epoch is raised in a transaction of its own: call `raise` on a connection that has begun none")]
+    #[error("raising an epoch needs its own transaction: call `raise` on a connection without an open one")]
     InTransaction,
     /// The epoch is new and the transaction's snapshot is older: it would not see the former owner's last write.
     #[error(
-        "epoch {epoch} of {resource} is new, and a transaction above READ COMMITTED does not see what its former owner wrote last: roll \
-         back, call `raise` in a transaction of its own, and begin again"
+        "epoch {epoch} of {resource} is new, and a transaction above READ COMMITTED does not see the last writes of its former owner: roll \
+         back, call `raise` in its own transaction, and begin again"
     )]
     RaiseApart {
         /// The resource.
@@ -76,7 +76,7 @@ pub enum FenceError {
 pub enum JournalError {
     /// A higher epoch was seen.
     #[error(transparent)]
-    Refused(#[from] StaleEpoch),
+    Fenced(#[from] StaleEpoch),
     /// The journal has another version than the caller expected.
     #[error("the journal is at version {found}, not {expected}: load it again")]
     Version {

@@ -80,7 +80,7 @@ const LAPSED: PublisherMetric = metric(
 const PUBLISH: PublisherMetric = metric(
     "shardwise_outbox_publish_latency_seconds",
     PublisherMetricKind::Histogram,
-    "From handing a batch to the sink until its answer, whatever that is",
+    "From handing a batch to the sink until its answer, success or failure",
 );
 const MARK: PublisherMetric = metric(
     "shardwise_outbox_mark_latency_seconds",
@@ -100,12 +100,12 @@ const DOWN: PublisherMetric = metric(
 const PENDING: PublisherMetric = metric(
     "shardwise_outbox_pending_events",
     PublisherMetricKind::Gauge,
-    "Events of the whole outbox that are not delivered yet, those behind a blocked one included; at least so many if backlog_complete is 0",
+    "Events of the whole outbox that are not delivered yet, those behind a blocked one included; a lower bound if backlog_complete is 0",
 );
 const OLDEST: PublisherMetric = metric(
     "shardwise_outbox_oldest_pending_age_seconds",
     PublisherMetricKind::Gauge,
-    "Age of the oldest of them by the writer's clock, 0 if there is none; at least so old if backlog_complete is 0",
+    "Age of the oldest of them by the writer's clock, 0 if there is none; a lower bound if backlog_complete is 0",
 );
 const BLOCKED_NOW: PublisherMetric =
     metric("shardwise_outbox_blocked_aggregates", PublisherMetricKind::Gauge, "Aggregates of the whole outbox that wait for an operator");
@@ -117,7 +117,8 @@ const UNPUBLISHED: PublisherMetric = metric(
 const STUCK: PublisherMetric = metric(
     "shardwise_outbox_stuck",
     PublisherMetricKind::Gauge,
-    "1 if events have no living publisher, or the oldest pending one is older than a minute and than ten polls, or the outbox could not be counted three times in a row; else 0",
+    "1 if events have no living publisher; 1 if the oldest pending one is older than a minute and than ten polls; 1 if the outbox could \
+     not be counted three times in a row; else 0",
 );
 const PARKED_NOW: PublisherMetric =
     metric("shardwise_outbox_parked_events", PublisherMetricKind::Gauge, "Events of the whole outbox that are set aside");
@@ -268,7 +269,7 @@ mod tests {
     const BEGINNING: &str = "# Metrics of an outbox publisher
 
 Generated from the table in `crates/outbox/src/metrics.rs`;
-`METRICS_WRITE=1 cargo test -p shardwise-outbox --lib metrics` writes it.
+`SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-outbox --lib metrics` writes it.
 
 The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves
 these at `/metrics` in Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
@@ -278,21 +279,19 @@ publisher and from each `shardwise serve --outbox`: take their `max`, not their 
 than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and
 10,000 parked events; where one of them stopped, `backlog_complete` is 0 and the numbers say \"at least\".
 
-| metric | kind | meaning |
-|---|---|---|
 ";
 
     #[test]
     fn the_page_is_the_table() {
         let mut page = BEGINNING.to_owned();
         for PublisherMetric { name, kind, help } in METRICS {
-            writeln!(page, "| `{name}` | {} | {help} |", kind.as_str()).unwrap();
+            writeln!(page, "- `{name}` ({}):\n  {}", kind.as_str(), help.replace("; ", ";\n  ")).unwrap();
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
-        if std::env::var_os("METRICS_WRITE").is_some() {
+        if std::env::var_os("SHARDWISE_WRITE_PAGES").is_some() {
             std::fs::write(path, &page).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: METRICS_WRITE=1 writes it");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: SHARDWISE_WRITE_PAGES=1 writes it");
     }
 
     #[test]

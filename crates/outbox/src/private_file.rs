@@ -31,7 +31,7 @@ pub(crate) fn warn_if_public(path: &Path) {
         tracing::warn!(
             path = %path.display(),
             mode = format!("{mode:04o}"),
-            "every user of this machine may read this file, which holds events; unless they should, take that away: chmod o-r"
+            "every user of this machine may read this file, which holds events; unless they should, revoke that: chmod o-r"
         );
     }
 }

@@ -52,9 +52,9 @@ const ALLOWED: [(&str, &str, &str); 27] = [
 
 /// The statements that the driver has logged.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<BTreeSet<String>>>);
+struct LoggedStatements(Arc<Mutex<BTreeSet<String>>>);
 
-impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Told {
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LoggedStatements {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         if event.metadata().target() == "sqlx::query" {
             let mut statement = Statement::default();
@@ -85,8 +85,8 @@ impl Visit for Statement {
 
 /// The statements of this crate that read or write rows, without those of the suites.
 async fn sent() -> Vec<String> {
-    let told = Told::default();
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(told.clone())).unwrap();
+    let recorded = LoggedStatements::default();
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(recorded.clone())).unwrap();
     exercise::store(Outbox::stopped).await;
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
@@ -98,9 +98,9 @@ async fn sent() -> Vec<String> {
     outbox.store().await.holders().await.unwrap();
     drop(tx);
     outbox.store().await.restored(1, 1).await.unwrap();
-    let told = told.0.lock().unwrap();
+    let recorded = recorded.0.lock().unwrap();
     let ours = |text: &&String| ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].iter().any(|verb| text.starts_with(verb));
-    told.iter().filter(ours).cloned().collect()
+    recorded.iter().filter(ours).cloned().collect()
 }
 
 /// A step of a plan, with the step that it is part of.

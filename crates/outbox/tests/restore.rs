@@ -136,7 +136,7 @@ async fn what_the_consumers_know_lifts_a_restored_copy() {
 
 /// The document offers this for the case that no number is known; the statement must accept it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_lifts_the_epochs_where_nobody_knows_the_highest() {
+async fn the_time_lifts_the_epochs_where_the_highest_is_unknown() {
     assert!(DOCUMENT.contains("`unixepoch()` will do"));
     let (outbox, consumer) = restored(false).await;
     execute(&outbox, with(sql_of_the_document()[1], "1000000", "unixepoch()")).await;

@@ -81,7 +81,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     );
     assert_eq!(
         refused("[default.outbox]\nstore = \"sqlite:x\""),
-        "settings line 2: outbox.store is a key without a name before it: put it into a table of its own, named by you"
+        "settings line 2: outbox.store is a key without a name before it: put it into a table whose name you choose"
     );
     assert_eq!(
         refused_with("", &[("SHARDWISE__OUTBOX__O__BATCHES", "5")]),

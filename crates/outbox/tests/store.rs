@@ -102,7 +102,7 @@ async fn the_payload_limit_is_the_stores() {
 }
 
 #[tokio::test]
-async fn text_that_is_not_utf8_is_bytes_and_stops_nobody() {
+async fn text_that_is_not_utf8_is_bytes_and_stops_no_event() {
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
     let insert = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, created_at)
@@ -162,7 +162,7 @@ async fn wrong_files_have_one_clear_error_each() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_and_somebody_elses_table_are_refused() {
+async fn a_newer_schema_and_another_programs_table_are_refused() {
     let outbox = Outbox::new().await;
     sqlx::query("UPDATE outbox_meta SET schema_version = 99").execute(&mut outbox.connection().await).await.unwrap();
     for result in [SqliteStore::open(outbox.config()).await, SqliteStore::init(outbox.config()).await] {
@@ -184,7 +184,7 @@ async fn a_newer_schema_and_somebody_elses_table_are_refused() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_too_long_is_told_and_passes() {
+async fn a_lock_that_is_held_too_long_is_reported_and_passes() {
     let outbox = Outbox::new().await;
     let store = SqliteStore::open(outbox.config().busy_timeout(Duration::from_millis(50))).await.unwrap();
     let mut conn = outbox.connection().await;
@@ -495,7 +495,7 @@ async fn a_sweep_that_finds_nothing_takes_no_lock() {
 
 /// A writer may store any value there; it must not make readers fail.
 #[tokio::test]
-async fn times_at_the_end_of_numbers_stop_nobody() {
+async fn times_at_the_end_of_numbers_stop_no_call() {
     for time in [i64::MIN, i64::MAX] {
         let outbox = Outbox::new().await;
         outbox.insert_plainly(events("a", 1..=2)).await;

@@ -53,7 +53,7 @@ async fn files_with_events_are_for_this_user_only() {
         assert_eq!(metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
     }
     let said = common::Said::default();
-    let _told = tracing::subscriber::set_default(said.subscriber());
+    let _log = tracing::subscriber::set_default(said.subscriber());
     sink.check().await.unwrap();
     outbox.store().await;
     assert_eq!(said.lines(), Vec::<String>::new(), "nobody else may read them");

@@ -173,7 +173,7 @@ impl Section<'_> {
             if !value.get_ref().is_table() && node_in(each, name).is_some() {
                 let path = join(path, name);
                 return Err(
-                    origin.fail(format_args!("{path} is a key without a name before it: put it into a table of its own, named by you"))
+                    origin.fail(format_args!("{path} is a key without a name before it: put it into a table whose name you choose"))
                 );
             }
             let path = named(path, name, &origin)?;

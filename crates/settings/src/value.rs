@@ -153,7 +153,7 @@ fn read_texts(written: &Written) -> Result<String, String> {
         return Err("at least one is needed, and none may be empty".into());
     }
     if !written.is_bare && texts.iter().any(|text| text.contains(',')) {
-        return Err("write each text in quotes of its own, without commas".into());
+        return Err("write each text in its own quotes, without commas".into());
     }
     Ok(texts.join(","))
 }

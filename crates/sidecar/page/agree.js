@@ -21,7 +21,7 @@ let asking = false;
 let asked = 0;
 /** When the latest round began. */
 let begun = 0;
-/** By worker: the latest moment at which it is known to have renewed, by its own word. */
+/** By worker: the latest moment at which it is known to have renewed, as it reported. */
 let proofs = new Map();
 let askedUnder = "";
 let drawn = "";

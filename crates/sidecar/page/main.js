@@ -144,7 +144,7 @@ async function listen(asked) {
       }
       await live;
     } catch {
-      // The other loop tells that it does not answer.
+      // The other loop shows that it does not answer.
     }
     await new Promise((resolve) => setTimeout(resolve, FOLLOW_AGAIN));
   }

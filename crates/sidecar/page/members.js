@@ -10,8 +10,8 @@ const FILTERED = 12;
 const STATES = {
   active: ["good", "takes its share"],
   draining: ["warn", "is leaving: it gives its share away"],
-  "drain requested": ["warn", "an operator wants it to own nothing; it hears of it within a TTL"],
-  drained: ["warn", "an operator wants it to stay and own nothing"],
+  "drain requested": ["warn", "an operator drained it; it sees that within a TTL"],
+  drained: ["warn", "an operator drained it: it stays and owns nothing"],
   pausing: ["warn", "is leaving for a while and keeps its place"],
   away: ["warn", "has left for a while and keeps its place"],
 };
@@ -44,7 +44,7 @@ export function tick(state) {
     const ms = member === undefined ? null : age(member, state);
     // The backend shows no member whose lease has ended, as of its own last proof.
     say(node, ms === null ? `less than ${lasting(state.ttl + (state.own.view_age_ms ?? 0))} ago` : `${lasting(ms)} ago`);
-    node.title = ms === null ? "It cannot be asked; the backend keeps a worker in the group only while it renews." : "By its own word, counted on from there.";
+    node.title = ms === null ? "It cannot be asked; the backend keeps a worker in the group only while it renews." : "As it reported, counted on from then.";
     node.classList.toggle("late", member !== undefined && silent(state).includes(member));
   }
 }
@@ -52,19 +52,19 @@ export function tick(state) {
 /** Asks, says what would move, and does it. */
 function wish(member, state, drained) {
   const id = member.instance_id;
-  const text = [h("p", {}, drained ? `${id} stays in the group and owns nothing, over its restarts too, until it is taken back.` : `${id} takes its share again.`)];
+  const text = [h("p", {}, drained ? `${id} stays in the group and owns nothing, even after restarts, until it is undrained.` : `${id} takes its share again.`)];
   if (drained) {
-    // It is asked at once, and told when it is known.
-    const moves = h("p", { role: "status" }, "How much would move is being asked.");
+    // The request is sent at once; its answer is shown when it arrives.
+    const moves = h("p", { role: "status" }, "How much would move is being computed.");
     text.push(moves);
     post(state.policy, "plan", { leave: [id] }).then(
       (plan) => say(moves, plan.after.members === 0 ? "There is no other worker: no key would have an owner." : `About ${percent(plan.moved_share)} of all keys get another owner.`),
-      () => say(moves, "How much would move could not be told."),
+      () => say(moves, "How much would move could not be computed."),
     );
   }
   ask(drained ? `Drain ${id}?` : `Take ${id} back?`, text, drained ? "Drain it" : "Take it back", async () => {
     const heard = await actOn(state.policy, drained ? "drain" : "undrain", { instance_id: id });
-    notice = { text: heard.changed ? `${id} hears of it within ${lasting(state.ttl)}.` : `${id} was ${drained ? "drained" : "taken back"} already.`, until: Date.now() + NOTICE };
+    notice = { text: heard.changed ? `${id} sees it within ${lasting(state.ttl)}.` : `${id} was ${drained ? "drained" : "taken back"} already.`, until: Date.now() + NOTICE };
     // The wish shows before it is heard.
     state.seen = "";
     state.refresh();

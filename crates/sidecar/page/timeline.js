@@ -16,7 +16,7 @@ const names = (ids, total) => {
 };
 
 /** What a member announces before it is gone; an operator's drain looks the same and keeps it. */
-const LEAVES = { draining: "drains: it leaves, or an operator wants it to own nothing", pausing: "leaves for a while", away: "is away" };
+const LEAVES = { draining: "drains: it leaves, or an operator drained it", pausing: "leaves for a while", away: "is away" };
 
 /** Whose state or weight has changed, and how. */
 function changed(event) {
@@ -37,7 +37,7 @@ function cause(event) {
   const who = [came, left, vanished, changed(event)].filter((part) => part !== "").join("; ");
   const words = {
     joined: "this worker joined",
-    members_changed: who === "" ? "what a worker says of itself changed" : who,
+    members_changed: who === "" ? "the record of a worker changed" : who,
     member_gate: "the number of workers passed min_members",
     policy_changed: "the group went over to another placement",
     fenced: "this worker lost its lease or its view, and stopped",

@@ -14,18 +14,18 @@ use utoipa::ToSchema;
 use crate::app::{App, KeyPath, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
-/// Who owns a key.
+/// The owner of a key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KeyOwner {
-    /// The key that was understood.
+    /// The key, decoded from the path.
     key: String,
     /// Its slot; null under a key placement and while no member owns anything.
     slot: Option<u32>,
-    /// Who owns it by the newest view; null if nobody does.
+    /// The owner by the newest view; null if there is none.
     owner: Option<String>,
-    /// Where the owner says it can be reached.
+    /// Host and port of the owner, from its record.
     address: Option<String>,
-    /// Whether this worker owns it right now, by its own deadline.
+    /// Whether this worker owns it now, by its own deadline.
     mine: bool,
     /// The view's number.
     revision: u64,
@@ -33,8 +33,8 @@ pub(crate) struct KeyOwner {
 
 /// Who owns this key?
 ///
-/// The key stands in the path, percent-encoded (a slash as %2F); a path that ends with the slash has the key of 0 bytes. A path has at most 65,534
-/// bytes: ask for longer keys by `owned`.
+/// The key is in the path, percent-encoded (a slash as %2F); a path that ends with the slash has the key of 0 bytes. A path has at most
+/// 65,534 bytes: ask for longer keys by `owned`.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/owner/{key}", tag = "keys",
     params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
@@ -53,24 +53,24 @@ pub(crate) async fn owner(PolicyPath(joined): PolicyPath, KeyPath(key): KeyPath)
     Ok(Json(KeyOwner { slot, owner: owner.map(String::from), address, mine, revision: view.revision(), key }))
 }
 
-/// What this worker has.
+/// The share of this worker.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct WorkerShare {
     policy: String,
     group: String,
     instance_id: String,
-    /// Where it stands: created, joining, active, stale, draining, left, fenced, refused or unsharded; `observing` where this sidecar
+    /// Its state: created, joining, active, stale, draining, left, fenced, refused or unsharded; `observing` where this sidecar
     /// is no member of the group. Then nothing is owned, and the fields about a worker are null.
     state: &'static str,
-    /// Why nothing is its own, where that is so.
+    /// Why it owns nothing, if that is so.
     hint: Option<String>,
-    /// An operator wants it to stay and own nothing.
+    /// An operator drained it: it stays and owns nothing.
     drained: bool,
     /// Milliseconds until its ownership ends unless it is renewed; null if nothing is owned.
     owned_for_ms: Option<u64>,
     /// Milliseconds since the latest renewal that counted was answered; null before the first one.
     renewed_ms_ago: Option<u64>,
-    /// For how many milliseconds this worker has gone by this view; null before it has one.
+    /// For how many milliseconds this worker has used this view; null before it has one.
     viewed_ms_ago: Option<u64>,
     /// Milliseconds since the view was last proven current; null before the first view.
     view_age_ms: Option<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct WorkerShare {
     revision: u64,
     /// The same for all workers that see the same group.
     view_fingerprint: String,
-    /// By which policy the group goes; null until this worker has been active.
+    /// The fingerprint of the policy that the group uses; null until this worker has been active.
     policy_fingerprint: Option<String>,
     members: usize,
     /// How many slots there are, and how many are owned; null under a key placement.
@@ -86,11 +86,11 @@ pub(crate) struct WorkerShare {
     slots_owned: Option<u32>,
     /// The owned slots as inclusive ranges; null under a key placement.
     ranges: Option<Vec<[u32; 2]>>,
-    /// More members have vanished than `max_loss` allows: nobody takes over what they had.
+    /// More members have vanished than `max_loss` allows, so no worker takes over what they had.
     stands_still: bool,
 }
 
-/// What does this worker have?
+/// What does this worker own?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/ownership", tag = "group",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
@@ -166,11 +166,11 @@ fn ranges(ownership: &Ownership) -> Vec<[u32; 2]> {
 pub(crate) struct Group {
     revision: u64,
     view_fingerprint: String,
-    /// By the bytes of their ids.
+    /// Sorted by the bytes of their ids.
     members: Vec<OneMember>,
-    /// Healthy instances of the group's name that have no record of ours.
+    /// Healthy instances of the group's name that have no record of shardwise.
     foreign: Vec<String>,
-    /// Who is gone without having announced it, as this sidecar saw it within the last hour, the latest last, at most the latest 256.
+    /// Members that vanished without leaving, as seen by this sidecar within the last hour: at most 256, the latest last.
     vanished: Vec<Vanished>,
 }
 
@@ -179,11 +179,11 @@ pub(crate) struct Group {
 pub(crate) struct Vanished {
     instance_id: String,
     incarnation: String,
-    /// When that was seen, by this machine's clock.
+    /// When this was seen, by this machine's clock.
     at: String,
     /// Milliseconds since then.
     ms_ago: u64,
-    /// A member of that id is there again.
+    /// A member with that id is in the group again.
     is_back: bool,
 }
 
@@ -212,9 +212,9 @@ fn vanished(observer: &Observer) -> Vec<Vanished> {
 pub(crate) struct OneMember {
     instance_id: String,
     incarnation: String,
-    /// active, draining (also of one that is drained by an operator), pausing or away.
+    /// active, draining (also if an operator drained it), pausing or away.
     state: &'static str,
-    /// Host and port where it says it can be reached.
+    /// Its host and port, from its record.
     address: Option<String>,
     zone: Option<String>,
     version: Option<String>,

@@ -228,7 +228,7 @@ pub(crate) struct KeyPath(pub(crate) String);
 pub(crate) struct InstancePath(pub(crate) String);
 
 async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
-    let refused = |_| Problem::bad_key("what stands in the path, percent-decoded, is not UTF-8");
+    let refused = |_| Problem::bad_key("the path, percent-decoded, is not UTF-8");
     let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
     Ok(parameters.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
 }
@@ -274,7 +274,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn a_turn_ends_with_the_work_and_not_with_whoever_waits_for_it() {
+    async fn a_turn_ends_with_the_work_and_not_with_the_caller_that_waits_for_it() {
         let turns = Arc::new(Semaphore::new(1));
         let ((go, wait), (begun, begins)) = (mpsc::channel::<()>(), mpsc::channel());
         let work = in_turn(&turns, move || {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_ever_for_a_turn() {
+    async fn no_request_waits_for_ever_for_a_turn() {
         let turns = Arc::new(Semaphore::new(0));
         let begun = tokio::time::Instant::now();
         let refusal = in_turn(&turns, || ()).await.unwrap_err();

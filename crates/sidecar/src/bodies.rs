@@ -122,7 +122,7 @@ impl Room {
     /// Waits for `wait`, unless this body is dropped for others before it resolves.
     pub(crate) async fn unless_given_up<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
         self.given_up.run_until_cancelled(wait).await.ok_or_else(|| {
-            Problem::too_many("the room for bodies is needed for others, and this one came most slowly; send it again, and without pauses")
+            Problem::too_many("the memory for request bodies is full and this one arrived most slowly; send it again without pauses")
         })
     }
 
@@ -139,9 +139,7 @@ impl Drop for Room {
 }
 
 fn no_room() -> Problem {
-    Problem::too_many(format!(
-        "the bodies that are being answered take all room that there is for them ({KEPT_BYTES_MAX} bytes); try again"
-    ))
+    Problem::too_many(format!("the requests that are being answered use all the memory for bodies ({KEPT_BYTES_MAX} bytes); try again"))
 }
 
 #[cfg(test)]
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_whole_body_is_not_given_up_and_nobody_waits_for_ever_for_its_room() {
+    async fn a_whole_body_is_not_given_up_and_no_request_waits_for_ever_for_its_room() {
         let bodies = Bodies::new(100);
         let [mut whole, mut late] = [(); 2].map(|()| bodies.room());
         whole.keeps(100).await.unwrap();

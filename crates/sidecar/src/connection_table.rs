@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_idle_for_longest_goes_and_who_is_busy_stays() {
+    fn the_connection_that_is_idle_for_longest_goes_and_busy_ones_stay() {
         let connections = ConnectionTable::new(3);
         let [first, second, third] = std::array::from_fn(|_| connections.take().unwrap());
         let asks = first.busy();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn when_everybody_is_busy_there_is_room_for_probes_all_the_same() {
+    fn when_all_are_busy_there_is_room_for_probes_all_the_same() {
         let connections = ConnectionTable::new(2);
         let busy = [(); 2].map(|()| connections.take().unwrap());
         let asks: Vec<_> = busy.iter().map(ConnectionTicket::busy).collect();

@@ -24,7 +24,7 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DialError {
     /// The address is unreachable or belongs to another process by now: the request was not handled.
-    Nobody(String),
+    Unreachable(String),
     /// The request is not allowed, or the other side refused this client: the request was not handled.
     Barred(String),
     /// The connection broke, or the answer was invalid.
@@ -36,7 +36,7 @@ pub(crate) enum DialError {
 impl DialError {
     const fn as_str(&self) -> &'static str {
         match self {
-            Self::Nobody(_) => "nobody",
+            Self::Unreachable(_) => "nobody",
             Self::Barred(_) => "barred",
             Self::Broken(_) => "broken",
             Self::Late => "late",

@@ -13,7 +13,7 @@ use crate::body;
 use crate::page::{LOG, may_act};
 use crate::problem::{Problem, Result};
 
-/// Whom it is about.
+/// The member to drain or undrain.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Whom)]
@@ -21,34 +21,34 @@ pub(crate) struct DrainTarget {
     instance_id: String,
 }
 
-/// What has become of the wish.
+/// The result of a drain or undrain.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Heard)]
 pub(crate) struct DrainResponse {
     instance_id: String,
-    /// Whether it is drained from now on; the member hears of it within a TTL.
+    /// Whether it is drained from now on; the member sees it within a TTL.
     drained: bool,
-    /// False: it was so already.
+    /// False if it was so already.
     changed: bool,
 }
 
-/// Let a member stay and own nothing, over its restarts too.
+/// Drain a member: it stays registered and owns no slots, even after restarts.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/drain", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(content = DrainTarget, content_type = "application/json"),
-    responses((status = 200, description = "The wish is kept", body = DrainResponse))
+    responses((status = 200, description = "The member is drained", body = DrainResponse))
 )]
 pub(crate) async fn drain(app: State<Arc<App>>, of: PolicyPath, request: Request) -> Result<Json<DrainResponse>> {
     wish(app, of, request, true).await
 }
 
-/// Let a member that was drained take its share again.
+/// Undrain a member: it takes its share again.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/undrain", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(content = DrainTarget, content_type = "application/json"),
-    responses((status = 200, description = "The wish is taken back", body = DrainResponse))
+    responses((status = 200, description = "The member is no longer drained", body = DrainResponse))
 )]
 pub(crate) async fn undrain(app: State<Arc<App>>, of: PolicyPath, request: Request) -> Result<Json<DrainResponse>> {
     wish(app, of, request, false).await
@@ -65,10 +65,10 @@ async fn wish(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, reque
     let call = |factory: shardwise::ShardingFactory| async move {
         if drained { factory.drain(&name, &whom).await } else { factory.undrain(&name, &whom).await }
     };
-    tracing::info!(target: LOG, policy, instance = %id, drained, "an operator's wish, over HTTP");
+    tracing::info!(target: LOG, policy, instance = %id, drained, "a drain or undrain was requested over HTTP");
     let changed = app.call(call).await.inspect_err(|problem| {
-        tracing::warn!(target: LOG, policy, instance = %id, drained, why = problem.detail(), "it is unknown whether an operator's wish is kept");
+        tracing::warn!(target: LOG, policy, instance = %id, drained, why = problem.detail(), "it is unknown whether the drain or undrain was stored");
     })?;
-    tracing::info!(target: LOG, policy, instance = %id, drained, changed, "an operator's wish is kept");
+    tracing::info!(target: LOG, policy, instance = %id, drained, changed, "the drain or undrain is stored");
     Ok(Json(DrainResponse { instance_id, drained, changed }))
 }

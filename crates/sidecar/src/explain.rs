@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 use crate::app::{App, KeyPath, PolicyPath};
 use crate::problem::Result;
 
-/// The way from a key to its owner. Places on the circle and hashes are hexadecimal text: they have 64 bits, and JSON's readers keep 53.
+/// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of
+/// their 64 bits.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = Explained)]
 pub(crate) struct ExplainResponse {
@@ -20,43 +21,43 @@ pub(crate) struct ExplainResponse {
     placement: Option<&'static str>,
     hash: Option<String>,
     slot: Option<u32>,
-    /// Where the slot begins: the walk goes clockwise from there.
+    /// The start of the slot: the walk goes clockwise from there.
     start: Option<String>,
-    /// Who was passed over because of being full, in the order of the walk.
+    /// The members that were passed over because they are full, in the order of the walk.
     passed: Vec<Step>,
-    /// Who took it; null if nobody owns.
+    /// The owner; null if there is none.
     owner: Option<Step>,
-    /// Under quota: who was given it first, where the owner was given it from that one's share; else null.
+    /// Under quota: the member that the slot was given to before it was moved to the owner; else null.
     before: Option<Step>,
-    /// Who would own it if the owner left.
+    /// The owner if the present one left.
     next: Option<String>,
 }
 
-/// A member that the walk came to.
+/// A member that the walk visited.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Step {
     instance_id: String,
     /// Which of its points, from 0.
     point: Option<u32>,
-    /// Where that point stands.
+    /// The place of that point on the circle.
     place: Option<String>,
-    /// How many slots it had been given before this one.
+    /// How many slots it already had.
     slots: Option<u32>,
-    /// How many it takes at most.
+    /// The most slots that it takes.
     capacity: Option<u32>,
-    /// Under quota, where weights differ: how many all members of its weight had together; else null.
+    /// Under quota with different weights: the slots that all members of its weight already had; else null.
     weight_slots: Option<u32>,
-    /// How many they take together at most: with as many all of them are passed over.
+    /// The most slots that those members take together; when it is reached, all of them are passed over.
     weight_capacity: Option<u32>,
 }
 
 /// Why does this key have its owner?
 ///
-/// For people: it takes the time of two placements.
+/// For people: it costs as much as two placements.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/explain/{key}", tag = "keys",
     params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
-    responses((status = 200, description = "The way from the key to its owner", body = ExplainResponse))
+    responses((status = 200, description = "The steps from the key to its owner", body = ExplainResponse))
 )]
 pub(crate) async fn explain(
     State(app): State<Arc<App>>,

@@ -27,22 +27,22 @@ const NAMED: usize = 20;
 /// The member that has answered, percent-encoded.
 const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 
-/// Ask one member.
+/// Forward a GET to one member.
 ///
-/// It answers `status` by itself, and whatever its worker has handlers for; further parts of the path may follow, with slashes between them. Query and body
-/// (1 MiB at most, in both directions) are handed over, the caller's credentials, cookies and other headers are not. Who is not there is 404, and the
-/// living are named.
+/// The member answers `status` and every path for which its worker has a handler; the path may have further parts, separated by slashes.
+/// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. If the member is not
+/// alive, the answer is 404 and names the living ones.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
     params(
         ("policy" = String, Path, description = "A policy that this sidecar serves"),
         ("instance_id" = String, Path, description = "The member"),
-        ("path" = String, Path, description = "What it is asked, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+        ("path" = String, Path, description = "The path of the request, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
     ),
     responses((
-        status = 200, description = "What the member answers, of whatever type",
+        status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "Which member has answered"))
+        headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
 pub(crate) async fn of_one(
@@ -56,19 +56,19 @@ pub(crate) async fn of_one(
     one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(&app, problem) })
 }
 
-/// Have one member do something. Needs the token, always.
+/// Forward a POST to one member. Always needs the token.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
     params(
         ("policy" = String, Path, description = "A policy that this sidecar serves"),
         ("instance_id" = String, Path, description = "The member"),
-        ("path" = String, Path, description = "What it is asked", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+        ("path" = String, Path, description = "The path of the request", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
     ),
-    request_body(content((Vec<u8> = "application/octet-stream")), description = "Of whatever type, at most 1 MiB"),
+    request_body(content((Vec<u8> = "application/octet-stream")), description = "Any media type, at most 1 MiB"),
     responses((
-        status = 200, description = "What the member answers, of whatever type",
+        status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "Which member has answered"))
+        headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
 pub(crate) async fn to_one(
@@ -80,35 +80,35 @@ pub(crate) async fn to_one(
     one(&app, &joined, &whom.0, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
-/// Ask any healthy member, another one than this if there is one that can be asked.
+/// Forward a GET to any healthy member, another one than this if possible.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/any/{path}", tag = "members",
     params(
         ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("path" = String, Path, description = "What it is asked, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+        ("path" = String, Path, description = "The path of the request, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
     ),
     responses((
-        status = 200, description = "What the member answers, of whatever type",
+        status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "Which member has answered"))
+        headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
 pub(crate) async fn of_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
 }
 
-/// Have any healthy member do something. Needs the token, always.
+/// Forward a POST to any healthy member. Always needs the token.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/any/{path}", tag = "members",
     params(
         ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("path" = String, Path, description = "What it is asked", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
+        ("path" = String, Path, description = "The path of the request", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
     ),
-    request_body(content((Vec<u8> = "application/octet-stream")), description = "Of whatever type, at most 1 MiB"),
+    request_body(content((Vec<u8> = "application/octet-stream")), description = "Any media type, at most 1 MiB"),
     responses((
-        status = 200, description = "What the member answers, of whatever type",
+        status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "Which member has answered"))
+        headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
 pub(crate) async fn to_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
@@ -126,7 +126,7 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
     }
     if method == Method::Post {
         page::may_act(app, &head.headers)?;
-        tracing::info!(target: page::LOG, path, "an action is brought to a member, over HTTP");
+        tracing::info!(target: page::LOG, path, "an action is forwarded to a member, over HTTP");
     }
     let path = path.to_owned();
     let (request, room) = requested(app, &head, body, method).await?;
@@ -174,7 +174,7 @@ async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Respon
             }
             Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == DialError::Late => return Err(problem(&view, member, failed)),
             // An unreachable member tells the caller less than an earlier failure.
-            Err(DialError::Nobody(_)) if failure.is_some() => {}
+            Err(DialError::Unreachable(_)) if failure.is_some() => {}
             Err(failed) => failure = Some((*member, failed)),
         }
     }
@@ -184,7 +184,7 @@ async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Respon
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
     let (member, failed) = failure.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
-    let DialError::Nobody(why) = failed else { return Err(problem(&view, member, failed)) };
+    let DialError::Unreachable(why) = failed else { return Err(problem(&view, member, failed)) };
     Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there: {why}"))))
 }
 
@@ -198,7 +198,7 @@ fn unseen(problem: &Problem) {
 fn refused(app: &App, problem: &Problem) {
     let status = problem.status();
     if let Some(count) = app.unbrought.another(status) {
-        tracing::warn!(status, why = problem.detail(), count, "a request was not brought to a member; one line a minute at most");
+        tracing::warn!(status, why = problem.detail(), count, "a request was not forwarded to a member; one line a minute at most");
     }
 }
 
@@ -219,7 +219,7 @@ async fn ask(
 ) -> std::result::Result<Answer, DialError> {
     let Some(address) = member.metadata.get(ADDRESS_KEY) else {
         return Err(DialError::Barred(
-            "it takes no requests: it has no sidecar and does not listen for them, or only where nobody can know".into(),
+            "it takes no requests: it has no sidecar, and does not listen for them at an address that others know".into(),
         ));
     };
     let target = Target::of_member(address).ok_or_else(|| DialError::Barred("its record has no address that is one".into()))?;
@@ -248,7 +248,7 @@ fn answered(member: &Member, answer: Answer) -> Response {
 fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let id = &member.instance_id;
     match failed {
-        DialError::Nobody(why) => count("unreachable", unknown(view, Some(id), &format!("nobody answers for {id}: {why}"))),
+        DialError::Unreachable(why) => count("unreachable", unknown(view, Some(id), &format!("{id} does not answer: {why}"))),
         DialError::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
         DialError::Broken(why) => {
             count("broken", Problem::bad_gateway(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
@@ -257,13 +257,13 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     }
 }
 
-fn count<T>(outcome: &'static str, told: T) -> T {
+fn count<T>(outcome: &'static str, value: T) -> T {
     metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
-    told
+    value
 }
 
 fn too_many() -> Problem {
-    Problem::too_many(format!("{FORWARDS_MOST} requests are brought to members at a time, and no more"))
+    Problem::too_many(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"))
 }
 
 /// The error for a member that is not alive; it names live members, at most the first few.

@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use shardwise::discovery::LogThrottle;
 use shardwise::requests::proven::NONCE_HEADER;
-use shardwise::requests::{AT_THE_GATE, PEER_HEADER};
+use shardwise::requests::{HOST_REFUSED, PEER_HEADER};
 use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
@@ -48,7 +48,7 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         Err(problem) => {
             let mut refusal = problem.into_response();
             if is_peers {
-                refusal.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(AT_THE_GATE));
+                refusal.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(HOST_REFUSED));
             }
             refusal
         }
@@ -173,7 +173,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
         })
     };
     if headers.get_all(ORIGIN).iter().any(foreign) {
-        return Err(Problem::forbidden("a page of another origin may not ask; it would have to be served from here"));
+        return Err(Problem::forbidden("pages of other origins may not send requests; serve the page from here"));
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
     if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
         return Ok(());
     }
-    Err(Problem::forbidden("a browser may ask this from the page of this sidecar alone"))
+    Err(Problem::forbidden("a browser may send this only from this sidecar's page"))
 }
 
 /// Logs from time to time that a request was for another host or from another origin. The names that it used are not logged.

@@ -9,7 +9,7 @@ use axum::http::header::HOST;
 use axum::http::response::Parts;
 use shardwise::proof::Nonce;
 use shardwise::requests::proven::{CallerEnd, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER};
-use shardwise::requests::{AT_THE_GATE, PEER_HEADER, SPOKEN};
+use shardwise::requests::{ANSWERED, HOST_REFUSED, PEER_HEADER};
 use tokio::time::timeout;
 
 use crate::dial::{DialError, DialTarget, PeerMember};
@@ -47,14 +47,14 @@ impl PeerConnection {
         let DialTarget::Member(member) = whom else { return Ok(()) };
         let Some(token) = &member.token else { return Ok(()) };
         let address = self.address();
-        let late = |_| DialError::Nobody(format!("{address}: it does not prove within {GREETED_WITHIN:?} that it is the member"));
+        let late = |_| DialError::Unreachable(format!("{address}: it does not prove within {GREETED_WITHIN:?} that it is the member"));
         self.known = Some(timeout(GREETED_WITHIN, self.known(member, token, target)).await.map_err(late)??);
         Ok(())
     }
 
     async fn known(&mut self, member: &PeerMember<'_>, token: &Token, target: &Target) -> Result<ProvenPeer, DialError> {
         let (address, nonce) = (self.address(), Nonce::random());
-        let greeting = hyper::Request::get(&member.base).header(HOST, target.authority()).header(PEER_HEADER, SPOKEN);
+        let greeting = hyper::Request::get(&member.base).header(HOST, target.authority()).header(PEER_HEADER, ANSWERED);
         let greeting = greeting.header(NONCE_HEADER, nonce.to_string()).body(Body::empty());
         let greeting = greeting.map_err(|error| DialError::Barred(error.to_string()))?;
         let (head, _) = match self.send(greeting).await {
@@ -62,7 +62,7 @@ impl PeerConnection {
             Err(error) => {
                 return Err(match broken(address, &error) {
                     // No request was made.
-                    DialError::Broken(why) => DialError::Nobody(why),
+                    DialError::Broken(why) => DialError::Unreachable(why),
                     failed => failed,
                 });
             }
@@ -82,8 +82,8 @@ impl PeerConnection {
 fn silent(head: &Parts, address: SocketAddr, target: &Target) -> DialError {
     let status = head.status.as_u16();
     match head.headers.get(PEER_HEADER) {
-        None => DialError::Nobody(format!("{address}: who is there is no member of the group")),
-        Some(by) if by == AT_THE_GATE => at_the_gate(status, address, target),
+        None => DialError::Unreachable(format!("{address}: the process there is not a member of the group")),
+        Some(by) if by == HOST_REFUSED => at_the_gate(status, address, target),
         Some(_) if head.headers.get(PROOF_HEADER).is_some_and(|proof| proof == NO_TOKEN) => DialError::Barred(format!(
             "{address} has no peer token and cannot prove that it is the member, so nothing was sent: give all members the same peer token"
         )),

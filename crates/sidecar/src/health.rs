@@ -18,7 +18,7 @@ use crate::problem::{Problem, Result};
 /// A probe's answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
-    /// Always `ok`: anything else is an error.
+    /// Always `ok`; every other result is an error.
     status: &'static str,
 }
 
@@ -26,12 +26,14 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 
 /// Is this process alive?
 ///
-/// It says nothing of the backend: to restart a worker because the backend is away would help nobody. It is 503 when nobody here has noticed for a TTL that
-/// ownership is over: then the thread that keeps it hangs or is gone.
+/// It does not depend on the backend, because a restart does not help while the backend is unreachable. It is 503 if the end of ownership
+/// has gone unnoticed for a TTL: the task that keeps ownership hangs or has ended.
 #[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200, description = "It is", body = Health)))]
 pub(crate) async fn livez(State(app): State<Arc<App>>) -> Result<Json<Health>> {
     let hung = app.policies.iter().find(|(_, joined)| !goes_on(&joined.service));
-    hung.map_or(Ok(OK), |(name, _)| Err(Problem::unavailable(format!("policy {name}: what keeps its ownership hangs or is gone"))))
+    hung.map_or(Ok(OK), |(name, _)| {
+        Err(Problem::unavailable(format!("policy {name}: the task that keeps its ownership hangs or has ended")))
+    })
 }
 
 /// Whether the service's driver works: it must notice the end of a deadline within a TTL, or it hangs. An unreachable backend is no reason
@@ -53,13 +55,13 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Health>> 
 /// The metrics, in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "probes", responses((status = 200, description = "All metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response> {
-    let Some(render) = &app.render else { return Err(Problem::not_found("this program counts nothing")) };
-    #[expect(clippy::cast_precision_loss, reason = "so many connections there are never")]
+    let Some(render) = &app.render else { return Err(Problem::not_found("this program has no metrics")) };
+    #[expect(clippy::cast_precision_loss, reason = "the number of connections is far below 2^52")]
     metrics::gauge!(crate::metrics::CONNECTIONS.name).set(app.connections.len() as f64);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()).into_response())
 }
 
-/// What stands here, for programs.
+/// The description of this API, for programs.
 #[utoipa::path(get, path = "/openapi.json", tag = "probes", responses((status = 200, description = "This document", body = serde_json::Value)))]
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_that_nobody_has_noticed_for_a_ttl_is_a_hung_driver() {
+    fn a_deadline_that_went_unnoticed_for_a_ttl_is_a_hung_driver() {
         let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
         let noticed = |deadline, now| is_noticed(deadline, at(now), Duration::from_secs(10));
         assert!(noticed(None, 1_000) && noticed(Some(at(50)), 40) && noticed(Some(at(50)), 60));

@@ -17,9 +17,9 @@ const NAMED: usize = 100;
 /// A rebalance of this worker.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Event {
-    /// Names it; to be sent as Last-Event-ID.
+    /// Its id, for Last-Event-ID.
     id: String,
-    /// When, by this machine's clock.
+    /// When it happened, by this machine's clock.
     at: String,
     /// joined, `members_changed`, `member_gate`, `policy_changed`, fenced, draining, refused, `claim_lost` or `owner_absent`.
     cause: &'static str,
@@ -27,29 +27,30 @@ pub(crate) struct Event {
     revision: u64,
     /// How many members the group has now.
     members: usize,
-    /// How many came, and which; of very many the first hundred.
+    /// How many joined, and the first hundred of them.
     joined: usize,
     members_joined: Vec<String>,
-    /// How many went, and which.
+    /// How many left, and the first hundred of them.
     left: usize,
     members_left: Vec<String>,
-    /// How many of those had not announced it, and which: they died or lost their lease.
+    /// How many of those vanished without leaving, because they died or lost their lease, and the first hundred of them.
     vanished: usize,
     members_vanished: Vec<String>,
-    /// Whose state or weight has changed, and how.
+    /// The members whose state or weight changed.
     members_changed: Vec<MemberChanges>,
-    /// Slots owned now, gained and lost; null under a key placement. Where the number of slots changes, they are parts that divide both numbers.
+    /// Slots owned now, gained and lost; null under a key placement. If the number of slots changes, the unit is a part that divides both
+    /// numbers.
     slots_owned: Option<u32>,
     gained: Option<u32>,
     lost: Option<u32>,
     /// The share of all keys that this worker gained and lost together; null under a key placement.
     moved_share: Option<f64>,
-    /// Milliseconds from this worker's seeing the view to having changed what it holds: claims, and work in flight that was waited for. How long a dead
-    /// member's lease had still to run is not in it.
+    /// Milliseconds from when this worker saw the view until its claims had changed and work in flight had ended. It does not include the
+    /// time until a dead member's lease expired.
     took_ms: u64,
 }
 
-/// What has changed of a member; what has not is null.
+/// The changes of a member; unchanged fields are null.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Changed)]
 pub(crate) struct MemberChanges {
@@ -60,7 +61,7 @@ pub(crate) struct MemberChanges {
     weight: Option<[u32; 2]>,
 }
 
-/// What has happened.
+/// The rebalances so far.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Past)]
 pub(crate) struct RebalanceList {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_back_misses_nothing_that_is_kept_and_is_told_what_is_not() {
+    fn a_client_that_comes_back_misses_nothing_that_is_kept_and_learns_what_is_not() {
         let history = History::new(7);
         let mut cursor = history.now();
         assert!(history.take(&mut cursor).events.is_empty());

@@ -7,21 +7,21 @@ pub(crate) const REQUESTS: Metric = Metric {
     name: "shardwise_sidecar_requests_total",
     kind: MetricKind::Counter,
     unit: "requests",
-    help: "Requests that were answered or refused, by the route as `/openapi.json` has it (`none` where there is none) and by status",
+    help: "Requests that were answered or refused, by status and by route as in `/openapi.json` (`none` if there is none)",
     labels: &["route", "status"],
 };
 pub(crate) const CONNECTIONS: Metric = Metric {
     name: "shardwise_sidecar_connections",
     kind: MetricKind::Gauge,
     unit: "connections",
-    help: "Connections that are open, looked at when `/metrics` is asked",
+    help: "Connections that are open, counted when `/metrics` is read",
     labels: &[],
 };
 pub(crate) const FORWARDS: Metric = Metric {
     name: "shardwise_sidecar_forwards_total",
     kind: MetricKind::Counter,
     unit: "requests",
-    help: "Requests at `instances/` and `any/` by what became of them: answered, unknown, unreachable, barred, broken or late",
+    help: "Requests at `instances/` and `any/` by outcome: answered, unknown, unreachable, barred, broken or late",
     labels: &["outcome"],
 };
 
@@ -47,27 +47,25 @@ mod tests {
     const BEGINNING: &str = "# Metrics of a sidecar
 
 Generated from the table in `crates/sidecar/src/metrics.rs`;
-`METRICS_WRITE=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
+`SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-sidecar --lib metrics` writes it.
 
 `shardwise serve` serves these at `/metrics` in Prometheus' form, beside those of its services
 (`docs/reference/metrics.md`). No label carries a key or the name of a member.
 
-| metric | kind | unit | labels | meaning |
-|---|---|---|---|---|
 ";
 
     #[test]
     fn the_page_is_the_table() {
         let mut page = BEGINNING.to_owned();
         for Metric { name, kind, unit, help, labels } in METRICS {
-            let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
-            writeln!(page, "| `{name}` | {} | {unit} | {labels} | {help} |", kind.as_str()).unwrap();
+            let labels = labels.iter().map(|label| format!(", by `{label}`")).collect::<Vec<_>>().concat();
+            writeln!(page, "- `{name}` ({}, unit {unit}{labels}):\n  {}", kind.as_str(), help.replace("; ", ";\n  ")).unwrap();
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
-        if std::env::var_os("METRICS_WRITE").is_some() {
+        if std::env::var_os("SHARDWISE_WRITE_PAGES").is_some() {
             std::fs::write(path, &page).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: METRICS_WRITE=1 writes it");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "metrics.md is not the table's: SHARDWISE_WRITE_PAGES=1 writes it");
     }
 
     #[test]

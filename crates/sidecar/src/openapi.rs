@@ -43,7 +43,7 @@ struct Document;
 
 /// The errors that any route may return.
 const REFUSALS: [(&str, &str); 15] = [
-    ("400", "What was sent cannot be understood"),
+    ("400", "The request cannot be understood"),
     ("401", "A token is set, and this one is not it"),
     ("403", "A page of another origin, or an action where no token is set"),
     ("404", "There is no such policy, member or path"),

@@ -33,12 +33,12 @@ pub trait Outbox: Send + Sync {
     fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, std::result::Result<OutboxReplay, String>>;
 }
 
-/// How an outbox stands.
+/// The status of an outbox.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OutboxStatus {
     /// Its name in the settings.
     pub outbox: String,
-    /// What is stuck: events that no living publisher sends, or a backlog that is too old. Empty: nothing.
+    /// What is stuck: events that no living publisher sends, or a backlog that is too old. Empty if nothing is.
     pub stuck: Vec<OutboxStuck>,
     /// Events not delivered yet, parked ones not counted.
     pub pending: u64,
@@ -46,7 +46,7 @@ pub struct OutboxStatus {
     pub oldest_pending_age_ms: Option<u64>,
     /// How many aggregates wait for an operator.
     pub blocked_aggregates: u64,
-    /// How many aggregates' first event has failed and is tried again.
+    /// How many aggregates retry an event that failed.
     pub retrying_aggregates: u64,
     /// Events set aside.
     pub parked: u64,
@@ -54,7 +54,7 @@ pub struct OutboxStatus {
     pub free_slots: u32,
     /// Publishers that are alive.
     pub publishers: usize,
-    /// The dead letters that are dead for longest: parked, or at the head of a blocked aggregate.
+    /// The oldest dead letters: parked, or at the head of a blocked aggregate.
     pub dead: Vec<OutboxLetter>,
     /// There are more of them.
     pub more: bool,
@@ -63,8 +63,8 @@ pub struct OutboxStatus {
 /// Why events wait that should have been delivered.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OutboxStuck {
-    /// `no_publisher`: events are pending in slots that no living publisher holds; `old_backlog`: the oldest pending event is older than a minute and than
-    /// ten polls.
+    /// `no_publisher`: events are pending in slots that no living publisher holds; `old_backlog`: the oldest pending event is older than a
+    /// minute and than ten polls.
     pub cause: String,
     /// What is stuck and what to do, for people.
     pub detail: String,
@@ -85,22 +85,22 @@ pub struct OutboxLetter {
     pub state: String,
     /// For how many milliseconds.
     pub dead_for_ms: u64,
-    /// What the sink said.
+    /// The sink's message.
     pub error: String,
 }
 
-/// What became of an event that was to be sent again.
+/// The outcome of a replay.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OutboxReplay {
     /// The event's id.
     pub id: String,
     /// replayed, unblocked, or null: it is no dead letter.
     pub done: Option<String>,
-    /// The sequence that it has now, where that is a new one.
+    /// Its new sequence, if it has one.
     pub sequence: Option<u64>,
 }
 
-/// What is to be sent again.
+/// The event to replay.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Again)]
@@ -108,25 +108,25 @@ pub(crate) struct ReplayRequest {
     /// The event's id.
     #[schema(min_length = 1, max_length = 1_000)]
     id: String,
-    /// Who wants it; goes into the outbox's record.
+    /// The name of the operator, for the outbox's audit table.
     #[schema(min_length = 1, max_length = 500)]
     who: String,
-    /// Why; goes there too.
+    /// The reason, for the audit table.
     #[schema(min_length = 1, max_length = 500)]
     reason: String,
 }
 
-/// How does the outbox stand?
-#[utoipa::path(get, path = "/v1/outbox", tag = "outbox", responses((status = 200, description = "How it stands", body = OutboxStatus)))]
+/// What is the status of the outbox?
+#[utoipa::path(get, path = "/v1/outbox", tag = "outbox", responses((status = 200, description = "The status of the outbox", body = OutboxStatus)))]
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Result<Json<OutboxStatus>> {
     app.spend()?;
     in_time(named(&app)?.status()).await.map(Json)
 }
 
-/// Send a parked event, or one that blocks its aggregate, again.
+/// Replay a parked event, or retry one that blocks its aggregate.
 #[utoipa::path(
     post, path = "/v1/outbox/replay", tag = "outbox", request_body(content = ReplayRequest, content_type = "application/json"),
-    responses((status = 200, description = "What became of it", body = OutboxReplay))
+    responses((status = 200, description = "The outcome", body = OutboxReplay))
 )]
 pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Result<Json<OutboxReplay>> {
     let (parts, body) = request.into_parts();
@@ -137,11 +137,11 @@ pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Res
         return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
     }
     app.spend()?;
-    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, "a dead letter is to be sent again, over HTTP");
+    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, "a replay of a dead letter was requested over HTTP");
     let replay = in_time(outbox.replay(&id, &who, &reason)).await.inspect_err(|problem| {
-        tracing::warn!(target: LOG, outbox = outbox.name(), event = ?id, why = problem.detail(), "it is unknown whether a dead letter is sent again");
+        tracing::warn!(target: LOG, outbox = outbox.name(), event = ?id, why = problem.detail(), "it is unknown whether the dead letter was replayed");
     })?;
-    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, done = replay.done.as_deref(), "what became of the dead letter");
+    tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, done = replay.done.as_deref(), "the replay of a dead letter has ended");
     Ok(Json(replay))
 }
 

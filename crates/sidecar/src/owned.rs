@@ -25,8 +25,8 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 
 /// Which of these keys are mine?
 ///
-/// The answer has the form of the question, and the keys their order. What is owned is looked up for each piece that comes in, so it holds when that
-/// piece is answered. Read the answer while you send: nothing is kept for you.
+/// The answer has the format of the request, and its keys keep their order. Ownership is checked as each piece arrives, so it is current
+/// when that piece is answered. Read the answer while you send: the sidecar does not buffer it.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/owned", tag = "keys",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
@@ -35,15 +35,15 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
         description = "A JSON list of texts, or one key a line; an empty line is the key of 0 bytes. A key has at most 65,536 bytes."
     ),
     responses((
-        status = 200, description = "The owned ones, as JSON or as lines",
+        status = 200, description = "The owned keys, as JSON or as lines",
         content((Vec<String> = "application/json"), (String = "text/plain")),
-        headers(("shardwise-state" = String, description = "Where this worker stands; unless it is active, stale or unsharded, nothing is its own"))
+        headers(("shardwise-state" = String, description = "The state of this worker; unless it is active, stale or unsharded, it owns nothing"))
     ))
 )]
 pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     if joined.only_observes {
         return Err(Problem::conflict(format!(
-            "this sidecar only observes policy {}, so no key is its own: ask one that has joined it (--policy)",
+            "this sidecar only observes policy {}, so it owns no key: ask one that has joined it (--policy)",
             joined.service.policy().name
         )));
     }

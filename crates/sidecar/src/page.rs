@@ -122,7 +122,7 @@ pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
         Err(Problem::forbidden(why))
     };
     if app.token.is_none() {
-        return refused("without a token nobody may act: start it with --token-file");
+        return refused("actions need a token: start it with --token-file");
     }
     let by_browser = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
     let shown = headers.get(CSRF).map(HeaderValue::as_bytes);

@@ -38,10 +38,10 @@ async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Resu
     let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
     let addresses = match found {
         Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
-        Ok(Err(error)) => return Err(DialError::Nobody(format!("{}: {error}", target.host))),
-        Err(_) => return Err(DialError::Nobody(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
+        Ok(Err(error)) => return Err(DialError::Unreachable(format!("{}: {error}", target.host))),
+        Err(_) => return Err(DialError::Unreachable(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
     };
-    let mut failed = DialError::Nobody(format!("{} has no address", target.host));
+    let mut failed = DialError::Unreachable(format!("{} has no address", target.host));
     for address in addresses {
         if let Some(why) = whom.barred(target, address.ip()) {
             failed = DialError::Barred(why);
@@ -55,8 +55,8 @@ async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Resu
                 }
                 return Ok((stream, address));
             }
-            Ok(Err(error)) => failed = DialError::Nobody(format!("{address}: {error}")),
-            Err(_) => failed = DialError::Nobody(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
+            Ok(Err(error)) => failed = DialError::Unreachable(format!("{address}: {error}")),
+            Err(_) => failed = DialError::Unreachable(format!("{address}: no connection within {CONNECT_WITHIN:?}")),
         }
     }
     Err(failed)
@@ -83,7 +83,7 @@ async fn secured(
         // The certificate is invalid or belongs to another host.
         Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{}: {error}", target.host))),
         Ok(Err(error)) => Err(DialError::Broken(format!("{}: {error}", target.host))),
-        Err(_) => Err(DialError::Nobody(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
+        Err(_) => Err(DialError::Unreachable(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn broken(address: SocketAddr, error: &hyper::Error) -> DialError {
         ));
     }
     if error.is_canceled() || error.is_closed() {
-        return DialError::Nobody(format!("{address}: it ended the connection before it was asked"));
+        return DialError::Unreachable(format!("{address}: it ended the connection before it was asked"));
     }
     let cause = causes().next().map(|cause| format!(": {cause}")).unwrap_or_default();
     DialError::Broken(format!("{address}: {error}{cause}"))

@@ -11,7 +11,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use shardwise::proof::digest;
 use shardwise::requests::proven::{AnswerParts, DIGEST_HEADER, PROOF_HEADER, RequestParts};
-use shardwise::requests::{AT_THE_GATE, Answer, BODY_BYTES_MAX, PEER_HEADER, REFUSED, Request, SPOKEN};
+use shardwise::requests::{ANSWERED, Answer, BODY_BYTES_MAX, HOST_REFUSED, PEER_HEADER, REFUSED, Request};
 use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
@@ -79,7 +79,7 @@ impl AdmittedBy {
     fn of(whom: &DialTarget<'_>, head: &Parts) -> Self {
         match (whom, head.headers.get(PEER_HEADER)) {
             (DialTarget::Member(_), Some(by)) if by == REFUSED => Self::Refused,
-            (DialTarget::Member(_), Some(by)) if by == AT_THE_GATE => Self::Gate,
+            (DialTarget::Member(_), Some(by)) if by == HOST_REFUSED => Self::Gate,
             (DialTarget::Beside(..), _) | (DialTarget::Member(_), Some(_)) => Self::Member,
             (DialTarget::Member(_), None) => Self::Stranger,
         }
@@ -99,7 +99,7 @@ pub(crate) async fn taken_in(
     let by = AdmittedBy::of(whom, &head);
     // An answer without a proof is not read, unless a member was there and may have handled the request.
     if by == AdmittedBy::Stranger && connection.known.is_none() {
-        return (Err(DialError::Nobody(format!("{address}: who is there is no member of the group"))), false);
+        return (Err(DialError::Unreachable(format!("{address}: the process there is not a member of the group"))), false);
     }
     let bytes = match whole(whom, body, address).await {
         Ok(bytes) => bytes,
@@ -136,7 +136,7 @@ async fn whole(whom: &DialTarget<'_>, body: Answering, address: SocketAddr) -> R
 /// The error for a request whose host name the other side does not accept.
 pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> DialError {
     DialError::Barred(format!(
-        "{address} is not to be called {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
+        "{address} does not accept the host name {} (status {status}): start its sidecar with --allow-host, or set instance.address there",
         target.authority()
     ))
 }
@@ -144,7 +144,7 @@ pub(crate) fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> 
 /// The error for a request that the member did not admit, so that it was not handled.
 pub(crate) fn refusal(status: u16, address: SocketAddr) -> DialError {
     match status {
-        421 | 503 => DialError::Nobody(format!("{address}: another member is there now, or it is stopping")),
+        421 | 503 => DialError::Unreachable(format!("{address}: another member is there now, or it is stopping")),
         401 | 403 => DialError::Barred(format!(
             "{address} does not take the token or certificate that it is shown: give all members the same peer token, and certificates of one authority"
         )),
@@ -172,7 +172,7 @@ pub(crate) fn asked(
         asked = asked.header(TRACEPARENT, span);
     }
     if let DialTarget::Member(_) = whom {
-        asked = asked.header(PEER_HEADER, SPOKEN);
+        asked = asked.header(PEER_HEADER, ANSWERED);
     }
     if let Some(known) = &mut connection.known {
         let digest = digest(&request.body);

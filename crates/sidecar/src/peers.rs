@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 use shardwise::requests::proven::{
     self, AnswerParts, DIGEST_HEADER, Greeting, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd,
 };
-use shardwise::requests::{self, Answer, Method, PEER_HEADER, REFUSED, SPOKEN, is_path};
+use shardwise::requests::{self, ANSWERED, Answer, Method, PEER_HEADER, REFUSED, is_path};
 use shardwise::trace::TRACEPARENT;
 
 use crate::app::{App, ServedGroup};
@@ -62,7 +62,7 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
         Ok(PeerMessage::Greeting(greeting)) => greeted(&greeting),
         Ok(PeerMessage::Request(asked)) => {
             let (answer, by) = match answer_to(&app, &asked, &head, body).await {
-                Ok(answer) => (answer, SPOKEN),
+                Ok(answer) => (answer, ANSWERED),
                 Err(problem) => (problem.into_answer(), REFUSED),
             };
             said(answer, by, asked.proven.as_ref())
@@ -145,7 +145,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 fn greeted(greeting: &Greeting) -> Response {
-    let headers = [(PEER_HEADER, SPOKEN), (NONCE_HEADER, greeting.nonce.as_str()), (PROOF_HEADER, greeting.proof.as_str())];
+    let headers = [(PEER_HEADER, ANSWERED), (NONCE_HEADER, greeting.nonce.as_str()), (PROOF_HEADER, greeting.proof.as_str())];
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
@@ -206,7 +206,7 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body, method: Metho
 
 /// Answers as this member, with a limit on concurrent requests.
 pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, request: requests::Request) -> Result<Answer> {
-    let busy = |_| Problem::too_many(format!("{FORWARDS_MOST} requests are answered here at a time, and no more"));
+    let busy = |_| Problem::too_many(format!("at most {FORWARDS_MOST} requests are answered here at a time; try again"));
     let _turn = app.peers.answers.try_acquire().map_err(busy)?;
     Ok(answered(app, joined, path, request).await)
 }
@@ -219,7 +219,7 @@ async fn answered(app: &App, joined: &ServedGroup, path: &str, request: requests
     match dial::ask(&DialTarget::Beside(&app.peers, &app.limits), beside, path, &request).await {
         Ok(answer) => answer,
         Err(DialError::Late) => problem(504, "it takes too long"),
-        Err(DialError::Nobody(why) | DialError::Barred(why) | DialError::Broken(why)) => {
+        Err(DialError::Unreachable(why) | DialError::Barred(why) | DialError::Broken(why)) => {
             if let Some(count) = app.unanswered.another(()) {
                 tracing::warn!(why, count, "the worker beside this sidecar does not answer; one line a minute at most");
             }

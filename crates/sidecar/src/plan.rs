@@ -13,22 +13,22 @@ use crate::app::{App, PolicyPath};
 use crate::body;
 use crate::problem::{Problem, Result};
 
-/// A change of the group that is only thought of.
+/// A hypothetical change of the group.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Wanted)]
 pub(crate) struct PlanRequest {
-    /// Who would join.
+    /// The members that would join.
     #[serde(default)]
     #[schema(max_items = 1_000)]
     join: Vec<Newcomer>,
-    /// The ids of those that would leave.
+    /// The ids of the members that would leave.
     #[serde(default)]
     #[schema(max_items = 1_000)]
     leave: Vec<String>,
 }
 
-/// A member to be.
+/// A member that would join.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Newcomer {
@@ -45,9 +45,9 @@ pub(crate) struct PlanResponse {
     placement: &'static str,
     /// The share of all keys that would have another owner, from 0 to 1.
     moved_share: f64,
-    /// What would have to move between shares that are exactly as the weights say.
+    /// The share of all keys that would move if all shares matched the weights exactly.
     exact_share: f64,
-    /// From whom to whom, the largest first.
+    /// The moves between pairs of members, the largest first.
     moves: Vec<PlanMove>,
     before: Evenness,
     after: Evenness,
@@ -57,21 +57,21 @@ pub(crate) struct PlanResponse {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Moved)]
 pub(crate) struct PlanMove {
-    /// Null: from nobody.
+    /// Null if the keys had no owner.
     from: Option<String>,
-    /// Null: to nobody.
+    /// Null if the keys would have no owner.
     to: Option<String>,
-    /// Of all keys, from 0 to 1.
+    /// The share of all keys, from 0 to 1.
     share: f64,
 }
 
-/// How even it is.
+/// How even the load is.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Evenness {
     members: usize,
-    /// The most loaded member over what its weight entitles it to.
+    /// The load of the most loaded member over the share of its weight.
     peak: f64,
-    /// The same of the least loaded one.
+    /// The same for the least loaded member.
     least: f64,
 }
 
@@ -80,9 +80,9 @@ const CHANGES_MOST: usize = 1_000;
 
 type MemberWeights = Vec<(InstanceId, Weight)>;
 
-/// What would move if these joined and those left?
+/// What would move if members joined or left?
 ///
-/// Nothing is changed. It goes by the members whom the placement counts now.
+/// Changes nothing. The plan starts from the members that the placement counts now.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/plan", tag = "group",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
@@ -117,7 +117,7 @@ fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberW
     for id in &wanted.leave {
         let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
             let there = before.iter().take(32).map(|(id, _)| id.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Problem::unknown_instance(format!("nobody {:?} is there to leave; there are: {there}", short(id))));
+            return Err(Problem::unknown_instance(format!("leave {:?}: there is no member of that id; there are: {there}", short(id))));
         };
         after.remove(at);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Problem {
     /// Which kind of problem: `urn:shardwise:problem:` and a name that does not change.
     #[serde(rename = "type")]
     kind: String,
-    /// The same for people.
+    /// The kind, for people.
     title: &'static str,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]

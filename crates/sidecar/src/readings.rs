@@ -44,11 +44,11 @@ pub type Readings = Vec<(&'static str, Box<dyn Fn() -> Reading + Send + Sync>)>;
 /// Answers `GET` and `HEAD` at these paths until it is dropped; `/livez` and `/readyz` are answered even if all other connections are
 /// busy. `hosts` are names and addresses by which it may be called, besides its own address and, on loopback, `localhost`.
 pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings: Readings) {
-    let told = Arc::new((hosts, readings, LogThrottle::default()));
+    let shared = Arc::new((hosts, readings, LogThrottle::default()));
     let answer = move |request: Request| {
-        let told = Arc::clone(&told);
+        let shared = Arc::clone(&shared);
         async move {
-            let (hosts, readings, outsiders) = &*told;
+            let (hosts, readings, outsiders) = &*shared;
             let mut response = answer(&request, hosts, readings, outsiders).unwrap_or_else(IntoResponse::into_response);
             guard(response.headers_mut());
             response

@@ -21,18 +21,19 @@ use crate::problem::{Problem, Result};
 /// The interval of keep-alive lines in a stream, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(3);
 
-/// What has moved, and, as server-sent events, what moves.
+/// What has moved so far; as server-sent events also each new rebalance.
 ///
-/// With `Accept: text/event-stream` the answer goes on: each rebalance is an event `rebalance` with its id, and whoever comes back with the header
-/// Last-Event-ID goes on behind it. The event `gap` says that some in between are not kept any more: ask for what is owned now.
+/// With `Accept: text/event-stream` the answer is a stream: each rebalance is an event `rebalance` with its id, and a client that
+/// reconnects with the header Last-Event-ID continues after that id. The event `gap` means that some rebalances in between are no longer
+/// kept: ask for the current ownership.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/rebalances", tag = "group",
     params(
         ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Of a stream: the last event that was read")
+        ("Last-Event-ID" = Option<String>, Header, description = "For a stream: the id of the last event received")
     ),
     responses((
-        status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream those to come",
+        status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream the following ones too",
         content((RebalanceList = "application/json"), (String = "text/event-stream"))
     ))
 )]

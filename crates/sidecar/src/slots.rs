@@ -17,11 +17,11 @@ use crate::problem::Result;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Served)]
 pub(crate) struct PolicyList {
-    /// The worker in whose name it answers.
+    /// The worker that it answers for.
     instance_id: String,
-    /// Whether whoever has the token may drain members; without a token nobody may.
+    /// Whether a client with the token may drain members; false without a token.
     may_act: bool,
-    /// The outbox that is shown at /v1/outbox; null where none is named.
+    /// The outbox that is shown at /v1/outbox; null if none is configured.
     outbox: Option<String>,
     /// By name.
     policies: Vec<OnePolicy>,
@@ -34,9 +34,9 @@ pub(crate) struct OnePolicy {
     group: String,
     /// eventual or exclusive.
     ownership: &'static str,
-    /// The group is only shown: this sidecar is no member of it.
+    /// The group is only observed: this sidecar is not a member of it.
     only_observed: bool,
-    /// Below so many active members nobody owns.
+    /// With fewer active members no member owns anything.
     min_members: u32,
     /// How long a record lives without renewal.
     ttl_ms: u64,
@@ -69,13 +69,13 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<PolicyList> {
 pub(crate) struct Slots {
     revision: u64,
     view_fingerprint: String,
-    /// ring, quota, uhashring, modulo or hashring; null while nobody owns, and where `hint` says why it cannot be told.
+    /// ring, quota, uhashring, modulo or hashring; null while no member owns anything, and if `hint` says why it is unknown.
     placement: Option<&'static str>,
-    /// Whom the placement counts, by the bytes of their ids.
+    /// The members that the placement counts, sorted by the bytes of their ids.
     members: Vec<WeightedMember>,
-    /// For every slot its owner's place in `members`, from 0; null under a key placement and while no member owns anything.
+    /// For every slot its owner's index in `members`, from 0; null under a key placement and while no member owns anything.
     owners: Option<Vec<usize>>,
-    /// Why this worker cannot tell what the group goes by, where that is so: its settings differ.
+    /// Why this worker cannot compute the placement of the group, if its settings differ.
     hint: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct WeightedMember {
 
 /// Who owns which slot?
 ///
-/// By the placement of the newest view. Under exclusive ownership a slot may still be on its way there.
+/// By the placement of the newest view. Under exclusive ownership another member may still hold the slot.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/slots", tag = "group",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
@@ -135,11 +135,11 @@ fn places(owners: &SlotOwners) -> Option<Vec<usize>> {
     (0..owners.params().slots).map(|slot| owners.owner_of_slot(slot).and_then(|id| places.get(id)).copied()).collect()
 }
 
-/// Whom operators want to own nothing.
+/// The members that operators have drained.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Drained)]
 pub(crate) struct DrainedMembers {
-    /// Whether they are there or not; the latest wish last.
+    /// Their ids, the latest request last; they may be absent.
     drained: Vec<String>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct DrainedMembers {
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/drained", tag = "operator",
     params(("policy" = String, Path, description = "A policy that this sidecar serves")),
-    responses((status = 200, description = "Whom operators have drained", body = DrainedMembers))
+    responses((status = 200, description = "The members that operators have drained", body = DrainedMembers))
 )]
 pub(crate) async fn drained(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<DrainedMembers>> {
     let policy = joined.service.policy().name.to_string();

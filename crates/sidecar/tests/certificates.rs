@@ -137,7 +137,7 @@ fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
 
 /// No request was made on it, so there is no answer to wait for.
 #[test]
-fn a_connection_on_which_nobody_speaks_does_not_hold_up_the_end() {
+fn a_connection_that_stays_silent_does_not_hold_up_the_end() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
     let served = Served::start(&backend, "instance.id = \"a\"", &authority.server().unwrap(), |_| ());
     let _silent = TcpStream::connect(served.at).unwrap();

@@ -139,7 +139,7 @@ const BETWEEN: &str = "(() => {
 })()";
 
 #[test]
-fn whatever_a_member_answers_the_page_goes_on_and_tells_the_present() {
+fn whatever_a_member_answers_the_page_goes_on_and_shows_the_present() {
     let backend = MemoryBackend::new(Clock::system());
     let factory = factory(&backend, "");
     let policy = policy(&factory);

@@ -192,7 +192,7 @@ fn a_stranger_without_a_peers_token_takes_nothing_of_the_rate() {
 }
 
 #[test]
-fn what_costs_much_is_asked_so_often_and_no_more_and_ownership_is_told_all_the_same() {
+fn what_costs_much_is_asked_so_often_and_no_more_and_ownership_is_reported_all_the_same() {
     let served = served();
     let thirty = || (0..30).map(|_| asks(&served, "/v1/policies/workers/members")).collect::<Vec<_>>();
     let answers: Vec<String> = std::thread::scope(|scope| {
@@ -245,7 +245,7 @@ fn asks(served: &Served, path: &str) -> String {
 }
 
 #[test]
-fn probes_are_answered_when_everybody_is_busy_and_who_has_gone_is_noticed() {
+fn probes_are_answered_when_all_are_busy_and_who_has_gone_is_noticed() {
     let served = served_for(2);
     let ownership = "/v1/policies/workers/ownership";
     let followers = [(); 2].map(|()| {

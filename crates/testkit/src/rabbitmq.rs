@@ -117,12 +117,12 @@ impl RabbitMq {
     /// Waits until it answers clients.
     async fn wait_ready(&self) -> Result<()> {
         let look = async || {
-            let told = |error: std::io::Error| error.to_string();
-            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
-            stream.write_all(GREETING).await.map_err(told)?;
+            let reported = |error: std::io::Error| error.to_string();
+            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(reported)?;
+            stream.write_all(GREETING).await.map_err(reported)?;
             // A frame of the first channel.
             let mut answer = [0; 3];
-            stream.read_exact(&mut answer).await.map_err(told)?;
+            stream.read_exact(&mut answer).await.map_err(reported)?;
             if answer == [1, 0, 0] { Ok(()) } else { Err(format!("it says {answer:?}")) }
         };
         self.process.until("it answers", look).await

@@ -107,17 +107,17 @@ impl Redis {
     /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
     async fn wait_ready(&self) -> Result<()> {
         let look = async || {
-            let told = |error: std::io::Error| error.to_string();
-            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(told)?;
+            let text = |error: std::io::Error| error.to_string();
+            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(text)?;
             if self.options.tls.is_some() {
                 return Ok(());
             }
             // Without the password, Redis refuses the request before it says whether all data is loaded.
             let login = self.options.password.as_ref().map(|password| format!("AUTH {password}\r\n")).unwrap_or_default();
-            stream.write_all(format!("{login}PING\r\n").as_bytes()).await.map_err(told)?;
+            stream.write_all(format!("{login}PING\r\n").as_bytes()).await.map_err(text)?;
             let (mut answer, mut answers) = (String::new(), BufReader::new(stream));
             for _ in login.lines().chain(["PING"]) {
-                answers.read_line(&mut answer).await.map_err(told)?;
+                answers.read_line(&mut answer).await.map_err(text)?;
             }
             if answer.ends_with("+PONG\r\n") { Ok(()) } else { Err(answer) }
         };

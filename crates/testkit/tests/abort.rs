@@ -57,10 +57,10 @@ async fn a_server_dies_with_the_test_that_is_killed() {
 }
 
 #[tokio::test]
-async fn postgres_which_somebody_else_runs_dies_too() {
+async fn postgres_run_by_another_user_dies_too() {
     if std::env::var_os(COPY).is_some() {
         let postgres = Postgres::shared().await.unwrap();
         return wait_at(postgres.socket_addr()).await;
     }
-    kill_a_copy_of("postgres_which_somebody_else_runs_dies_too");
+    kill_a_copy_of("postgres_run_by_another_user_dies_too");
 }

@@ -61,7 +61,7 @@ async fn a_leader_that_is_cut_off_is_replaced() {
 }
 
 #[tokio::test]
-async fn without_a_network_nobody_can_be_cut_off() {
+async fn without_a_network_no_connection_can_be_cut() {
     let consul = Consul::single().await.unwrap();
     assert!(consul.cut_off().unwrap_err().to_string().contains("without a network"));
 }

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn echo() -> (SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (got, told) = mpsc::unbounded_channel();
+    let (got, received) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let got = got.clone();
@@ -33,21 +33,21 @@ async fn echo() -> (SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
             });
         }
     });
-    (address, told)
+    (address, received)
 }
 
 struct Stage {
     proxy: TcpProxy,
     client: TcpStream,
-    told: mpsc::UnboundedReceiver<Vec<u8>>,
+    received: mpsc::UnboundedReceiver<Vec<u8>>,
 }
 
 async fn stage() -> Stage {
-    let (address, told) = echo().await;
+    let (address, received) = echo().await;
     let proxy = TcpProxy::start(address).await.unwrap();
-    let mut stage = Stage { client: TcpStream::connect(proxy.address()).await.unwrap(), proxy, told };
+    let mut stage = Stage { client: TcpStream::connect(proxy.address()).await.unwrap(), proxy, received };
     stage.client.write_all(b"hello").await.unwrap();
-    stage.told().await.unwrap();
+    stage.received().await.unwrap();
     stage.answer(b"hello").await;
     stage
 }
@@ -63,12 +63,12 @@ impl Stage {
         assert!(timeout(WHILE, self.client.read_u8()).await.is_err());
     }
 
-    async fn told(&mut self) -> Option<Vec<u8>> {
-        timeout(PATIENCE, self.told.recv()).await.expect("the server got nothing")
+    async fn received(&mut self) -> Option<Vec<u8>> {
+        timeout(PATIENCE, self.received.recv()).await.expect("the server got nothing")
     }
 
-    async fn told_nothing(&mut self) {
-        assert!(timeout(WHILE, self.told.recv()).await.is_err());
+    async fn receives_nothing(&mut self) {
+        assert!(timeout(WHILE, self.received.recv()).await.is_err());
     }
 }
 
@@ -93,9 +93,9 @@ async fn cut_to_the_server_it_hears_nothing_until_it_is_healed() {
     let mut stage = stage().await;
     stage.proxy.cut(Direction::ToServer);
     stage.client.write_all(b"lost?").await.unwrap();
-    stage.told_nothing().await;
+    stage.receives_nothing().await;
     stage.proxy.heal().await.unwrap();
-    assert_eq!(stage.told().await.unwrap(), b"lost?");
+    assert_eq!(stage.received().await.unwrap(), b"lost?");
     stage.answer(b"lost?").await;
 }
 
@@ -104,19 +104,19 @@ async fn cut_to_the_client_the_server_hears_and_its_answer_waits() {
     let mut stage = stage().await;
     stage.proxy.cut(Direction::ToClient);
     stage.client.write_all(b"heard").await.unwrap();
-    assert_eq!(stage.told().await.unwrap(), b"heard");
+    assert_eq!(stage.received().await.unwrap(), b"heard");
     stage.no_answer().await;
     stage.proxy.heal().await.unwrap();
     stage.answer(b"heard").await;
 }
 
 #[tokio::test]
-async fn cut_both_ways_a_new_connection_reaches_nobody() {
+async fn cut_both_ways_a_new_connection_reaches_no_server() {
     let mut stage = stage().await;
     stage.proxy.cut_both();
     stage.client = TcpStream::connect(stage.proxy.address()).await.unwrap();
     stage.client.write_all(b"anybody?").await.unwrap();
-    stage.told_nothing().await;
+    stage.receives_nothing().await;
     stage.no_answer().await;
     stage.proxy.heal().await.unwrap();
     stage.answer(b"anybody?").await;
@@ -154,14 +154,14 @@ async fn what_is_delayed_comes_later_and_in_order() {
     stage.proxy.delay(Direction::ToClient, Duration::from_millis(300));
     let begun = Instant::now();
     stage.client.write_all(b"one").await.unwrap();
-    assert_eq!(stage.told().await.unwrap(), b"one");
+    assert_eq!(stage.received().await.unwrap(), b"one");
     stage.client.write_all(b"two").await.unwrap();
-    assert_eq!(stage.told().await.unwrap(), b"two");
+    assert_eq!(stage.received().await.unwrap(), b"two");
     stage.answer(b"onetwo").await;
     assert!(begun.elapsed() >= Duration::from_millis(300));
     stage.proxy.delay(Direction::ToClient, Duration::from_mins(10));
     stage.client.write_all(b"late").await.unwrap();
-    assert_eq!(stage.told().await.unwrap(), b"late");
+    assert_eq!(stage.received().await.unwrap(), b"late");
     stage.proxy.heal().await.unwrap();
     stage.answer(b"late").await;
 }

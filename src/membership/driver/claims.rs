@@ -48,13 +48,13 @@ impl Driver {
                 for (resource, in_flight, since) in guards.cancel(&resources) {
                     tracing::warn!(
                         policy = %self.membership.policy.name, %resource, in_flight, age = ?now.since(since),
-                        "work did not end within drain_timeout and was told to stop; until it does, on_drain_timeout decides who has the slot"
+                        "work did not end within drain_timeout and was cancelled; until it does, on_drain_timeout decides who has the slot"
                     );
                 }
             }
             ClaimAction::Lost(resources) => {
                 self.giving = Span::none();
-                tracing::warn!(policy = %self.membership.policy.name, claims = resources.len(), "claims are not this worker's any more");
+                tracing::warn!(policy = %self.membership.policy.name, claims = resources.len(), "this worker has lost claims");
                 guards.revoke(&resources);
             }
             ClaimAction::Overlap(resources) => {

@@ -19,7 +19,7 @@ use crate::membership::calls::limited;
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// The limit if no backend has answered since joining began and no member was seen: probably nothing was written.
 const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
-const MISSING_NOT_SHOWN: &str = "could not tell the others which members are missing; it is tried again";
+const MISSING_NOT_SHOWN: &str = "could not publish which members are missing; trying again";
 
 impl Driver {
     /// Starts a call and abandons the one before, whose answer is not needed any more. A record that it wrote expires with its TTL.
@@ -68,7 +68,7 @@ impl Driver {
             tracing::warn!(
                 policy = %self.membership.policy.name,
                 missing = missing.len(),
-                "more members have vanished within one TTL than max_loss allows: nobody takes over what they had until enough are back; \
+                "more members have vanished within one TTL than max_loss allows: no worker takes over what they had until enough are back; \
                  if they are gone for good, run shardwise confirm-loss"
             );
         }

@@ -10,8 +10,9 @@ use shardwise_discovery::{Error, ErrorKind};
 use tracing::{Span, field};
 
 use super::{
-    DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES, RENEWAL,
-    SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, STANDS_STILL, VIEW_AGE, VIEW_FINGERPRINT, VIEW_REVISION,
+    DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES,
+    REBALANCING_FROZEN, RENEWAL, SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, VIEW_AGE, VIEW_FINGERPRINT,
+    VIEW_REVISION,
 };
 
 static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
@@ -86,7 +87,7 @@ impl Meters {
         gauge(&SERVICE_STATE, self.with("state", after.state().as_str()), 1.0);
         // A worker that is cut off or has left does not know the state of the group.
         let knows = matches!(after.state(), ServiceState::Active | ServiceState::Stale | ServiceState::Draining | ServiceState::Refused);
-        gauge(&STANDS_STILL, self.labels(), f64::from(u8::from(knows && after.rebalancing_frozen())));
+        gauge(&REBALANCING_FROZEN, self.labels(), f64::from(u8::from(knows && after.rebalancing_frozen())));
         let owned = after.slots_owned();
         if let Some(owned) = owned {
             gauge(&SLOTS_OWNED, self.labels(), f64::from(owned));

@@ -78,8 +78,8 @@ metrics! {
         "Time since that view was last proven current, looked at with each renewal and each failure; after two TTLs ownership ends";
     VIEW_FINGERPRINT: "shardwise_view_fingerprint", Gauge, "none", POLICY,
         "The first 48 bits of that view's fingerprint: workers that agree show the same number";
-    STANDS_STILL: "shardwise_stands_still", Gauge, "none", POLICY,
-        "1 while more members have vanished than `max_loss` allows, so that nobody takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
+    REBALANCING_FROZEN: "shardwise_stands_still", Gauge, "none", POLICY,
+        "1 while more members have vanished than `max_loss` allows, so that no worker takes over what they had (`shardwise confirm-loss`); 0 otherwise, and \
      while this worker is fenced or no member";
     REBALANCES: "shardwise_rebalances_total", Counter, "rebalances", CAUSE,
         "Changes of what this worker owns, by cause";
@@ -95,13 +95,13 @@ metrics! {
     DEADLINE_MARGIN: "shardwise_deadline_margin_seconds", Gauge, "seconds", POLICY,
         "How much was left until the deadline when the last renewal was answered; at 0 this worker stops owning";
     FENCES_REFUSED: "shardwise_fences_refused_total", Counter, "questions", POLICY,
-        "Questions for a fence or a guard (`fence`, `enter`, `run_exclusive`) that were refused because the key is not this worker's";
+        "Calls of `fence`, `enter` and `run_exclusive` that were refused because this worker does not own the key";
     DISCOVERY_ERRORS: "shardwise_discovery_errors_total", Counter, "errors", KIND,
         "Failures of the discovery backend, calls and watches, by kind";
     OVERLAPS: "shardwise_overlaps_total", Counter, "guards", POLICY,
         "Slots and names that were given away while work in them still ran (`on_drain_timeout = \"release\"`)";
     DRAIN_GUARD_AGE: "shardwise_drain_guard_age_seconds", Gauge, "seconds", POLICY,
-        "Age of the oldest work in a slot or name that is to go to another member, looked at with each renewal; 0 without any";
+        "Age of the oldest work in a slot or name that must go to another member, looked at with each renewal; 0 without any";
 }
 
 /// Describes each metric to the installed exporter. Call it once after installing one that shows descriptions.
@@ -120,9 +120,10 @@ pub fn describe() {
 pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
-         Made from the table `shardwise::metrics::METRICS`: do not edit it here. The library counts through the facade of the crate `metrics` and installs no\n\
-         exporter; `shardwise::metrics::describe()` hands these texts to the one that the application has installed. Services that never join (`enabled = false`)\n\
-         count nothing. The outbox's own metrics begin with `shardwise_outbox_`.\n\n\
+         Generated from the table `shardwise::metrics::METRICS`: do not edit it here. The library records through the facade of\n\
+         the crate `metrics` and installs no exporter; `shardwise::metrics::describe()` passes these texts to the exporter that\n\
+         the application has installed. Services that never join (`enabled = false`) record nothing. The outbox's own metrics\n\
+         begin with `shardwise_outbox_`.\n\n\
          | name | kind | unit | labels | what it says |\n|---|---|---|---|---|\n",
     );
     for Metric { name, kind, unit, help, labels } in METRICS {

@@ -1,4 +1,4 @@
-//! The figures of a play.
+//! The figures of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(crate) async fn disorder(stage: &Stage) -> i64 {
 }
 
 #[test]
-fn a_kill_soon_after_the_leading_servers_is_told_apart() {
+fn a_kill_soon_after_the_leading_servers_is_distinguished() {
     const SECOND: At = 1_000_000_000;
     let kill = |at: At, leader_killed| Kill { at: at * SECOND, held: BTreeSet::new(), leader_killed };
     let soon = [kill(10, None), kill(10, Some(7 * SECOND)), kill(10, Some(8 * SECOND)), kill(10, Some(10 * SECOND))];

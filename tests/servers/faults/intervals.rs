@@ -51,20 +51,20 @@ pub(crate) fn findings(workers: &[Vec<Line>]) -> Findings {
     let mut found = Findings::default();
     let mut writes = Vec::new();
     for (worker, lines) in workers.iter().enumerate() {
-        let told = stays_of(worker, lines);
+        let worker_stays = stays_of(worker, lines);
         for line in lines {
             match *line {
-                Line::Lost { slot, epoch, at, owns } if at >= end_of(&told, slot, epoch, at) => {
+                Line::Lost { slot, epoch, at, owns } if at >= end_of(&worker_stays, slot, epoch, at) => {
                     found.late += 1;
                     found.owned_late += usize::from(owns);
                 }
                 // Reported before its deadline; the service must agree then as well.
                 Line::Lost { owns, .. } => found.owned_late += usize::from(owns),
-                Line::Wrote { slot, epoch, at, done, .. } => writes.push((*line, done > end_of(&told, slot, epoch, at))),
+                Line::Wrote { slot, epoch, at, done, .. } => writes.push((*line, done > end_of(&worker_stays, slot, epoch, at))),
                 _ => {}
             }
         }
-        found.stays.extend(told);
+        found.stays.extend(worker_stays);
     }
     found.stays.sort_unstable_by_key(|stay| (stay.slot, stay.begin, stay.epoch));
     for of_slot in found.stays.chunk_by(|one, other| one.slot == other.slot) {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_found_whoever_came_first() {
+    fn two_at_once_are_found_in_any_order() {
         let one = vec![enter(1, 10, 30), held(1, 20, 50)];
         let other = vec![enter(2, 49, 80), leave(2, 60)];
         for workers in [[one.clone(), other.clone()], [other, one]] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stay_ends_with_the_last_deadline_that_was_told_while_it_was_held() {
+    fn a_stay_ends_with_the_last_deadline_that_was_published_while_it_was_held() {
         // Killed, or paused: it writes no more lines.
         let found = findings(&[vec![enter(1, 10, 30), held(1, 20, 50)], vec![enter(2, 50, 70)]]);
         assert_eq!((found.overlaps.len(), ends(&found)), (0, vec![(1, 10, 50), (2, 50, 70)]));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_a_ghost_that_passed_is_found_and_one_before_anybody_elses_is_none() {
+    fn a_write_of_a_ghost_that_passed_is_found_and_one_before_any_others_is_none() {
         let ghost = |at, done| vec![enter(1, 10, 50), lost(1, 60, false), wrote(1, at, done, true)];
         let owner = vec![enter(2, 60, 120), wrote(2, 65, 70, true)];
         let found = findings(&[ghost(71, 72), owner.clone()]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_was_fired_twice_is_found_whoever_fired_it() {
+    fn a_period_that_was_fired_twice_is_found_by_any_member() {
         let fired = |epoch, at, period| Line::Fired { slot: SLOT, epoch, at, period };
         let one = vec![fired(1, 10, 100), fired(1, 20, 101)];
         let found = findings(&[one.clone(), vec![fired(2, 30, 102)]]);

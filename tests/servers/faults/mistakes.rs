@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use serde_json::json;
 use shardwise::core::mistakes::Mistake;
 
-use super::play::{Play, Wrong};
+use super::fault_run::{FaultRun, Wrong};
 use super::worker::mistake;
 use super::{Fault, long};
 use crate::meeting::Kind;
@@ -31,14 +31,14 @@ fn wrong(
     let (backend, seed) = (kind.map_or("local", Kind::name), rand::random());
     let mut rng = StdRng::seed_from_u64(seed);
     let faults = faults(backend, &mut rng);
-    let mut play = Play::start(backend, servers, rng, Some(mistake));
+    let mut run = FaultRun::start(backend, servers, rng, Some(mistake));
     for fault in faults {
-        play.strike(fault);
-        if enough(&play.wrong()) {
+        run.strike(fault);
+        if enough(&run.wrong()) {
             break;
         }
     }
-    let wrong = play.end_wrong();
+    let wrong = run.end_wrong();
     let Wrong { faults, overlaps, falls } = wrong;
     let mistake = mistake.name();
     crate::figures::note(&json!({

@@ -5,12 +5,12 @@
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and
 //! with `--mistake NAME` a mistake is put back into the workers' library, which must be found.
 
+mod fault_run;
 mod figures;
 mod fleet;
 mod intervals;
 mod lines;
 mod mistakes;
-mod play;
 mod stage;
 mod worker;
 
@@ -21,7 +21,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::meeting::alone;
-use play::Play;
+use fault_run::FaultRun;
 
 const SLOTS: u32 = 16;
 /// The singleton and the timer go by numbers behind the slots.
@@ -109,13 +109,13 @@ fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(backend: &str) {
         Some(count) => (long(backend, count, &mut rng), 3),
         None => (short(backend, &mut rng), 1),
     };
-    let mut play = Play::start(backend, servers, rng, None);
+    let mut run = FaultRun::start(backend, servers, rng, None);
     for fault in faults {
-        play.strike(fault);
+        run.strike(fault);
     }
-    let mut told = play.end();
-    told["seed"] = seed.into();
-    crate::figures::note(&told);
+    let mut summary = run.end();
+    summary["seed"] = seed.into();
+    crate::figures::note(&summary);
 }
 
 #[test]

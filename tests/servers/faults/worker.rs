@@ -221,23 +221,23 @@ impl Worker {
     /// Works until it is asked to leave, or finds that its hold has ended.
     async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
-        let Look { at, held: Some(mut told) } = self.look(&hold) else { return };
-        self.book.write(Line::Enter { slot, epoch, at, until: told });
+        let Look { at, held: Some(mut deadline) } = self.look(&hold) else { return };
+        self.book.write(Line::Enter { slot, epoch, at, until: deadline });
         for step in 0_u32.. {
             if step.is_multiple_of(STEPS_A_WRITE) {
                 self.write(&hold).await;
             }
-            let told_to_leave = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
+            let is_cancelled = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
             let Look { at, held } = self.look(&hold);
             match held {
                 None => return self.ghost(&hold).await,
-                Some(until) if until > told => {
-                    told = until;
+                Some(until) if until > deadline => {
+                    deadline = until;
                     self.book.write(Line::Held { slot, epoch, at, until });
                 }
                 Some(_) => {}
             }
-            if told_to_leave {
+            if is_cancelled {
                 break;
             }
         }
@@ -279,7 +279,7 @@ impl Worker {
         let at = self.service.now().as_nanos();
         let passed = match self.try_write(hold).await {
             Ok(()) => true,
-            Err(FenceError::Refused(_)) => false,
+            Err(FenceError::Fenced(_)) => false,
             Err(error) if error.is_retryable() => {
                 println!("not written: {error}");
                 return false;

@@ -34,24 +34,26 @@ pub(super) fn run(context: &TaskContext, rows: u64) -> Result<String, TaskFailur
     let mut command = context.cargo(&arguments);
     command.env("SHARDWISE_SOAK_ROWS", rows.to_string());
     let repeat = format!("cargo xtask soak outbox-backlog --rows {rows}");
-    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE, [command]).map_err(|failure| failure.repeated_by(repeat))?;
-    let text = table(rows, &told);
+    let runs = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE, [command]).map_err(|failure| failure.repeated_by(repeat))?;
+    let text = table(rows, &runs);
     say(&text);
-    match shortfall(&told) {
+    match shortfall(&runs) {
         None => Ok(text),
         Some(why) => Err(TaskFailure::new(why)),
     }
 }
 
-fn table(rows: u64, told: &[Value]) -> String {
+fn table(rows: u64, runs: &[Value]) -> String {
     let mut text = format!(
-        "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads 250 events, and while readings come back full the next one takes twice as many, up to `batch` (1,000). Each goes on where \
-         the one before ended; {} of each size. Held back: as many events more behind one blocked aggregate of a slot that is held. Blocks: what the server touches for a thousand events, each of which lies in a block of its \
-         own.\n\n| slots held | events | held back | blocks | p50, ms | p99, ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|---:|\n",
+        "{rows} pending events of {} aggregates in PostgreSQL (default durability), 1,024 slots. A poll reads 250 events, and while \
+         readings come back full the next one takes twice as many, up to `batch` (1,000). Each goes on where the one before ended; {} of \
+         each size. Held back: as many events more behind one blocked aggregate of a slot that is held. Blocks: what the server touches \
+         for a thousand events, each of which lies in a block of its own.\n\n| slots held | events | held back | blocks | p50, ms | p99, \
+         ms | worst, ms |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         rows / 10,
-        told.first().map_or(&Value::Null, |run| &run["polls"])
+        runs.first().map_or(&Value::Null, |run| &run["polls"])
     );
-    for run in told {
+    for run in runs {
         let ms = |field: &str| run[field].as_f64().map_or_else(|| "–".into(), number);
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -69,16 +71,16 @@ fn table(rows: u64, told: &[Value]) -> String {
     text
 }
 
-fn shortfall(told: &[Value]) -> Option<String> {
-    if told.len() != FIGURES {
-        return Some(format!("{} figures are told, and not {FIGURES}", told.len()));
+fn shortfall(runs: &[Value]) -> Option<String> {
+    if runs.len() != FIGURES {
+        return Some(format!("{} figures are told, and not {FIGURES}", runs.len()));
     }
     let most = |run: &Value| if run["batch"] == POLL_EVENTS { P99_MS_MAX } else { FOLLOWING_P99_MS_MAX };
     let slow = |run: &&Value| run["p99_ms"].as_f64().is_none_or(|p99| p99 >= most(run));
-    if told.iter().all(|run| run["batch"] != POLL_EVENTS) {
+    if runs.iter().all(|run| run["batch"] != POLL_EVENTS) {
         return Some(format!("no figure is of a poll, which reads {POLL_EVENTS} events"));
     }
-    let slow = told.iter().find(slow)?;
+    let slow = runs.iter().find(slow)?;
     Some(format!("one in a hundred took {} ms or more: {slow}", most(slow)))
 }
 
@@ -88,20 +90,24 @@ mod tests {
 
     #[test]
     fn a_slow_poll_and_a_missing_figure_fall_short() {
-        let run = |p99: f64| serde_json::json!({"held": 16, "batch": 250, "held_back": 0, "polls": 300, "blocks": 3_100, "p50_ms": 1.25, "p99_ms": p99, "worst_ms": 120.4});
-        let mut told = vec![run(9.9); FIGURES];
-        assert_eq!(shortfall(&told), None);
-        assert!(shortfall(&told[1..]).is_some());
-        assert!(table(10, &told).contains("\n| 16 | 250 | 0 | 3100 | 1.2 | 9.9 | 120 |\n"), "{}", table(10, &told));
-        told[3] = run(10.0);
-        assert!(shortfall(&told).unwrap().contains("\"p99_ms\":10.0"));
-        told[3]["batch"] = 1_000.into();
-        assert_eq!(shortfall(&told), None);
-        told[3]["p99_ms"] = 60.0.into();
-        assert!(shortfall(&told).is_some());
-        for run in &mut told {
+        let run = |p99: f64| {
+            serde_json::json!({
+                "held": 16, "batch": 250, "held_back": 0, "polls": 300, "blocks": 3_100, "p50_ms": 1.25, "p99_ms": p99, "worst_ms": 120.4
+            })
+        };
+        let mut runs = vec![run(9.9); FIGURES];
+        assert_eq!(shortfall(&runs), None);
+        assert!(shortfall(&runs[1..]).is_some());
+        assert!(table(10, &runs).contains("\n| 16 | 250 | 0 | 3100 | 1.2 | 9.9 | 120 |\n"), "{}", table(10, &runs));
+        runs[3] = run(10.0);
+        assert!(shortfall(&runs).unwrap().contains("\"p99_ms\":10.0"));
+        runs[3]["batch"] = 1_000.into();
+        assert_eq!(shortfall(&runs), None);
+        runs[3]["p99_ms"] = 60.0.into();
+        assert!(shortfall(&runs).is_some());
+        for run in &mut runs {
             run["batch"] = 1_000.into();
         }
-        assert!(shortfall(&told).is_some());
+        assert!(shortfall(&runs).is_some());
     }
 }

@@ -12,9 +12,9 @@ const STEPS_AT_ONCE: u32 = 20;
 const LIMIT: Duration = Duration::from_mins(25);
 /// Package, test file and test; both print the seed that repeats a run, and fail if a member is lost or left behind.
 const TESTS: [(&str, &str, &str); 3] = [
-    ("shardwise-backend-consul", "churn", "random_steps_lose_nobody_and_leave_nobody_behind"),
+    ("shardwise-backend-consul", "churn", "random_steps_lose_no_member_and_leave_none_behind"),
     ("shardwise-backend-consul", "churn", "killed_processes_are_gone_within_ttl_and_margin"),
-    ("shardwise-backend-etcd", "load", "nobody_is_lost_and_nobody_is_made_up_in_a_thousand_changes"),
+    ("shardwise-backend-etcd", "load", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
 ];
 
 /// Runs each test with `rounds` rounds of twenty steps (the kills: ten in every tenth round).
@@ -28,8 +28,8 @@ pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFail
         let mut command = context.cargo(&["test", "--release", "--package", package, "--test", file, "--", "--exact", test, "--nocapture"]);
         command.env("SHARDWISE_TEST_ROUNDS", rounds.to_string());
         let output = log.run_for(command, LIMIT)?;
-        let told = output.lines().filter(|line| line.contains("SEED=") || line.contains("kills, TTL"));
-        for line in told {
+        let lines = output.lines().filter(|line| line.contains("SEED=") || line.contains("kills, TTL"));
+        for line in lines {
             // Writing to a String cannot fail.
             let _ = write!(text, "\n- `{package}`: {line}");
         }

@@ -42,7 +42,8 @@ pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailur
 /// Median and worst of every number of the verdicts.
 fn table(verdicts: &[Value]) -> String {
     let mut text = format!(
-        "{} runs of `shardwise demo --ttl 2s`, all clean: three publishers, one SIGKILL, one newcomer.\n\n| | median | worst |\n|---|---:|---:|\n",
+        "{} runs of `shardwise demo --ttl 2s`, all clean: three publishers, one SIGKILL, one newcomer.\n\n| | median | worst \
+         |\n|---|---:|---:|\n",
         verdicts.len()
     );
     for field in ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"] {

@@ -70,10 +70,10 @@ pub(super) fn run(context: &TaskContext, faults: u32) -> Result<(String, Vec<Str
         command
     });
     let repeat = format!("cargo xtask soak exclusive --runs {faults}");
-    let told =
+    let runs =
         log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + FAULT_MAX * faults, commands).map_err(|failure| failure.repeated_by(repeat))?;
-    let found = shortfalls(&told);
-    let text = tables(&told)? + &verdict(&found);
+    let found = shortfalls(&runs);
+    let text = tables(&runs)? + &verdict(&found);
     say(&text);
     Ok((text, found))
 }
@@ -86,8 +86,8 @@ fn verdict(found: &[String]) -> String {
     format!("\n**Short of what must be reached**: {}.\n", found.join("; "))
 }
 
-fn of<'a>(told: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
-    told.iter().filter(move |run| run["scene"] == scene && run["backend"] == backend)
+fn of<'a>(runs: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
+    runs.iter().filter(move |run| run["scene"] == scene && run["backend"] == backend)
 }
 
 /// One line of a table: a figure on each backend.
@@ -101,54 +101,57 @@ fn row(what: &str, mut cell: impl FnMut(&str) -> Option<String>) -> Result<Strin
     Ok(row + "\n")
 }
 
-fn tables(told: &[Value]) -> Result<String, TaskFailure> {
+fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
     let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
     let mut text = format!(
-        "Four real worker processes with a TTL of 2 s, 16 slots, a singleton and a timer, on clusters of three servers, all on this machine (etcd without fsync, of which a killed process \
-         knows nothing); each process writes down when it enters and leaves a slot, under which epoch and until which deadline, and what of its work ran on after that. \
-         A cut is one way or both, or connections reset or refused. Answers that are late come so late that they only just count, and then nothing that is asked \
+        "Four real worker processes with a TTL of 2 s, 16 slots, a singleton and a timer, on clusters of three servers, all on this \
+         machine (etcd without fsync, of which a killed process knows nothing); each process writes down when it enters and leaves a \
+         slot, under which epoch and until which deadline, and what of its work ran on after that. A cut is one way or both, or \
+         connections reset or refused. Answers that are late come so late that they only just count, and then nothing that is asked \
          arrives any more.\n\n{head}"
     );
-    let kinds: BTreeSet<_> = told.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
-    text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(told, "faults", backend).next()?["seed"].to_string()))?;
+    let kinds: BTreeSet<_> = runs.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
+    text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(runs, "faults", backend).next()?["seed"].to_string()))?;
     for kind in kinds {
         text += &row(kind, |backend| {
-            Some(of(told, "faults", backend).next()?["counts"][kind.as_str()].as_u64().unwrap_or_default().to_string())
+            Some(of(runs, "faults", backend).next()?["counts"][kind.as_str()].as_u64().unwrap_or_default().to_string())
         })?;
     }
     for (field, what) in FAULTS {
         text += &row(what, |backend| {
-            let figure = &of(told, "faults", backend).next()?[field];
+            let figure = &of(runs, "faults", backend).next()?[field];
             Some(if figure.is_null() { "–".into() } else { figure.to_string() })
         })?;
     }
-    text += "\nWrites after the end of a stay are those of work that asks nobody before it writes, as code that was paused does. A table knows of an epoch from the first \
-             write under it, so it refuses what comes behind that and cannot tell what comes before from a write in time; such a write is no failure, because \
-             nobody has worked on what it changes. Asked again, no worker said that such work had its slot still under that epoch.\n";
-    text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own readers, until \
-             the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks to register until each \
-             of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, 20 times. Both with three servers of Consul and of etcd on \
-             this machine, over loopback, each with fsync; workers in one process.\n\n";
+    text += "\nWrites after the end of a stay are those of work that asks nobody before it writes, as code that was paused does. A table \
+             knows of an epoch from the first write under it, so it refuses what comes behind that and cannot tell what comes before from \
+             a write in time; such a write is no failure, because nobody has worked on what it changes. Asked again, no worker said that \
+             such work had its slot still under that epoch.\n";
+    text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own \
+             readers, until the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks \
+             to register until each of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, \
+             20 times. Both with three servers of Consul and of etcd on this machine, over loopback, each with fsync; workers in one \
+             process.\n\n";
     text += head;
     for (field, what) in [("slots", "slots handed over"), ("median_ms", "median, ms"), ("p99_ms", "p99, ms"), ("worst_ms", "worst, ms")] {
-        text += &row(what, |backend| Some(number(of(told, "hands", backend).next()?[field].as_f64()?)))?;
+        text += &row(what, |backend| Some(number(of(runs, "hands", backend).next()?[field].as_f64()?)))?;
     }
-    let settled = |backend: &str| Some(Figures::of(of(told, "settle", backend), "settle_ms")).filter(|figures| !figures.is_empty());
+    let settled = |backend: &str| Some(Figures::of(of(runs, "settle", backend), "settle_ms")).filter(|figures| !figures.is_empty());
     text += &row("4,096 slots settled, median, ms", |backend| Some(number(settled(backend)?.median())))?;
     text += &row("worst, ms", |backend| Some(number(settled(backend)?.worst())))?;
-    text += &rolling(told, head)?;
+    text += &rolling(runs, head)?;
     Ok(text)
 }
 
-fn rolling(told: &[Value], head: &str) -> Result<String, TaskFailure> {
+fn rolling(runs: &[Value], head: &str) -> Result<String, TaskFailure> {
     let mut text = format!(
-        "\nRolling restart: four workers with 256 slots and a TTL of 3 s, in one process and on one server, are restarted one after the other, with `rejoin_grace` \
-         (the first is away for longer than a TTL) and without it. How many slots move without it follows from the placements; each of them moves back \
-         again.\n\n{head}"
+        "\nRolling restart: four workers with 256 slots and a TTL of 3 s, in one process and on one server, are restarted one after the \
+         other, with `rejoin_grace` (the first is away for longer than a TTL) and without it. How many slots move without it follows from \
+         the placements; each of them moves back again.\n\n{head}"
     );
     for (grace, field, what) in ROLLING {
         text += &row(what, |backend| {
-            let run = of(told, "rolling", backend).find(|run| run["rejoin_grace"] == grace)?;
+            let run = of(runs, "rolling", backend).find(|run| run["rejoin_grace"] == grace)?;
             Some(run[field].as_u64()?.to_string())
         })?;
     }
@@ -156,7 +159,7 @@ fn rolling(told: &[Value], head: &str) -> Result<String, TaskFailure> {
 }
 
 /// Times that exceed their limits. Missing figures were reported before.
-fn shortfalls(told: &[Value]) -> Vec<String> {
+fn shortfalls(runs: &[Value]) -> Vec<String> {
     let mut found = Vec::new();
     for (index, backend) in BACKENDS.into_iter().enumerate() {
         let mut check = |what: &str, ms: f64, max: f64| {
@@ -164,12 +167,12 @@ fn shortfalls(told: &[Value]) -> Vec<String> {
                 found.push(format!("{backend}: {what} took up to {} ms, allowed are {max} ms", number(ms)));
             }
         };
-        let takeovers = Figures::of(of(told, "faults", backend), "takeover_ms");
+        let takeovers = Figures::of(of(runs, "faults", backend), "takeover_ms");
         check("takeover", takeovers.worst(), TAKEOVER_MAX_MS);
-        let after_leader = Figures::of(of(told, "faults", backend), "takeover_after_leader_ms").worst();
+        let after_leader = Figures::of(of(runs, "faults", backend), "takeover_after_leader_ms").worst();
         check("takeover just after the leader's death", after_leader, TAKEOVER_AFTER_LEADER_MAX_MS[index]);
-        check("99 % of handovers", Figures::of(of(told, "hands", backend), "p99_ms").worst(), HANDS_P99_MAX_MS[index]);
-        check("settling", Figures::of(of(told, "settle", backend), "settle_ms").worst(), SETTLE_MAX_MS[index]);
+        check("99 % of handovers", Figures::of(of(runs, "hands", backend), "p99_ms").worst(), HANDS_P99_MAX_MS[index]);
+        check("settling", Figures::of(of(runs, "settle", backend), "settle_ms").worst(), SETTLE_MAX_MS[index]);
         if takeovers.is_empty() {
             found.push(format!("{backend}: nobody was killed to whom nothing else came, so no takeover was measured"));
         }
@@ -182,7 +185,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(takeover: u64, p99: f64, settle: f64) -> Vec<Value> {
+    fn runs(takeover: u64, p99: f64, settle: f64) -> Vec<Value> {
         let scenes = |backend: &str| {
             let mut faults = json!({ "scene": "faults", "backend": backend, "seed": 7, "counts": { "SIGKILL": 3 } });
             if backend != "local" {
@@ -205,20 +208,20 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_of_every_backend_is_told_or_missed() {
-        let text = tables(&told(2_500, 9.5, 200.0)).unwrap();
+    fn every_figure_of_every_backend_is_reported_or_missed() {
+        let text = tables(&runs(2_500, 9.5, 200.0)).unwrap();
         assert!(text.contains("| SIGKILL | 3 | 3 | 3 |\n") && text.contains("| p99, ms | 9.5 | 9.5 | 9.5 |\n"), "{text}");
         assert!(text.contains("| answers late, then requests cut | 0 | 2 | 2 |\n"), "{text}");
         assert!(text.ends_with("| of them by bounded load, from one of the others to another | 4 | 4 | 4 |\n"), "{text}");
-        let missing: Vec<_> = told(1, 1.0, 1.0).into_iter().filter(|run| run["scene"] != "settle").collect();
+        let missing: Vec<_> = runs(1, 1.0, 1.0).into_iter().filter(|run| run["scene"] != "settle").collect();
         assert!(tables(&missing).unwrap_err().to_string().starts_with("local told nothing of 4,096 slots"));
     }
 
     #[test]
     fn what_takes_too_long_falls_short_by_its_worst() {
-        assert_eq!(shortfalls(&told(3_000, 50.0, 300.0)), Vec::<String>::new());
-        assert_eq!(shortfalls(&told(3_001, 50.0, 300.0)).len(), 3);
-        let mut after_leader = told(3_000, 50.0, 300.0);
+        assert_eq!(shortfalls(&runs(3_000, 50.0, 300.0)), Vec::<String>::new());
+        assert_eq!(shortfalls(&runs(3_001, 50.0, 300.0)).len(), 3);
+        let mut after_leader = runs(3_000, 50.0, 300.0);
         for run in after_leader.iter_mut().filter(|run| run["scene"] == "faults") {
             run["takeover_after_leader_ms"] = 6_000.into();
         }
@@ -228,12 +231,12 @@ mod tests {
         }
         assert_eq!(shortfalls(&after_leader).len(), 5, "what was not measured is not within anything");
         assert!(tables(&after_leader).unwrap().contains("| longest takeover after one of them, ms | – | – | – |\n"));
-        let found = shortfalls(&told(1, 100.0, 500.0));
+        let found = shortfalls(&runs(1, 100.0, 500.0));
         assert_eq!(found.len(), 3, "half a second is too long for etcd, a tenth for two of three");
         assert_eq!(
             verdict(&found[1..]),
-            "\n**Short of what must be reached**: etcd: 99 % of handovers took up to 100 ms, allowed are 50 ms; etcd: settling took up to 500 ms, allowed are \
-             300 ms.\n"
+            "\n**Short of what must be reached**: etcd: 99 % of handovers took up to 100 ms, allowed are 50 ms; etcd: settling took up to \
+             500 ms, allowed are 300 ms.\n"
         );
         assert_eq!(verdict(&[]), "\nEvery time is within what it may take.\n");
     }

@@ -41,24 +41,24 @@ const FIGURES: [(&str, &str); 18] = [
 pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
     let log = StepLog::begin(context, "soak")?;
     let arguments = ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];
-    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, (0..runs).map(|_| context.cargo(&arguments)));
-    let told = told.map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
-    let text = table(runs, &told)?;
+    let reported = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, (0..runs).map(|_| context.cargo(&arguments)));
+    let reported = reported.map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
+    let text = table(runs, &reported)?;
     say(&text);
     Ok(text)
 }
 
 /// The median of each figure on each backend.
-fn table(runs: u32, told: &[Value]) -> Result<String, TaskFailure> {
+fn table(runs: u32, reported: &[Value]) -> Result<String, TaskFailure> {
     let mut text = format!(
-        "Median of {runs}. All members in one process, each a `ShardingService` of a factory of its own, in one group with 16,384 slots. While the \
-         group is watched nothing happens but heartbeats, three in each TTL, and no member asks for a placement. Processor time of the \
-         proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
+        "Median of {runs}. All members in one process, each a `ShardingService` of a factory of its own, in one group with 16,384 slots. \
+         While the group is watched nothing happens but heartbeats, three in each TTL, and no member asks for a placement. Processor time \
+         of the proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
     );
     for (field, what) in FIGURES {
         let mut row = format!("| {what} |");
         for backend in BACKENDS {
-            let figures = Figures::of(told.iter().filter(|run| run["backend"] == backend), field);
+            let figures = Figures::of(reported.iter().filter(|run| run["backend"] == backend), field);
             if figures.is_empty() {
                 return Err(TaskFailure::new(format!("{backend} told no {field}")));
             }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_of_both_backends_is_told() {
+    fn every_figure_of_both_backends_is_reported() {
         let run = |backend: &str, value: f64| {
             let mut run = serde_json::json!({ "backend": backend });
             for (field, _) in FIGURES {
@@ -83,8 +83,8 @@ mod tests {
             }
             run
         };
-        let told = [run("consul", 300.0), run("etcd", 1_000.0)];
-        assert!(table(1, &told).unwrap().contains("| members | 300 | 1000 |\n"));
-        assert!(table(1, &told[..1]).unwrap_err().to_string().contains("etcd told no members"));
+        let reported = [run("consul", 300.0), run("etcd", 1_000.0)];
+        assert!(table(1, &reported).unwrap().contains("| members | 300 | 1000 |\n"));
+        assert!(table(1, &reported[..1]).unwrap_err().to_string().contains("etcd told no members"));
     }
 }

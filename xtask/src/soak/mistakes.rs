@@ -32,26 +32,26 @@ pub(super) fn run(context: &TaskContext, mistake: &str, faults: u32) -> Result<S
     command.env("SHARDWISE_SOAK_RUNS", faults.to_string());
     command.env("SHARDWISE_SOAK_MISTAKE", mistake);
     let repeat = format!("cargo xtask soak exclusive --mistake {mistake} --runs {faults}");
-    let told =
+    let figures =
         log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + FAULT_MAX * faults, [command]).map_err(|failure| failure.repeated_by(repeat))?;
-    let text = table(mistake, &told)?;
+    let text = table(mistake, &figures)?;
     say(&text);
     Ok(text)
 }
 
-fn table(mistake: &str, told: &[Value]) -> Result<String, TaskFailure> {
-    if told.is_empty() {
+fn table(mistake: &str, figures: &[Value]) -> Result<String, TaskFailure> {
+    if figures.is_empty() {
         return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
     let row = |run: &Value| {
         let backend = run["backend"].as_str().unwrap_or_default();
         format!("| {backend} | {} | {} | {} | {} |\n", run["seed"], run["faults"], run["overlaps"], run["falls"])
     };
-    let rows: String = told.iter().map(row).collect();
+    let rows: String = figures.iter().map(row).collect();
     Ok(format!(
-        "Four real worker processes whose library makes the mistake `{mistake}`, on clusters of three servers. It is found: that the same test finds \
-         nothing without it says something.\n\n| backend | seed | things done to the fleet | slots held by two workers at one moment | slots held under an \
-         epoch that is not above an earlier one |\n|---|---:|---:|---:|---:|\n{rows}"
+        "Four real worker processes whose library makes the mistake `{mistake}`, on clusters of three servers. It is found: that the same \
+         test finds nothing without it says something.\n\n| backend | seed | things done to the fleet | slots held by two workers at one \
+         moment | slots held under an epoch that is not above an earlier one |\n|---|---:|---:|---:|---:|\n{rows}"
     ))
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_told_for_each_backend_and_nothing_is_no_figure() {
+    fn what_was_found_is_reported_for_each_backend_and_nothing_is_no_figure() {
         let run = serde_json::json!({ "scene": "mistake", "backend": "etcd", "seed": 7, "faults": 3, "overlaps": 5, "falls": 0 });
         let text = table("release-before-drain", &[run]).unwrap();
         assert!(text.ends_with("| etcd | 7 | 3 | 5 | 0 |\n"), "{text}");

@@ -31,21 +31,23 @@ pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailur
         command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS);
         command
     });
-    let told = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, commands)?;
-    let text = table(&told);
+    let reported = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, commands)?;
+    let text = table(&reported);
     say(&text);
-    match shortfall(&told) {
+    match shortfall(&reported) {
         None => Ok(text),
         Some(why) => Err(TaskFailure::new(why)),
     }
 }
 
-fn table(told: &[Value]) -> String {
-    let mut text = "Four `shardwise outbox run` over PostgreSQL with a TTL of 3 s, 64 writers with transactions of ten events over 500 aggregates, one in ten rolled back; into a \
-         file, and into JetStream, whose own de-duplication must leave each event once. Every three seconds a publisher is killed (SIGKILL) and started again, or stopped \
-         (SIGSTOP) for up to twice the TTL. Then all are restarted one after the other (SIGTERM) under the same load: `rolled_repeated`, and the longest time from an event's \
-         commit to its delivery, `gap_ms`; `steady_gap_ms` is that under the same load once all have been restarted. In the end three are killed at rest, one after the other: from the kill to the last event of its aggregates, `takeovers`, and of \
-         these the longest, `takeover_ms`.\n\n"
+fn table(reported: &[Value]) -> String {
+    let mut text = "Four `shardwise outbox run` over PostgreSQL with a TTL of 3 s, 64 writers with transactions of ten events over 500 \
+         aggregates, one in ten rolled back; into a file, and into JetStream, whose own de-duplication must leave each event once. Every \
+         three seconds a publisher is killed (SIGKILL) and started again, or stopped (SIGSTOP) for up to twice the TTL. Then all are \
+         restarted one after the other (SIGTERM) under the same load: `rolled_repeated`, and the longest time from an event's commit to \
+         its delivery, `gap_ms`; `steady_gap_ms` is that under the same load once all have been restarted. In the end three are killed at \
+         rest, one after the other: from the kill to the last event of its aggregates, `takeovers`, and of these the longest, \
+         `takeover_ms`.\n\n"
         .to_owned();
     let fields = [
         "sink",
@@ -63,7 +65,7 @@ fn table(told: &[Value]) -> String {
     ];
     // Writing to a String cannot fail.
     let _ = write!(text, "| {} |\n|{}\n", fields.join(" | "), "---:|".repeat(fields.len()));
-    for run in told {
+    for run in reported {
         let cells: Vec<_> = fields.iter().map(|field| run[field].to_string().replace('"', "")).collect();
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
@@ -71,19 +73,19 @@ fn table(told: &[Value]) -> String {
 }
 
 /// What is worse than it may be; what is lost or out of order has failed the test already.
-fn shortfall(told: &[Value]) -> Option<String> {
+fn shortfall(reported: &[Value]) -> Option<String> {
     let short = |run: &&Value| {
         run["rolled_repeated"] != 0
             || run["gap_ms"].as_u64().is_none_or(|gap| gap >= GAP_MS_MAX)
             || run["takeover_ms"].as_u64().is_none_or(|took| took > TAKEOVER_MS_MAX)
             || run["under_load"] != true
     };
-    match told.iter().find(short) {
+    match reported.iter().find(short) {
         Some(run) => Some(format!(
             "the rolling restart repeated events, had a gap of {GAP_MS_MAX} ms or more or was not under load, or a takeover took more than \
              {TAKEOVER_MS_MAX} ms: {run}"
         )),
-        None if told.is_empty() => Some("no run told anything".into()),
+        None if reported.is_empty() => Some("no run told anything".into()),
         None => None,
     }
 }
@@ -94,7 +96,11 @@ mod tests {
 
     #[test]
     fn a_rolling_restart_falls_short_by_repeats_and_by_its_gap() {
-        let run = |repeated: u64, gap: u64| serde_json::json!({"rolled_repeated": repeated, "gap_ms": gap, "takeover_ms": 4_000, "under_load": true});
+        let run = |repeated: u64, gap: u64| {
+            serde_json::json!({
+                "rolled_repeated": repeated, "gap_ms": gap, "takeover_ms": 4_000, "under_load": true
+            })
+        };
         assert_eq!(shortfall(&[run(0, 499)]), None);
         assert!(shortfall(&[serde_json::json!({"rolled_repeated": 0, "gap_ms": 1, "takeover_ms": 4_001, "under_load": true})]).is_some());
         assert!(shortfall(&[run(0, 499), run(1, 20)]).is_some() && shortfall(&[run(0, 500)]).is_some() && shortfall(&[]).is_some());

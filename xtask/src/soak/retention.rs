@@ -20,16 +20,16 @@ pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFail
     let mut command = context.cargo(&arguments);
     command.env("SHARDWISE_SOAK_RUNS", rounds.to_string());
     let repeat = format!("cargo xtask soak outbox-retention --runs {rounds}");
-    let told =
+    let lines =
         log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + ROUND_MAX * rounds, [command]).map_err(|failure| failure.repeated_by(repeat))?;
-    if told.len() != TABLES {
-        return Err(TaskFailure::new(format!("{} tables told their size, and not {TABLES}", told.len())));
+    if lines.len() != TABLES {
+        return Err(TaskFailure::new(format!("{} tables told their size, and not {TABLES}", lines.len())));
     }
     let mut text = format!(
-        "{rounds} rounds of 1,200 events, each written, delivered, swept and vacuumed: 400 keys that never come again and 20 that always do. Sizes with \
-         indexes, in bytes.\n\n| table | after 4 rounds | at the end |\n|---|---:|---:|\n"
+        "{rounds} rounds of 1,200 events, each written, delivered, swept and vacuumed: 400 keys that never come again and 20 that always \
+         do. Sizes with indexes, in bytes.\n\n| table | after 4 rounds | at the end |\n|---|---:|---:|\n"
     );
-    for line in &told {
+    for line in &lines {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "| `{}` | {} | {} |", line["table"].as_str().unwrap_or_default(), line["settled"], line["last"]);
     }

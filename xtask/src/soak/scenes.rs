@@ -41,26 +41,26 @@ pub(super) const SCENES: &[Scene] = &[
         name: "takeover",
         runs: 50,
         run_max: Duration::from_secs(30),
-        what: "Three `shardwise watch` with a TTL of 3 s, one of them killed (SIGKILL): from the kill until the other two own everything. The \
-               first kill comes right behind a renewal, where it takes longest; the others are spread evenly up to the next one.",
+        what: "Three `shardwise watch` with a TTL of 3 s, one of them killed (SIGKILL): from the kill until the other two own everything. \
+               The first kill comes right behind a renewal, where it takes longest; the others are spread evenly up to the next one.",
         figures: &[figure("takeover_ms", Some((100, 4_000.0)))],
     },
     Scene {
         name: "handover",
         runs: 200,
         run_max: Duration::from_secs(15),
-        what: "A fourth `shardwise watch` joins three and leaves again (SIGTERM). `join_ms`: from before it asks to register until it is in \
-               force at all three. `join_spread_ms`: from the first of the four that acts on it to the last. `leave_ms`: from the signal \
-               until the other three own everything.",
+        what: "A fourth `shardwise watch` joins three and leaves again (SIGTERM). `join_ms`: from before it asks to register until it is \
+               in force at all three. `join_spread_ms`: from the first of the four that acts on it to the last. `leave_ms`: from the \
+               signal until the other three own everything.",
         figures: &[figure("join_ms", Some((99, 50.0))), figure("join_spread_ms", None), figure("leave_ms", Some((99, 50.0)))],
     },
     Scene {
         name: "outage",
         runs: 1,
         run_max: Duration::from_mins(3),
-        what: "Nobody reaches the server for 60 s, with a TTL of 10 s; three workers stop then (`on_backend_loss = \"stop\"`), three keep their last \
-               view (`\"keep\"`). From the moment when answers are possible again: `back_ms` until each of the three is active and owns, \
-               `whole_ms` until no slot moves any more.",
+        what: "Nobody reaches the server for 60 s, with a TTL of 10 s; three workers stop then (`on_backend_loss = \"stop\"`), three keep \
+               their last view (`\"keep\"`). From the moment when answers are possible again: `back_ms` until each of the three is active \
+               and owns, `whole_ms` until no slot moves any more.",
         figures: &[
             figure("stop_back_ms", Some((100, 2_000.0))),
             figure("stop_whole_ms", None),
@@ -79,28 +79,28 @@ pub(super) fn run(context: &TaskContext, scene: &Scene, runs: u32) -> Result<Str
     let mut command = context.cargo(&arguments);
     command.env("SHARDWISE_SOAK_RUNS", &often);
     let repeat = format!("cargo xtask soak {} --runs {runs}", scene.name);
-    let told = log
+    let reported = log
         .figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + scene.run_max * runs * 2, [command])
         .map_err(|failure| failure.repeated_by(repeat))?;
-    let text = table(scene, runs, &told);
+    let text = table(scene, runs, &reported);
     say(&text);
-    match shortfalls(scene, &told) {
+    match shortfalls(scene, &reported) {
         found if found.is_empty() => Ok(text),
         found => Err(TaskFailure::new(found.join("; "))),
     }
 }
 
 /// Every figure of the scene on every backend.
-fn each<'a>(scene: &'a Scene, told: &'a [Value]) -> impl Iterator<Item = (&'static str, &'a SoakFigure, Figures)> {
+fn each<'a>(scene: &'a Scene, reported: &'a [Value]) -> impl Iterator<Item = (&'static str, &'a SoakFigure, Figures)> {
     BACKENDS.into_iter().flat_map(move |backend| {
-        let of_backend = move |figure: &SoakFigure| Figures::of(told.iter().filter(|run| run["backend"] == backend), figure.field);
+        let of_backend = move |figure: &SoakFigure| Figures::of(reported.iter().filter(|run| run["backend"] == backend), figure.field);
         scene.figures.iter().map(move |figure| (backend, figure, of_backend(figure)))
     })
 }
 
-fn table(scene: &Scene, runs: u32, told: &[Value]) -> String {
+fn table(scene: &Scene, runs: u32, reported: &[Value]) -> String {
     let mut text = format!("{runs} runs on each backend. {}\n\n| | | median | p99 | worst |\n|---|---|---:|---:|---:|\n", scene.what);
-    for (backend, figure, figures) in each(scene, told) {
+    for (backend, figure, figures) in each(scene, reported) {
         let [median, p99, worst] = [figures.median(), figures.percentile(99), figures.worst()].map(number);
         // Writing to a String cannot fail.
         let _ = writeln!(text, "| {backend} | `{}` | {median} | {p99} | {worst} |", figure.field);
@@ -109,7 +109,7 @@ fn table(scene: &Scene, runs: u32, told: &[Value]) -> String {
 }
 
 /// Figures that exceed their limits, or were not measured.
-fn shortfalls(scene: &Scene, told: &[Value]) -> Vec<String> {
+fn shortfalls(scene: &Scene, reported: &[Value]) -> Vec<String> {
     let short = |(backend, figure, figures): (&str, &SoakFigure, Figures)| {
         let SoakFigure { field, limit } = figure;
         if figures.is_empty() {
@@ -119,7 +119,7 @@ fn shortfalls(scene: &Scene, told: &[Value]) -> Vec<String> {
         let found = figures.percentile(percent);
         (found > max).then(|| format!("{backend}: {field} of {percent} % is up to {} ms, allowed are {max} ms", number(found)))
     };
-    each(scene, told).filter_map(short).collect()
+    each(scene, reported).filter_map(short).collect()
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scene_falls_short_by_its_limits_and_by_what_it_does_not_tell() {
+    fn a_scene_falls_short_by_its_limits_and_by_what_it_does_not_report() {
         let run = |backend: &str, ms: f64| serde_json::json!({ "backend": backend, "takeover_ms": ms });
         let good = [run("consul", 3_000.0), run("consul", 4_000.0), run("etcd", 3_500.0)];
         assert_eq!(shortfalls(scene("takeover"), &good), Vec::<String>::new());
@@ -145,14 +145,14 @@ mod tests {
 
     #[test]
     fn one_slow_run_in_a_hundred_is_allowed_where_the_limit_is_for_99_percent() {
-        let told = |slow: usize| {
+        let reported = |slow: usize| {
             let run = move |n: usize| {
                 let ms = if n < slow { 80.0 } else { 9.0 };
                 BACKENDS.map(|backend| serde_json::json!({ "backend": backend, "join_ms": ms, "join_spread_ms": ms, "leave_ms": ms }))
             };
             (0..200).flat_map(run).collect::<Vec<_>>()
         };
-        assert!(shortfalls(scene("handover"), &told(2)).is_empty());
-        assert_eq!(shortfalls(scene("handover"), &told(3)).len(), 4);
+        assert!(shortfalls(scene("handover"), &reported(2)).is_empty());
+        assert_eq!(shortfalls(scene("handover"), &reported(3)).len(), 4);
     }
 }

@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Reads an answer, which must have the status 200; returns its length.
-    fn answer(&mut self, told: &mut impl FnMut(&[u8])) -> u64 {
+    fn answer(&mut self, each: &mut impl FnMut(&[u8])) -> u64 {
         let status = self.line();
         assert!(status.starts_with("HTTP/1.1 200"), "{status}");
         let (mut length, mut is_chunked) = (0, false);
@@ -84,13 +84,13 @@ impl Client {
             }
         }
         if !is_chunked {
-            self.take(length, told);
+            self.take(length, each);
             return length as u64;
         }
         let mut total = 0;
         loop {
             let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
-            self.take(size, told);
+            self.take(size, each);
             assert_eq!(self.line(), "\r\n");
             total += size as u64;
             if size == 0 {
@@ -99,9 +99,9 @@ impl Client {
         }
     }
 
-    fn take(&mut self, bytes: usize, told: &mut impl FnMut(&[u8])) {
+    fn take(&mut self, bytes: usize, each: &mut impl FnMut(&[u8])) {
         self.piece.resize(bytes, 0);
         self.reading.read_exact(&mut self.piece).unwrap();
-        told(&self.piece);
+        each(&self.piece);
     }
 }

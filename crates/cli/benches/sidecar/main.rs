@@ -37,7 +37,7 @@ const SMALL: Scale =
     Scale { rounds: 2, list: 1_000, stream: 10_000, owners_for: Duration::from_millis(200), load_for: Duration::from_millis(1_500) };
 
 /// Reports one figure on the terminal and in the file.
-fn tell(figure: &Value) {
+fn print_figure(figure: &Value) {
     println!("{figure}");
     if let Some(path) = std::env::var_os("SHARDWISE_SIDECAR_FIGURES") {
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
@@ -58,10 +58,10 @@ fn keys(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|n| format!("tenant-{n:08}"))
 }
 
-fn tell_rounds(figure: &str, keys: usize, mut rounds: Vec<Duration>) {
+fn print_rounds(figure: &str, keys: usize, mut rounds: Vec<Duration>) {
     rounds.sort_unstable();
     let millis = |round: Duration| round.as_secs_f64() * 1e3;
-    tell(&json!({"figure": figure, "keys": keys, "fastest_ms": millis(rounds[0]), "median_ms": millis(rounds[rounds.len() / 2])}));
+    print_figure(&json!({"figure": figure, "keys": keys, "fastest_ms": millis(rounds[0]), "median_ms": millis(rounds[rounds.len() / 2])}));
 }
 
 /// A JSON list in one request; the only worker of a group owns all keys, so all of them come back.
@@ -75,7 +75,7 @@ fn lists(served: &Served, scale: &Scale) {
         begun.elapsed()
     };
     round(&mut client);
-    tell_rounds("list", scale.list, (0..scale.rounds).map(|_| round(&mut client)).collect());
+    print_rounds("list", scale.list, (0..scale.rounds).map(|_| round(&mut client)).collect());
 }
 
 /// Text that is answered while it is received, and the memory for that: once, and with four times the length.
@@ -95,8 +95,8 @@ fn streams(served: &Served, scale: &Scale) {
     served.forget_peak();
     round(4);
     let four_times = served.peak();
-    tell_rounds("stream", scale.stream, rounds);
-    tell(&json!({"figure": "memory", "body": body.len(), "idle": idle, "once": once, "four_times": four_times}));
+    print_rounds("stream", scale.stream, rounds);
+    print_figure(&json!({"figure": "memory", "body": body.len(), "idle": idle, "once": once, "four_times": four_times}));
 }
 
 /// Requests owners until `stop` is set, and counts the answers.
@@ -126,7 +126,7 @@ fn owners(served: &Served, scale: &Scale) {
     };
     let mut rates: Vec<f64> = (0..3).map(|_| rate(scale.owners_for)).collect();
     rates.sort_by(f64::total_cmp);
-    tell(&json!({"figure": "owner", "connections": CONNECTIONS, "best": rates[2], "median": rates[1]}));
+    print_figure(&json!({"figure": "owner", "connections": CONNECTIONS, "best": rates[2], "median": rates[1]}));
 }
 
 /// The remaining lease time when a renewal is answered, idle and under load: the difference is the delay of renewals.
@@ -160,7 +160,7 @@ fn renewals(served: &Served, scale: &Scale) {
         stop.store(true, Ordering::Relaxed);
         seen
     });
-    tell(&json!({
+    print_figure(&json!({
         "figure": "renewals", "seconds": scale.load_for.as_secs_f64(), "looks": looks,
         "owners": asked.load(Ordering::Relaxed), "lists": listed.load(Ordering::Relaxed),
         "margin_idle_ms": idle * 1e3, "margin_lowest_ms": loaded * 1e3, "late_ms": (idle - loaded).max(0.0) * 1e3,

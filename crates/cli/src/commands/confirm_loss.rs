@@ -8,7 +8,7 @@ use super::group::PolicyArg;
 use super::{block_on, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
 
 /// Confirm that members which have vanished are gone for good
 #[derive(Debug, Args)]
@@ -43,7 +43,10 @@ impl ConfirmLoss {
         match common.format() {
             Format::Json => output::json_line(&ConfirmLossReport { policy: &policy, members })?,
             Format::Human if members == 0 => output::text(&format!("{policy}: no member is waiting for confirmation\n"))?,
-            Format::Human => output::text(&format!("{policy}: {members} workers take over what the missing ones had\n"))?,
+            Format::Human => output::text(&format!(
+                "{policy}: confirmed; {} may take over what the missing ones had\n",
+                count(members as u64, "member")
+            ))?,
         }
         Ok(if members == 0 { Code::No } else { Code::Ok })
     }

@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With rejoin_grace in the policy, the slots of a worker that was stopped in good order wait for it. This command ends the wait early, and the \
-others take over at once. A worker that is not away is not touched. On Consul, use the agent at which the worker was.
+others take over at once. A worker that is not away is not touched. On Consul, use the agent at which the worker was registered.
 Exit code 1: no member has that id.
 
   shardwise end-absence worker-1")]
@@ -48,7 +48,7 @@ impl EndAbsence {
         let ended = waiting(waits_for(policy), factory.end_absence(policy, &id)).await?;
         match common.format() {
             Format::Json => output::json_line(&EndAbsenceReport { policy, instance_id, ended })?,
-            Format::Human if ended => output::text(&format!("{policy}: the others take over what was {id}'s\n"))?,
+            Format::Human if ended => output::text(&format!("{policy}: the others take over what {id} held\n"))?,
             Format::Human => output::text(&format!("{policy}: no member is called {id}\n"))?,
         }
         Ok(if ended { Code::Ok } else { Code::No })

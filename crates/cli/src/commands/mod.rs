@@ -99,18 +99,41 @@ fn waits_for(policy: &str) -> String {
     format!("the discovery backend of policy {policy:?}")
 }
 
+/// The same for several policies.
+fn waits_for_all(policies: &[String]) -> String {
+    match policies {
+        [only] => waits_for(only),
+        several => format!("the discovery backends of the policies {}", several.join(", ")),
+    }
+}
+
+/// What to look at while the backend of an observer or a store does not answer.
+const IS_IT_THERE: &str = "is it running and reachable?";
+/// The same for a member: a backend that answers may still wait for a former process with the same id to expire.
+const WHY_NOT_JOINED: &str =
+    "either it is not reachable, or it still has a record of this id from a process that was killed, which expires within a TTL";
+
 /// Runs `work`, and prints a note on stderr if it has to wait.
 async fn waiting<T>(what: String, work: impl Future<Output = T>) -> T {
+    waiting_with(&what, IS_IT_THERE, work).await
+}
+
+/// The same for joining the group of a policy.
+async fn joining<T>(policy: &str, work: impl Future<Output = T>) -> T {
+    waiting_with(&waits_for(policy), WHY_NOT_JOINED, work).await
+}
+
+async fn waiting_with<T>(what: &str, hint: &str, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     if let Ok(done) = tokio::time::timeout(WAITS_QUIETLY, &mut work).await {
         return done;
     }
-    still_waiting(&what);
+    still_waiting(what, hint);
     work.await
 }
 
-fn still_waiting(what: &str) {
-    output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; is it running and reachable?"));
+fn still_waiting(what: &str, hint: &str) {
+    output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; {hint}"));
 }
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {

@@ -38,7 +38,13 @@ impl Probe {
         common.without_settings("it asks a process, not a group")?;
         let (status, answer) = self.ask().map_err(|error| {
             let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            let why = if late { format!("no answer within {} s", self.within) } else { error.to_string() };
+            let why = match error.kind() {
+                _ if late => format!("no answer within {} s: look at its log, or allow more with --within", self.within),
+                ErrorKind::ConnectionRefused => {
+                    "nothing listens there: check that it runs, or name its --listen address with --at".to_owned()
+                }
+                _ => error.to_string(),
+            };
             CliFailure::new(Code::Unavailable, format!("cannot ask {}: {why}", self.at))
         })?;
         let is_well = status == 200;

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{IdArg, implied_policy};
 use super::outbox::SidecarOutbox;
-use super::{WAITS_QUIETLY, joins_no_outbox, load_with_outboxes, still_waiting};
+use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for_all};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
@@ -76,7 +76,7 @@ pub(crate) struct Serve {
     /// Refuse lists of keys of more than this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
-    /// Keep at most this many connections; the idlest makes room
+    /// Keep at most this many connections; close the idlest for more
     #[arg(long, value_name = "N", default_value_t = shardwise_sidecar::Limits::default().connections)]
     max_connections: usize,
     /// Answer at most this many requests a second [default: no limit]
@@ -137,7 +137,8 @@ impl Serve {
                 Ok(token) => {
                     let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
                     if is_quiet && !has_joined.get() {
-                        still_waiting(&format!("the discovery backends of {}", [&policies[..], &self.observe].concat().join(", ")));
+                        let hint = if policies.is_empty() { IS_IT_THERE } else { WHY_NOT_JOINED };
+                        still_waiting(&waits_for_all(&[&policies[..], &self.observe].concat()), hint);
                     }
                     token.cancelled().await;
                 }

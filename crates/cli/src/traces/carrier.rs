@@ -47,9 +47,9 @@ impl HttpClient for Carrier {
 async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
     let (head, body) = request.into_parts();
     let mut answer = client.request(head.method, head.uri.to_string()).headers(head.headers).body(body).send().await?;
-    let mut told = Response::builder().status(answer.status());
+    let mut response = Response::builder().status(answer.status());
     if let Some(later) = answer.headers().get(RETRY_AFTER) {
-        told = told.header(RETRY_AFTER, later);
+        response = response.header(RETRY_AFTER, later);
     }
     let mut read = 0;
     while read < ANSWER_BYTES_MAX
@@ -58,7 +58,7 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
         read += piece.len();
     }
     // The collector's remarks on single spans are dropped, because nobody could act on them.
-    Ok(told.body(Bytes::new())?)
+    Ok(response.body(Bytes::new())?)
 }
 
 /// Without TLS it trusts no CA; reqwest requires a configuration in any case.

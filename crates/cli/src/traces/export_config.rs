@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_exported_unless_somebody_says_where_to() {
+    fn nothing_is_exported_unless_an_endpoint_is_set() {
         for nothing in [
             &[][..],
             &[(ENDPOINT, "")],
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_and_no_password() {
-        for (name, value, told) in [
+        for (name, value, expected) in [
             (ENDPOINT, "localhost:4318", "http://HOST:4318"),
             (ENDPOINT, "ftp://user:hunter2@a", "http://HOST:4318"),
             (TRACES_ENDPOINT, "http://", "http://HOST:4318"),
@@ -112,7 +112,7 @@ mod tests {
             ("SHARDWISE_TRACES", "trace", "debug"),
         ] {
             let why = asked(&[(name, value), (ENDPOINT, "http://a:4318")]).unwrap_err();
-            assert!(why.contains(name) && why.contains(told) && !why.contains("hunter2"), "{why}");
+            assert!(why.contains(name) && why.contains(expected) && !why.contains("hunter2"), "{why}");
         }
     }
 }

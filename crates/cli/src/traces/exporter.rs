@@ -120,7 +120,7 @@ impl Exporter {
         }
     }
 
-    fn told(&self, result: &OTelSdkResult, spans: usize) {
+    fn log(&self, result: &OTelSdkResult, spans: usize) {
         count(if result.is_ok() { "sent" } else { "failed" }, spans);
         match result {
             Ok(()) if self.failing.swap(false, Ordering::Relaxed) => tracing::info!("the collector takes traces again"),
@@ -138,7 +138,7 @@ impl SpanExporter for Exporter {
         self.queued.fetch_sub(spans, Ordering::Relaxed);
         let Some(exporter) = self.ready() else { return Err(OTelSdkError::AlreadyShutdown) };
         let result = exporter.export(batch).await;
-        self.told(&result, spans);
+        self.log(&result, spans);
         result
     }
 

@@ -28,7 +28,7 @@ impl Sidecar {
     fn start(place: &Place, arguments: &[&str]) -> Self {
         let serve = ["serve", "--policy", "workers", "--listen", "127.0.0.1:0"];
         let mut process = Process::start(place.command(&[&serve, arguments].concat()));
-        let line = process.tells("it listens", |line| line["listening"].is_string());
+        let line = process.prints("it listens", |line| line["listening"].is_string());
         Self { process, url: format!("http://{}", line["listening"].as_str().unwrap()) }
     }
 }

@@ -37,7 +37,7 @@ impl Worker {
 
     fn catch_up(&mut self) {
         self.process.catch_up();
-        for line in &self.process.told[self.read..] {
+        for line in &self.process.printed[self.read..] {
             if line["did"] == "lost" {
                 self.lost.push(line["why"].as_str().unwrap().to_owned());
                 continue;
@@ -53,7 +53,7 @@ impl Worker {
                 _ => panic!("what is this? {line}"),
             }
         }
-        self.read = self.process.told.len();
+        self.read = self.process.printed.len();
     }
 
     fn ends(&mut self) {

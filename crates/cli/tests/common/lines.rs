@@ -23,7 +23,7 @@ fn ranges(line: &Value, field: &str) -> impl Iterator<Item = u32> {
 }
 
 /// A worker's slots after each of its lines, from the gained and lost slots in the lines.
-pub(crate) fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
+pub(crate) fn sets(printed: &[Value]) -> Vec<BTreeSet<u32>> {
     let mut set = BTreeSet::new();
     let after = |line: &Value| {
         assert!(ranges(line, "gained_slots").all(|slot| set.insert(slot)), "gained what it had: {line}");
@@ -31,15 +31,15 @@ pub(crate) fn sets(told: &[Value]) -> Vec<BTreeSet<u32>> {
         assert_eq!(owns(line), set.len() as u64, "{line}");
         set.clone()
     };
-    told.iter().map(after).collect()
+    printed.iter().map(after).collect()
 }
 
 /// The periods in which a worker had each slot: from a line until the next line or the deadline, whichever is first.
-pub(crate) fn held(told: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
+pub(crate) fn held(printed: &[Value]) -> BTreeMap<u32, Vec<(u64, u64)>> {
     let mut held = BTreeMap::<_, Vec<_>>::new();
-    for (n, set) in sets(told).into_iter().enumerate() {
-        let next = told.get(n + 1).map_or(u64::MAX, |line| number(line, "monotonic_ns"));
-        let interval = (number(&told[n], "monotonic_ns"), number(&told[n], "owned_until_ns").min(next));
+    for (n, set) in sets(printed).into_iter().enumerate() {
+        let next = printed.get(n + 1).map_or(u64::MAX, |line| number(line, "monotonic_ns"));
+        let interval = (number(&printed[n], "monotonic_ns"), number(&printed[n], "owned_until_ns").min(next));
         set.into_iter().filter(|_| interval.0 < interval.1).for_each(|slot| held.entry(slot).or_default().push(interval));
     }
     held

@@ -18,7 +18,7 @@ pub(crate) struct Process {
     lines: Receiver<String>,
     stderr: Option<JoinHandle<Vec<u8>>>,
     /// Every line of its output so far, as JSON.
-    pub(crate) told: Vec<Value>,
+    pub(crate) printed: Vec<Value>,
 }
 
 impl Process {
@@ -38,7 +38,7 @@ impl Process {
             }
         });
         let stderr = Some(read_all(child.stderr.take().unwrap()));
-        Self { child, lines, stderr, told: Vec::new() }
+        Self { child, lines, stderr, printed: Vec::new() }
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -50,24 +50,24 @@ impl Process {
     }
 
     /// The next line for which `wanted` holds; earlier lines are skipped.
-    pub(crate) fn tells(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.tells_within(PATIENCE, what, wanted)
+    pub(crate) fn prints(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.prints_within(PATIENCE, what, wanted)
     }
 
-    pub(crate) fn tells_within(&mut self, within: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn prints_within(&mut self, within: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + within;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     self.note(&line);
-                    if let Some(line) = self.told.last().filter(|line| wanted(line)) {
+                    if let Some(line) = self.printed.last().filter(|line| wanted(line)) {
                         return line.clone();
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => panic!("waited {within:?} in vain: {what}; last line: {:?}", self.told.last()),
+                Err(RecvTimeoutError::Timeout) => panic!("waited {within:?} in vain: {what}; last line: {:?}", self.printed.last()),
                 Err(RecvTimeoutError::Disconnected) => {
                     let stderr = self.stderr.take().map(|stderr| stderr.join().unwrap()).unwrap_or_default();
-                    panic!("ended before this: {what}; last line: {:?}; {}", self.told.last(), String::from_utf8_lossy(&stderr));
+                    panic!("ended before this: {what}; last line: {:?}; {}", self.printed.last(), String::from_utf8_lossy(&stderr));
                 }
             }
         }
@@ -75,9 +75,9 @@ impl Process {
 
     /// The last line so far, if `wanted` holds for it, else the next line for which it does.
     pub(crate) fn shows(&mut self, within: Duration, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        match self.told.last().filter(|line| wanted(line)) {
+        match self.printed.last().filter(|line| wanted(line)) {
             Some(line) => line.clone(),
-            None => self.tells_within(within, what, wanted),
+            None => self.prints_within(within, what, wanted),
         }
     }
 
@@ -89,10 +89,10 @@ impl Process {
     }
 
     fn note(&mut self, line: &str) {
-        self.told.push(serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {line}")));
+        self.printed.push(serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {line}")));
     }
 
-    /// Waits for its end; `told` then has every line it printed.
+    /// Waits for its end; `printed` then has every line it printed.
     pub(crate) fn ends(&mut self, what: &str) -> Ran {
         let status = ended(&mut self.child, PATIENCE, what);
         let err = self.stderr.take().map(|stderr| stderr.join().unwrap()).unwrap_or_default();

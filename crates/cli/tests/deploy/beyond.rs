@@ -80,8 +80,8 @@ impl Prometheus {
     /// The health of its one target, and the last error, after the first scrape.
     fn health(&self) -> (String, String) {
         eventually("Prometheus has asked", PATIENCE, || {
-            let told = get(&self.port, "/api/v1/targets")?;
-            let target = &told["data"]["activeTargets"][0];
+            let targets = get(&self.port, "/api/v1/targets")?;
+            let target = &targets["data"]["activeTargets"][0];
             let [health, error] = ["health", "lastError"].map(|field| target[field].as_str().unwrap_or_default().to_owned());
             (health == "up" || health == "down").then_some((health, error))
         })
@@ -114,7 +114,7 @@ fn prometheus_sees_a_sidecar_beyond_loopback() {
     // All addresses of this machine, as in the drop-in; loopback is one of them.
     let arguments = beyond_loopback("0.0.0.0:0", credential);
     let mut sidecar = Process::start(place.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
-    let line = sidecar.tells("it listens", |line| line["listening"].is_string());
+    let line = sidecar.prints("it listens", |line| line["listening"].is_string());
     assert_eq!(line["tls"], true);
     let target = format!("localhost:{}", line["listening"].as_str().unwrap().rsplit(':').next().unwrap());
     let [right, wrong] = ["token", "another.token"].map(|token| Prometheus::start(&place, token, token, &target));

@@ -22,8 +22,8 @@ fn the_image_is_small_pinned_and_not_roots() {
         is_pinned(tagged);
         let declared = instructions[..first].iter().any(|(name, rest)| name == "ARG" && rest == argument);
         assert!(declared, "{argument} is known to FROM only if it is declared before the first one, without a value");
-        let told = text("README.md").contains(&format!("--build-arg {argument}="));
-        assert!(told && text("README.md").contains(tagged), "deploy/README.md says how {argument} of {tagged} is had");
+        let documented = text("README.md").contains(&format!("--build-arg {argument}="));
+        assert!(documented && text("README.md").contains(tagged), "deploy/README.md says how {argument} of {tagged} is had");
     }
     assert!(stages[0].contains(env!("CARGO_PKG_RUST_VERSION")), "{} is not the Rust of the workspace", stages[0]);
     let shipped = instructions.iter().rposition(|(name, _)| name == "FROM").unwrap();

@@ -64,7 +64,7 @@ fn kubernetes_schemas_take_them() {
 }
 
 #[test]
-fn nobody_is_root_and_nothing_is_left_open() {
+fn no_container_runs_as_root_and_nothing_is_left_open() {
     for manifest in Manifest::all() {
         let (name, pod) = (manifest.name, manifest.pod());
         assert!(pod["securityContext"]["runAsNonRoot"] == true && pod["securityContext"]["runAsUser"].as_u64().unwrap() > 0, "{name}");

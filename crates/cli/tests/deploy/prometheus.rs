@@ -28,9 +28,9 @@ pub(crate) fn series() -> Vec<(String, Vec<String>)> {
     }
     // A separate test generates the outbox's page from its table as well.
     let page = include_str!("../../../outbox/metrics.md");
-    for row in page.lines().filter(|line| line.starts_with("| `shardwise_outbox_")) {
-        let mut cells = row.split(" | ").map(|cell| cell.trim_matches(['|', ' ', '`']));
-        add(cells.next().unwrap(), cells.next() == Some("histogram"), &["sink"]);
+    for item in page.lines().filter(|line| line.starts_with("- `shardwise_outbox_")) {
+        let (name, kind) = item.trim_start_matches("- `").split_once("` (").unwrap();
+        add(name, kind == "histogram):", &["sink"]);
     }
     assert!(series.len() > 35, "{series:?}");
     series

@@ -26,7 +26,7 @@ pub(crate) fn click(tab: &Tab<'_>, text: &str) {
 }
 
 #[test]
-fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
+fn without_a_token_no_action_passes_and_with_one_the_page_asks_first() {
     let place = Place::of_workers("5s", "slots = 256");
     place.write("token", format!("{TOKEN}\n"));
     let (open, mut locked) = (Worker::start(&place, 1, &[]), Worker::start(&place, 2, &["--token-file", "token"]));
@@ -61,7 +61,7 @@ fn without_a_token_nobody_acts_and_with_one_the_page_asks_first() {
     drain(&tab, &open);
     locked.process.signal(nix::sys::signal::Signal::SIGTERM);
     let log = locked.process.ends("after SIGTERM").err;
-    assert!(log.contains("an operator's wish, over HTTP") && log.contains("worker-1") && log.contains("was refused"), "{log}");
+    assert!(log.contains("a drain or undrain was requested over HTTP") && log.contains("worker-1") && log.contains("was refused"), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
 }
 

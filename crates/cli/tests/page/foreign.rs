@@ -83,5 +83,5 @@ fn a_page_of_another_origin_reaches_no_handler() {
     let tab = browser.open(&format!("{}v1/policies/workers/ownership", worker.url()), PageView::DESKTOP).unwrap();
     tab.until("the operator sees it", "document.body.innerText.includes('worker-1')").unwrap();
     tab.go(&format!("{}v1/policies/workers/any/status", worker.url())).unwrap();
-    tab.until("it is refused", "document.body.innerText.includes('page of this sidecar alone')").unwrap();
+    tab.until("it is refused", "document.body.innerText.includes('a browser may send this only from')").unwrap();
 }

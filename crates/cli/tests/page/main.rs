@@ -43,7 +43,7 @@ impl Worker {
             command.env(format!("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__{key}"), value);
         }
         let mut process = Process::start(command);
-        let line = process.tells("it listens", |line| line["listening"].is_string());
+        let line = process.prints("it listens", |line| line["listening"].is_string());
         let scheme = if line["tls"] == true { "https" } else { "http" };
         Self { process, at: line["listening"].as_str().unwrap().parse().unwrap(), scheme }
     }

@@ -116,8 +116,8 @@ fn shares(tab: &Tab<'_>, worker: &Worker) {
     let most = (0..3).map(|place: usize| owners.iter().filter(|owner| **owner == place).count()).max().unwrap();
     // Each is entitled to a third. The browser rounds, because it takes the larger of two equally close numbers.
     let peak = tab.eval(&format!("({most} / 256 / (1 / 3)).toFixed(2)")).unwrap();
-    let told = text(tab, "#shares-said");
-    assert!(told.starts_with(&format!("Peak over mean: {} (worker-", peak.as_str().unwrap())), "{told}, with {most} slots at most");
+    let shown = text(tab, "#shares-said");
+    assert!(shown.starts_with(&format!("Peak over mean: {} (worker-", peak.as_str().unwrap())), "{shown}, with {most} slots at most");
     tab.until("there is the line where all would be even", "document.querySelector('#shares line.ideal') !== null").unwrap();
     let rows = cells(tab, "#shares-table", &["Worker", "Slots", "Ratio"]);
     assert_eq!(rows.len(), 3, "{rows:?}");
@@ -160,8 +160,8 @@ fn one_key(tab: &Tab<'_>, place: &Place) {
     let owner = place.run(&["owner", "tenant-7/ü"]).well();
     tab.eval("document.getElementById('key').value = 'tenant-7/ü'; document.getElementById('owner-form').requestSubmit()").unwrap();
     tab.until("the key's owner is explained", "document.querySelector('#owner .steps li:nth-child(4)')").unwrap();
-    let told = text(tab, "#owner");
-    assert!(told.starts_with(owner.trim()) && told.contains("XXH3-64") && told.contains("clockwise"), "{told}");
+    let shown = text(tab, "#owner");
+    assert!(shown.starts_with(owner.trim()) && shown.contains("XXH3-64") && shown.contains("clockwise"), "{shown}");
     let marked = tab.eval("!document.getElementById('ring-mark').hasAttribute('hidden')").unwrap();
     assert_eq!(marked, true, "its slot is marked on the ring");
 }
@@ -252,9 +252,9 @@ fn from_here_alone(tab: &Tab<'_>, worker: &Worker) {
 fn gone(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     workers.remove(0).process.signal(Signal::SIGKILL);
     let lost = "!document.getElementById('lost').hidden && document.getElementById('lost').innerText";
-    let told = tab.until("the page knows that it is old", lost).unwrap();
-    let told = told.as_str().unwrap();
-    assert!(told.contains("has not answered since") && told.contains("What you see is from then"), "{told}");
+    let shown = tab.until("the page knows that it is old", lost).unwrap();
+    let shown = shown.as_str().unwrap();
+    assert!(shown.contains("has not answered since") && shown.contains("What you see is from then"), "{shown}");
     let fresh: Value = tab.eval("document.getElementById('fresh').innerText").unwrap();
     assert_eq!(fresh, "old");
 }

@@ -49,7 +49,7 @@ fn words(tab: &Tab<'_>, why: &str) {
 }
 
 #[test]
-fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
+fn a_parked_event_is_shown_and_sent_again_by_an_operator_with_a_reason() {
     let place = place();
     let worker = Worker::start(&place, 1, &["--token-file", "token", "--outbox", "orders"]);
     http::get(worker.at, "/v1/outbox").refuses(401, "it says what events are about");
@@ -59,10 +59,10 @@ fn a_parked_event_is_shown_and_sent_again_by_somebody_with_a_reason() {
     let tab = browser.open(&worker.url(), PageView::DESKTOP).unwrap();
     sign_in(&tab, TOKEN);
     tab.until("the event is listed", "document.querySelectorAll('#outbox tbody tr').length === 1").unwrap();
-    let told = tab.eval("document.getElementById('outbox').innerText").unwrap();
-    let told = told.as_str().unwrap();
+    let shown = tab.eval("document.getElementById('outbox').innerText").unwrap();
+    let shown = shown.as_str().unwrap();
     // The sink's message is shown as text, whatever it contains.
-    assert!(told.contains("e-2") && told.contains("order/7") && told.contains("no such <b>customer</b>"), "{told}");
+    assert!(shown.contains("e-2") && shown.contains("order/7") && shown.contains("no such <b>customer</b>"), "{shown}");
     waiting(&tab, &place);
     pictures(&tab, "outbox");
 
@@ -85,9 +85,9 @@ fn waiting(tab: &Tab<'_>, place: &Place) {
     let pending = place.run(&["outbox", "status", "--json"]).json()["pending"].as_u64().unwrap();
     assert!(pending > 0, "nobody publishes");
     let tile = "[...document.querySelectorAll('#outbox .tiles > div')].find((tile) => tile.querySelector('dt').textContent === 'Pending')";
-    let told = |what: &str| tab.eval(&format!("{tile}.querySelector('dd {what}').textContent")).unwrap().as_str().unwrap().to_owned();
-    assert_eq!(told("b"), pending.to_string());
-    let oldest = told("span");
+    let shown = |what: &str| tab.eval(&format!("{tile}.querySelector('dd {what}').textContent")).unwrap().as_str().unwrap().to_owned();
+    assert_eq!(shown("b"), pending.to_string());
+    let oldest = shown("span");
     let since = oldest.strip_prefix("the oldest for ").unwrap_or_else(|| panic!("no age: {oldest}"));
     assert!(since.starts_with(|first: char| first.is_ascii_digit()), "{oldest}");
 }
@@ -135,7 +135,7 @@ impl Hook {
 }
 
 #[test]
-fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
+fn a_blocked_aggregate_goes_on_from_where_it_stood_once_an_operator_unblocks_it() {
     let (hook, at) = Hook::start();
     let settings = workers("5s", "slots = 256")
         + &format!(
@@ -156,8 +156,8 @@ fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
     sign_in(&tab, TOKEN);
     let row = "document.querySelector('#outbox tbody tr')?.innerText ?? ''";
     tab.until("the aggregate's head is listed", &format!("/e-2[^]*order\\/7[^]*Changed[^]*blocked[^]*422/.test({row})")).unwrap();
-    let told = || tab.eval("document.getElementById('outbox').innerText").unwrap().as_str().unwrap().to_owned();
-    assert!(told().contains("1 aggregate blocked."), "{}", told());
+    let shown = || tab.eval("document.getElementById('outbox').innerText").unwrap().as_str().unwrap().to_owned();
+    assert!(shown().contains("1 aggregate blocked."), "{}", shown());
     pictures(&tab, "blocked");
 
     hook.mended.store(true, Ordering::SeqCst);
@@ -169,7 +169,7 @@ fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
     click(&tab, "Send it again");
     tab.until("its row is gone", "document.querySelectorAll('#outbox tbody tr').length === 0").unwrap();
     tab.until("it is told what was done", "document.getElementById('outbox').innerText.includes('e-2: unblocked.')").unwrap();
-    assert!(told().contains("Nothing is stuck."), "{}", told());
+    assert!(shown().contains("Nothing is stuck."), "{}", shown());
     eventually("all are delivered", PATIENCE, || (status()["pending"] == 0).then_some(()));
     assert_eq!(*hook.taken.lock().unwrap(), ["e-1", "e-2", "e-3"], "in order, and each once");
     let audit = place.run(&["outbox", "audit"]).well();
@@ -180,7 +180,7 @@ fn a_blocked_aggregate_goes_on_from_where_it_stood_once_somebody_has_said_so() {
 }
 
 #[test]
-fn an_outbox_that_is_not_there_is_told_at_once() {
+fn an_outbox_that_is_not_there_is_reported_at_once() {
     let place = Place::of_workers("5s", "");
     place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0", "--outbox", "orders"]).fails(2, &["orders"]);
 }

@@ -17,7 +17,7 @@ fn verdict(tab: &Tab<'_>, state: &str, part: &str) {
 }
 
 #[test]
-fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
+fn who_vanished_is_reported_until_it_is_acknowledged_and_who_left_is_not() {
     let place = Place::of_workers("3s", "slots = 64");
     let mut workers: Vec<_> = (1..=3).map(|n| Worker::start(&place, n, &[])).collect();
     workers[0].sees(3);
@@ -48,7 +48,7 @@ fn who_vanished_is_told_until_somebody_knows_and_who_left_is_not() {
 
 /// A worker's weight is fixed when it starts, and a restarted worker is a new member, so only a record that is changed by hand shows this.
 #[test]
-fn what_changed_of_a_worker_is_told_with_before_and_after() {
+fn what_changed_of_a_worker_is_reported_with_before_and_after() {
     let place = Place::of_workers("5s", "slots = 64");
     let worker = Worker::start(&place, 1, &[]);
     worker.sees(1);

@@ -136,7 +136,7 @@ fn events(one: &mut Served, mut other: Served) {
 }
 
 #[test]
-fn a_sidecar_is_drained_and_taken_back_by_whoever_has_the_token() {
+fn a_sidecar_is_drained_and_taken_back_by_a_client_with_the_token() {
     let place = place();
     let one = Served::start(&place, &["--token-file", "token"]);
     let get = |path: &str| {

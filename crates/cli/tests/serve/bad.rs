@@ -75,11 +75,11 @@ fn bodies(one: &Served) {
     for plan in ["", "[]", "{\"join\":1}", "{\"leave\":[\"a\"],\"more\":1}", "{\"join\":[{\"instance_id\":\"x\",\"weight\":101}]}"] {
         one.post("plan", JSON, plan).refuses(400, plan);
     }
-    for (plan, told) in
+    for (plan, expected) in
         [("", "not JSON"), ("{", "not JSON"), ("leave=a", "not JSON"), ("{} x", "not JSON"), ("[]", "no object"), ("null", "no object")]
     {
         let detail = one.post("plan", JSON, plan).refuses(400, plan)["detail"].clone();
-        assert!(detail.as_str().unwrap().contains(told), "{plan:?}: {detail}");
+        assert!(detail.as_str().unwrap().contains(expected), "{plan:?}: {detail}");
     }
     one.post("plan", JSON, "{\"leave\":[\"nobody\"]}").refuses(404, "nobody leaves");
     one.post("plan", JSON, json!({"join": [{"instance_id": one.id}]}).to_string()).refuses(409, "it is there");
@@ -231,7 +231,7 @@ fn more_requests_than_the_rate_are_refused_and_probes_are_not_counted() {
 }
 
 #[test]
-fn a_thousand_idle_connections_keep_nobody_out() {
+fn a_thousand_idle_connections_keep_no_client_out() {
     let place = place();
     let one = Served::start(&place, &["--max-connections", "100"]);
     unharmed(&one, || {

@@ -15,7 +15,7 @@ fn limited(place: &Place, limits: &str) -> Served {
     command.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]).arg(program.get_program()).args(program.get_args());
     command.current_dir(place.path("")).env("TMPDIR", place.path(""));
     let mut process = Process::start(command);
-    let line = process.tells("it listens", |line| line["listening"].is_string());
+    let line = process.prints("it listens", |line| line["listening"].is_string());
     Served { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
 }
 

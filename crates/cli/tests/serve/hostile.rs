@@ -27,7 +27,7 @@ fn evil(place: &crate::Place) -> Served {
     }
     command.env("RUST_LOG", "shardwise=debug");
     let mut process = Process::start(command);
-    let line = process.tells("it listens", |line| line["listening"].is_string());
+    let line = process.prints("it listens", |line| line["listening"].is_string());
     Served { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
 }
 
@@ -75,9 +75,9 @@ fn what_others_call_themselves_is_escaped_for_people_and_exact_for_programs() {
     assert!(is_plain(&line) && line.contains(&format!("+{SHOWN}")), "{line}");
 
     let exact = |value: &Value, what: &str| assert_eq!(value, EVIL, "{what}");
-    let told = place.run(&["members", "--policy", "workers", "--json"]).json();
+    let output = place.run(&["members", "--policy", "workers", "--json"]).json();
     for field in ["instance_id", "zone", "version"] {
-        exact(&told["members"][0][field], field);
+        exact(&output["members"][0][field], field);
     }
     exact(&place.run(&["owner", "tenant-7", "--policy", "workers", "--json"]).json()["owner"], "owner");
     exact(&place.run(&["explain", "tenant-7", "--policy", "workers", "--json"]).json()["owner"]["id"], "explain");

@@ -85,7 +85,7 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
     };
     let impostors: [(_, _, _, Heard); 8] = [
         ("silent", 404, "", impostor(|_| None)),
-        ("strange", 404, "no member of the group", impostor(|_| Some("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".into()))),
+        ("strange", 404, "not a member of the group", impostor(|_| Some("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".into()))),
         ("answering", 502, "older version of shardwise", impostor(move |_| Some(old.into()))),
         ("refusing", 502, "older version of shardwise", impostor(move |_| Some(refused.into()))),
         ("proving", 502, "does not prove", impostor(move |_| Some(greeting(&random(), &random())))),

@@ -13,16 +13,16 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let nobody = place.run(&["members", "--json"]);
     assert!(nobody.code == Some(1) && nobody.json()["members"] == json!([]), "{nobody:?}");
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
-    follower.tells("nobody is there", |line| line["members"] == 0);
+    follower.prints("nobody is there", |line| line["members"] == 0);
 
     // One after the other: the first member of an empty group moves nothing.
     let one = Served::start(&place, &[]);
-    follower.tells("one is there", |line| line["members"] == 1);
+    follower.prints("one is there", |line| line["members"] == 1);
     let other = Served::start(&place, &[]);
-    follower.tells("both are there", |line| line["members"] == 2 && line["moved"].as_u64().is_some_and(|moved| moved > 0));
-    let told = place.run(&["members", "--json"]).json();
-    let ids: Vec<_> = told["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();
-    assert!(ids.contains(&one.id.as_str()) && ids.contains(&other.id.as_str()) && ids.len() == 2, "{told}");
+    follower.prints("both are there", |line| line["members"] == 2 && line["moved"].as_u64().is_some_and(|moved| moved > 0));
+    let output = place.run(&["members", "--json"]).json();
+    let ids: Vec<_> = output["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&one.id.as_str()) && ids.contains(&other.id.as_str()) && ids.len() == 2, "{output}");
     // Its own view may follow a moment after the command's.
     one.settles(2, |_| true);
     assert_eq!(other.ownership()["members"], 2, "whoever looks is no member");
@@ -35,7 +35,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
 
     place.run(&["drain", &one.id]).well();
     assert!(place.run(&["drain", &one.id]).well().contains("before"), "twice is no error");
-    follower.tells("it drains", |line| line["state_changed"][0]["to"] == "draining");
+    follower.prints("it drains", |line| line["state_changed"][0]["to"] == "draining");
     other.settles(2, |owned| owned == 256);
     let table = place.run(&["members"]).well();
     assert!(table.lines().any(|line| line.contains(&one.id) && line.contains("drained")), "{table}");
@@ -74,7 +74,7 @@ fn completions_and_manual_know_every_command() {
 }
 
 #[test]
-fn whoever_looks_makes_no_store() {
+fn looking_makes_no_store() {
     let place = Place::of_workers("2s", "");
     let looked = place.run(&["members"]);
     assert_eq!((looked.code, String::from_utf8_lossy(&looked.out).contains("0 members")), (Some(1), true), "{looked:?}");
@@ -84,9 +84,9 @@ fn whoever_looks_makes_no_store() {
     assert_eq!(files, ["settings.toml"]);
     // A follower that is already running sees the first member join.
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
-    follower.tells("nobody is there", |line| line["members"] == 0);
+    follower.prints("nobody is there", |line| line["members"] == 0);
     let _one = Served::start(&place, &[]);
-    follower.tells("one is there", |line| line["members"] == 1);
+    follower.prints("one is there", |line| line["members"] == 1);
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn a_drain_shows_before_the_member_has_heard_of_it_and_can_be_waited_for() {
     place.run(&["drain", &one.id]).well();
     let line = |place: &Place| place.run(&["members"]).well().lines().find(|line| line.contains(&one.id)).unwrap().to_owned();
     assert!(line(&place).contains("drain requested"), "{}", line(&place));
-    let told = place.run(&["members", "--json"]).json();
-    let member = told["members"].as_array().unwrap().iter().find(|member| member["instance_id"] == one.id).unwrap().clone();
+    let output = place.run(&["members", "--json"]).json();
+    let member = output["members"].as_array().unwrap().iter().find(|member| member["instance_id"] == one.id).unwrap().clone();
     assert_eq!((&member["state"], &member["drain_requested"]), (&"active".into(), &true.into()));
     one.process.signal(Signal::SIGCONT);
     let waited = place.run(&["drain", &one.id, "--wait", "--json"]).json();

@@ -42,7 +42,7 @@ impl Served {
     fn start(place: &Place, arguments: &[&str]) -> Self {
         let mut process =
             Process::start(place.command(&[&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], arguments].concat()));
-        let line = process.tells("it listens", |line| line["listening"].is_string());
+        let line = process.prints("it listens", |line| line["listening"].is_string());
         Self { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
     }
 

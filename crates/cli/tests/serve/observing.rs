@@ -10,7 +10,7 @@ use crate::{Served, http};
 fn observing(place: &Place, arguments: &[&str]) -> Served {
     let arguments = [&["serve", "--observe", "workers", "--listen", "127.0.0.1:0"], arguments].concat();
     let mut process = Process::start(place.command(&arguments));
-    let line = process.tells("it listens", |line| line["listening"].is_string());
+    let line = process.prints("it listens", |line| line["listening"].is_string());
     assert_eq!((&line["policies"], &line["observes"]), (&serde_json::json!([]), &serde_json::json!(["workers"])));
     Served { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
 }
@@ -39,8 +39,8 @@ fn what_is_only_observed_is_shown_and_not_joined() {
     let mut observer = observing(&place, &[]);
     sees(&observer, 1);
     assert_eq!(ids(&observer.get("members").well("members")), [&worker.id]);
-    let told = http::get(observer.at, "/v1/policies").well("policies");
-    assert_eq!(told["policies"][0]["only_observed"], true, "{told}");
+    let listed = http::get(observer.at, "/v1/policies").well("policies");
+    assert_eq!(listed["policies"][0]["only_observed"], true, "{listed}");
     let own = observer.ownership();
     assert_eq!((&own["state"], &own["members"], &own["slots"]), (&"observing".into(), &1.into(), &64.into()), "{own}");
     for null in ["slots_owned", "owned_for_ms", "renewed_ms_ago", "ranges"] {
@@ -96,7 +96,7 @@ fn an_outboxs_policy_is_observed() {
 
 /// Publishers count their outbox, but only while one of them is alive.
 #[test]
-fn a_sidecar_counts_an_outbox_that_nobody_publishes() {
+fn a_sidecar_counts_an_outbox_without_a_publisher() {
     let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:delivered.jsonl\"\n";
     let place = Place::with_settings(&(workers("2s", "slots = 64") + outbox));
     place.run(&["outbox", "init"]).well();

@@ -205,7 +205,7 @@ fn nothing_of_the_callers_goes_along_and_only_what_peer_networks_has_is_called()
         |id: &str, status| asks(&one, "GET", &format!("instances/{id}/x"), "").refuses(status, id)["detail"].as_str().unwrap().to_owned();
     assert!(refused("moves", 502).contains("status 302"), "a redirect is not followed");
     moved.recv_timeout(PATIENCE).unwrap();
-    assert!(refused("stranger", 404).contains("no member of the group"));
+    assert!(refused("stranger", 404).contains("not a member of the group"));
     strange.recv_timeout(PATIENCE).unwrap();
     for far in ["far", "open"] {
         let why = refused(far, 502);

@@ -11,15 +11,15 @@ use crate::{Served, TOKEN, http, place};
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 #[test]
-fn the_document_tells_the_truth() {
+fn the_document_is_true() {
     let python = shardwise_testkit::python_with(SCHEMATHESIS).unwrap();
     let place = place();
     let one = Served::start(&place, &["--token-file", "token"]);
     let document = place.path("openapi.json");
     let request = format!("GET /openapi.json HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n", one.at);
     let answer = http::raw(one.at, request.as_bytes());
-    let told: Value = answer.json();
-    assert_eq!(told["paths"].as_object().unwrap().len(), 20, "{told}");
+    let reported: Value = answer.json();
+    assert_eq!(reported["paths"].as_object().unwrap().len(), 20, "{reported}");
     std::fs::write(&document, &answer.body).unwrap();
 
     let tried = |which: &[&str]| {

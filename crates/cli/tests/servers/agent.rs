@@ -28,13 +28,13 @@ fn a_worker_whose_agent_has_lost_its_servers_stops_by_its_deadline_and_the_other
     let workers = [("far.toml", "far"), ("near.toml", "near-1"), ("near.toml", "near-2")];
     let mut fleet: Vec<_> = workers.iter().map(|(settings, id)| start_worker(&place, settings, "workers", id)).collect();
     settle(&mut fleet);
-    let had = owns(fleet[0].told.last().unwrap());
+    let had = owns(fleet[0].printed.last().unwrap());
 
     let cut = now_ns();
     agent.cut_off().unwrap();
-    let stopped = fleet[0].tells_within(SOON, "it has stopped", |line| owns(line) == 0);
+    let stopped = fleet[0].prints_within(SOON, "it has stopped", |line| owns(line) == 0);
     assert_eq!((stopped["state"].as_str(), number(&stopped, "lost")), (Some("fenced"), had), "{stopped}");
-    let deadline = fleet[0].told.iter().rev().map(|line| number(line, "owned_until_ns")).find(|until| *until > 0).unwrap();
+    let deadline = fleet[0].printed.iter().rev().map(|line| number(line, "owned_until_ns")).find(|until| *until > 0).unwrap();
     let owned_for = Duration::from_nanos(deadline - cut);
     assert!(owned_for < TTL, "it owned for {owned_for:?} after its agent was cut off");
 
@@ -43,11 +43,11 @@ fn a_worker_whose_agent_has_lost_its_servers_stops_by_its_deadline_and_the_other
     shared(&fleet[1..]);
     assert!(taken > deadline, "taken over before the deadline of the one that had it");
     fleet[0].catch_up();
-    assert!(fleet[0].told.iter().rev().take_while(|line| number(line, "monotonic_ns") > deadline).all(|line| owns(line) == 0));
+    assert!(fleet[0].printed.iter().rev().take_while(|line| number(line, "monotonic_ns") > deadline).all(|line| owns(line) == 0));
 
     let healed = now_ns();
     runtime.block_on(agent.heal()).unwrap();
-    let back = fleet[0].tells_within(GOSSIP_MAX, "it is back", |line| is_active_of(3)(line) && owns(line) > 0);
+    let back = fleet[0].prints_within(GOSSIP_MAX, "it is back", |line| is_active_of(3)(line) && owns(line) > 0);
     settle(&mut fleet);
     let seconds = |from: u64, to: u64| Duration::from_nanos(to - from).as_secs_f64();
     soak::note(&json!({ "taken_over_s": seconds(cut, taken), "back_s": seconds(healed, number(&back, "monotonic_ns")) }));

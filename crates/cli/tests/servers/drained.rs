@@ -13,7 +13,7 @@ fn the_terminal_drains_a_member_and_a_sidecar_joins(kind: Kind) {
     let mut fleet = meeting.fleet("workers", ["worker-1", "worker-2"]);
     let place = &meeting.place;
     let members = || place.run(&["members", "--json"]).json();
-    let state = |told: &Value| told["members"].as_array().unwrap().iter().map(|member| member["state"].clone()).collect::<Vec<_>>();
+    let state = |output: &Value| output["members"].as_array().unwrap().iter().map(|member| member["state"].clone()).collect::<Vec<_>>();
     assert_eq!(state(&members()), ["active", "active"]);
     assert!(place.run(&["owner", "tenant-7"]).well().starts_with("worker-"));
 
@@ -24,7 +24,7 @@ fn the_terminal_drains_a_member_and_a_sidecar_joins(kind: Kind) {
     assert_eq!(place.run(&["owner", "tenant-7"]).well(), "worker-2\n");
 
     let mut sidecar = Process::start(place.command(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]));
-    sidecar.tells("it has joined", |line| line["listening"].is_string());
+    sidecar.prints("it has joined", |line| line["listening"].is_string());
     fleet[1].shows(SOON, "it gives half to the sidecar", |line| is_active_of(3)(line) && owns(line) < u64::from(SLOTS));
     sidecar.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(sidecar.ends("after SIGTERM").code, Some(0));

@@ -39,7 +39,7 @@ fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
         // From the signal, not from the line that it has stopped: the others may be faster than the process that prints that line.
         let signalled = now_ns();
         newcomer.signal(Signal::SIGTERM);
-        let took = fleet.iter_mut().map(|worker| worker.tells_within(SOON, "it takes back", |line| number(line, "gained") > 0));
+        let took = fleet.iter_mut().map(|worker| worker.prints_within(SOON, "it takes back", |line| number(line, "gained") > 0));
         let leave = Duration::from_nanos(took.map(|line| at(&line)).max().unwrap_or_default() - signalled);
         assert_eq!(newcomer.ends("after SIGTERM").code, Some(0));
         settle(&mut fleet);

@@ -167,7 +167,7 @@ pub(crate) fn settle(fleet: &mut [Process]) {
 
 /// Checks that each slot has exactly one owner by their last lines.
 pub(crate) fn shared(fleet: &[Process]) {
-    let mut all: Vec<u32> = fleet.iter().filter_map(|worker| sets(&worker.told).pop()).flatten().collect();
+    let mut all: Vec<u32> = fleet.iter().filter_map(|worker| sets(&worker.printed).pop()).flatten().collect();
     all.sort_unstable();
     assert!(all.iter().copied().eq(0..SLOTS), "not every slot has one owner: {all:?}");
 }
@@ -176,7 +176,7 @@ pub(crate) fn shared(fleet: &[Process]) {
 pub(crate) fn differ_at_most(limit: Duration, fleet: &[Process]) {
     for (n, one) in fleet.iter().enumerate() {
         for other in &fleet[n + 1..] {
-            let overlap = longest_overlap(&one.told, &other.told);
+            let overlap = longest_overlap(&one.printed, &other.printed);
             assert!(overlap < limit, "two workers had one slot for {overlap:?}");
         }
     }
@@ -190,7 +190,7 @@ pub(crate) fn leave(fleet: &mut [Process]) {
     for worker in fleet {
         let ran = worker.ends("after SIGTERM");
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let last = worker.told.last().map(|line| (line["state"].as_str(), owns(line)));
+        let last = worker.printed.last().map(|line| (line["state"].as_str(), owns(line)));
         assert_eq!(last, Some((Some("left"), 0)));
     }
 }

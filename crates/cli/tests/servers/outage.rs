@@ -13,7 +13,7 @@ use crate::soak;
 /// The time limit from the first possible answer until each owns slots again; in a soak, and on a machine that is busy with other tests.
 const BACK_MAX: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 /// The limit on the delay of the line that reports the stop, in the same two cases. The worker has stopped by its deadline in any case.
-const TOLD_MAX: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+const REPORTED_MAX: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 on_both!(an_outage_ends_ownership_or_not_as_the_policy_says_and_heals);
 
@@ -30,7 +30,7 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
         meeting.proxy.cut_both();
         std::thread::sleep(lasts);
         stopping.iter_mut().chain(&mut keeping).for_each(Process::catch_up);
-        let before: Vec<_> = stopping.iter().chain(&keeping).map(|worker| worker.told.len()).collect();
+        let before: Vec<_> = stopping.iter().chain(&keeping).map(|worker| worker.printed.len()).collect();
         stopping.iter().for_each(stopped_by_its_deadline);
         keeping.iter().for_each(kept_what_it_had);
 
@@ -59,7 +59,7 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
         let limit = BACK_MAX[usize::from(!soak::is_on())];
         assert!(stopped_ms <= limit && kept_ms <= limit, "not back within {limit:?}: {figures}");
         for (worker, before) in stopping.iter().chain(&keeping).zip(before).skip(stopping.len()) {
-            assert!(worker.told[before..].iter().all(|line| line["state"] != "fenced"), "a keeper was fenced after all");
+            assert!(worker.printed[before..].iter().all(|line| line["state"] != "fenced"), "a keeper was fenced after all");
         }
         differ_at_most(Duration::from_secs(ttl), &stopping);
         leave(&mut stopping);
@@ -69,24 +69,24 @@ fn an_outage_ends_ownership_or_not_as_the_policy_says_and_heals(kind: Kind) {
 
 /// Checks that the last line with owned slots is followed by one without, at the deadline.
 fn stopped_by_its_deadline(worker: &Process) {
-    let last = worker.told.iter().rposition(|line| owns(line) > 0).unwrap();
-    let deadline = number(&worker.told[last], "owned_until_ns");
-    let next = worker.told.get(last + 1).unwrap_or_else(|| panic!("owns after the outage: {}", worker.told[last]));
+    let last = worker.printed.iter().rposition(|line| owns(line) > 0).unwrap();
+    let deadline = number(&worker.printed[last], "owned_until_ns");
+    let next = worker.printed.get(last + 1).unwrap_or_else(|| panic!("owns after the outage: {}", worker.printed[last]));
     assert_eq!(next["state"], "fenced", "{next}");
     let late = Duration::from_nanos(number(next, "monotonic_ns").saturating_sub(deadline));
-    assert!(late < TOLD_MAX[usize::from(!soak::is_on())], "told {late:?} after the deadline: {next}");
+    assert!(late < REPORTED_MAX[usize::from(!soak::is_on())], "told {late:?} after the deadline: {next}");
 }
 
 /// Checks that the worker is stale and has lost nothing meanwhile.
 fn kept_what_it_had(worker: &Process) {
-    let last = worker.told.last().unwrap();
+    let last = worker.printed.last().unwrap();
     assert_eq!(last["state"], "stale", "{last}");
-    let shared = worker.told.iter().rposition(is_active_of(3)).unwrap();
-    assert!(owns(last) > 0 && worker.told[shared + 1..].iter().all(|line| number(line, "gained") + number(line, "lost") == 0), "{last}");
+    let shared = worker.printed.iter().rposition(is_active_of(3)).unwrap();
+    assert!(owns(last) > 0 && worker.printed[shared + 1..].iter().all(|line| number(line, "gained") + number(line, "lost") == 0), "{last}");
 }
 
 /// When its present share began.
 fn whole_since(worker: &Process) -> u64 {
     let moved = |line: &Value| number(line, "gained") + number(line, "lost") > 0;
-    worker.told.iter().rfind(|line| moved(line)).map_or(0, |line| number(line, "monotonic_ns"))
+    worker.printed.iter().rfind(|line| moved(line)).map_or(0, |line| number(line, "monotonic_ns"))
 }

@@ -44,7 +44,7 @@ fn without_its_server_a_sidecar_is_not_ready_and_never_dead(kind: Kind) {
         assert!(!is_ready(at), "it cannot have joined");
     }
     meeting.heal();
-    let line = sidecar.tells_within(SOON, "it has joined", |line| line["listening"].is_string());
+    let line = sidecar.prints_within(SOON, "it has joined", |line| line["listening"].is_string());
     assert_eq!(line["listening"], listen);
     eventually("it is ready", SOON, || is_ready(at).then_some(()));
 

@@ -24,12 +24,12 @@ fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
     for run in 0..runs {
         let mut victim = fleet.remove(0);
         // A takeover takes longest right after a renewal; later runs are spread evenly over the time between two.
-        victim.tells("a renewal", |line| line["state"] == "active" && number(line, "gained") + number(line, "lost") == 0);
+        victim.prints("a renewal", |line| line["state"] == "active" && number(line, "gained") + number(line, "lost") == 0);
         std::thread::sleep(RENEWAL * run / runs);
         let lag = Lag::begin();
         let killed = now_ns();
         victim.signal(Signal::SIGKILL);
-        let taken = fleet.iter_mut().map(|other| other.tells_within(SOON, "it takes over", is_active_of(2)));
+        let taken = fleet.iter_mut().map(|other| other.prints_within(SOON, "it takes over", is_active_of(2)));
         let taken: Vec<_> = taken.map(|line| number(&line, "monotonic_ns")).collect();
         shared(&fleet);
         let took = Duration::from_nanos(taken.iter().max().unwrap() - killed);
@@ -41,10 +41,10 @@ fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
         );
 
         victim.ends("after SIGKILL");
-        let deadline = number(victim.told.last().unwrap(), "owned_until_ns");
+        let deadline = number(victim.printed.last().unwrap(), "owned_until_ns");
         assert!(taken.iter().all(|taken| *taken > deadline), "taken {taken:?} before the dead one's deadline {deadline}");
         for other in &fleet {
-            assert!(longest_overlap(&victim.told, &other.told) < TTL, "views differed for a TTL");
+            assert!(longest_overlap(&victim.printed, &other.printed) < TTL, "views differed for a TTL");
         }
         fleet.push(meeting.start_worker("workers", &format!("worker-{}", run + 4)));
         settle(&mut fleet);

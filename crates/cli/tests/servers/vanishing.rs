@@ -29,7 +29,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     }
 
     for worker in &mut workers {
-        let line = worker.tells_within(SOON, "it sees who is left", is_active_of(2));
+        let line = worker.prints_within(SOON, "it sees who is left", is_active_of(2));
         let took = Duration::from_nanos(number(&line, "monotonic_ns") - killed);
         let late = lag.allowance();
         assert!(took <= TAKEOVER_MAX + late, "taken over {took:?} after the kill, with a TTL of {TTL:?} and {late:?} for this machine");
@@ -39,11 +39,11 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     // They expire one after another: the slots of the first may be taken over, because one of four members may be gone.
     let still = |line: &Value| is_active_of(2)(line) && line["stands_still"] == true;
     for worker in &mut guarded {
-        worker.tells_within(SOON, "it stands still", still);
+        worker.prints_within(SOON, "it stands still", still);
     }
     let later = |worker: &mut Process| {
-        let until = number(worker.told.last().unwrap(), "monotonic_ns") + u64::try_from(TTL.as_nanos()).unwrap();
-        worker.tells("a renewal much later", |line| number(line, "monotonic_ns") > until)
+        let until = number(worker.printed.last().unwrap(), "monotonic_ns") + u64::try_from(TTL.as_nanos()).unwrap();
+        worker.prints("a renewal much later", |line| number(line, "monotonic_ns") > until)
     };
     // Until its mark is written, a member has only the slots that the group's view gives it both with and without the mark.
     let stood: Vec<_> = guarded.iter_mut().map(later).collect();

@@ -67,7 +67,7 @@ fn an_environment_lies_over_the_default_and_an_unknown_one_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_one_line_before_anything_happens() {
+fn what_is_wrong_is_reported_in_one_line_before_anything_happens() {
     let cases = [
         (workers("4s", "slotz = 64"), ["line 5", "slotz", "did you mean slots?"]),
         (workers("4s", "slots = 0"), ["slots", "0", "1 to 65536"]),
@@ -127,7 +127,7 @@ fn a_secret_that_goes_over_plain_http_is_warned_of() {
         command.env("RUST_LOG", "warn");
         let err = run(command, b"").err;
         assert!(!err.contains("hush"), "{err}");
-        err.contains("without TLS, where everybody on the way can read it")
+        err.contains("without TLS, so anyone on the network can read it")
     };
     let webhook = |host: &str| {
         let policy = workers("4s", "ownership = \"exclusive\"\nslots = 64");
@@ -159,7 +159,7 @@ fn a_secret_that_goes_over_plain_http_is_warned_of() {
 }
 
 #[test]
-fn a_missing_file_is_told_with_what_to_write() {
+fn a_missing_file_is_reported_with_what_to_write() {
     let place = Place::empty();
     place.run(&["settings"]).fails(2, &["settings.toml", "SHARDWISE_SETTINGS", "group_name = "]);
     place.run(&["settings", "--settings", "other.toml"]).fails(2, &["other.toml", "does not exist"]);

@@ -49,7 +49,7 @@ struct Served {
 impl Served {
     fn start(command: Command) -> Self {
         let mut process = Process::start(command);
-        let line = process.tells("it listens", |line| line["listening"].is_string());
+        let line = process.prints("it listens", |line| line["listening"].is_string());
         Self { process, at: line["listening"].as_str().unwrap().parse().unwrap(), id: line["instance_id"].as_str().unwrap().to_owned() }
     }
 

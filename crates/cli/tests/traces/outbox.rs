@@ -32,8 +32,8 @@ fn readings_sends_and_marks_are_seen_and_the_spans_in_which_events_were_written(
     let send = collector.gets("a send", |span| span.name == "send file");
     assert!(send.kind == PRODUCER && send.parent.is_empty() && send.is_of("publisher-a"), "{send:?}");
     assert_eq!(send.links, [TRACE], "three events of one span are one link");
-    let told = ["messaging.system", "messaging.operation.name", "messaging.batch.message_count", "shardwise.refused"];
-    assert_eq!(told.map(|name| send.says(name)), ["file", "send", "3", "0"], "{send:?}");
+    let attributes = ["messaging.system", "messaging.operation.name", "messaging.batch.message_count", "shardwise.refused"];
+    assert_eq!(attributes.map(|name| send.says(name)), ["file", "send", "3", "0"], "{send:?}");
     assert!(send.says("messaging.destination.name").ends_with("delivered.jsonl"), "{send:?}");
     let mark = collector.gets("a mark", |span| span.name == "outbox mark");
     assert_eq!((mark.kind, mark.says("shardwise.fenced")), (CLIENT, "0"));

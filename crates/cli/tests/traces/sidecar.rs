@@ -27,8 +27,8 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     assert_eq!((register.parent.as_str(), register.kind), (join.id.as_str(), CLIENT), "{register:?}");
     let rebalance = collector.gets("the rebalance", |span| span.name == "rebalance");
     assert_eq!(rebalance.parent, join.id);
-    let told = ["cause", "gained", "lost", "owned", "members"].map(|name| rebalance.says(&format!("shardwise.{name}")).to_owned());
-    assert_eq!(told, ["joined", "256", "0", "256", "1"], "{rebalance:?}");
+    let attributes = ["cause", "gained", "lost", "owned", "members"].map(|name| rebalance.says(&format!("shardwise.{name}")).to_owned());
+    assert_eq!(attributes, ["joined", "256", "0", "256", "1"], "{rebalance:?}");
     assert!(rebalance.says("shardwise.revision").parse::<u64>().is_ok(), "{rebalance:?}");
 
     let asked = format!("/v1/policies/workers/owner/{KEY}?note=of-the-caller");
@@ -36,8 +36,8 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     assert_eq!(served.get(&asked, TOKEN, &others).status, 200);
     let request = collector.gets("the request", |span| span.name == OWNER);
     assert_eq!((request.trace.as_str(), request.parent.as_str(), request.kind), (TRACE, SPAN, SERVER), "it goes on with the caller's");
-    let told = ["http.request.method", "http.route", "http.response.status_code"].map(|name| request.says(name));
-    assert_eq!(told, ["GET", "/v1/policies/{policy}/owner/{key}", "200"]);
+    let attributes = ["http.request.method", "http.route", "http.response.status_code"].map(|name| request.says(name));
+    assert_eq!(attributes, ["GET", "/v1/policies/{policy}/owner/{key}", "200"]);
 
     assert_eq!(served.get(&asked, "not-the-token-that-is-right", &traceparent("01")).status, 401);
     let refused = collector.gets("the refusal", |span| span.says("http.response.status_code") == "401");
@@ -150,7 +150,7 @@ fn a_request_to_another_member_is_one_trace() {
     other.process.signal(Signal::SIGKILL);
     other.process.ends("after SIGKILL");
     assert_eq!(one.get(&path, TOKEN, "").status, 404);
-    let failed = collector.gets("nobody answers", |span| span.name == "GET member" && span.status == ERROR);
+    let failed = collector.gets("does not answer", |span| span.name == "GET member" && span.status == ERROR);
     assert_eq!(failed.says("error.type"), "nobody");
     collector.never_sees(&[TOKEN, "peers-show-each-other-this"]);
 }

@@ -44,7 +44,7 @@ fn a_collector_that_hangs_costs_spans_which_are_counted() {
 }
 
 #[test]
-fn a_collector_that_is_not_there_is_told_once() {
+fn a_collector_that_is_not_there_is_reported_once() {
     // A port that the system does not assign; nothing listens there.
     let gone = "127.0.0.1:1".parse().unwrap();
     let place = place("3s", "slots = 16");

@@ -131,7 +131,7 @@ fn a_fleet_of_sixty_changes_one_by_one() {
 
 /// More weight than there is room for points: every member gives up some, and gets them back.
 #[test]
-fn everybody_gives_points_when_the_circle_is_full() {
+fn all_give_points_when_the_circle_is_full() {
     let params = params(1_000, 65_536, LoadMargin::DEFAULT);
     let mut circle = Circle::new(params);
     for weights in [&[30, 30][..], &[30, 30, 8], &[30, 28, 8], &[30, 28]] {

@@ -132,7 +132,7 @@ impl Holdings {
     }
 
     /// Like [`Holdings::new`], and records moves for [`Holdings::take_moves`].
-    pub(crate) fn that_tell_moves(rules: HoldingRules, me: Holder) -> Self {
+    pub(crate) fn recording_moves(rules: HoldingRules, me: Holder) -> Self {
         Self { moves: Some(BTreeSet::new()), ..Self::new(rules, me) }
     }
 
@@ -148,7 +148,7 @@ impl Holdings {
     }
 
     /// Whether the holders of all resources are known.
-    pub(crate) const fn is_told(&self) -> bool {
+    pub(crate) const fn are_claims_known(&self) -> bool {
         self.claims_known
     }
 

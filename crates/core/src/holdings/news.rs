@@ -7,17 +7,17 @@ use crate::{Claim, Moment, Resource};
 
 impl Holdings {
     /// Handles the first report of the watch: every claim of the group.
-    pub fn told_all(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
+    pub fn on_all_claims(&mut self, now: Moment, claims: impl IntoIterator<Item = (Resource, Claim)>, actions: &mut Vec<ClaimAction>) {
         let claims: BTreeMap<_, _> = claims.into_iter().collect();
         let shown = self.entries.iter().filter(|(_, entry)| entry.shown.is_some()).map(|(resource, _)| resource);
         let gone: Vec<_> = self.others.keys().chain(shown).filter(|known| !claims.contains_key(*known)).cloned().collect();
         self.claims_known = true;
         let changes = claims.into_iter().map(|(resource, claim)| (resource, Some(claim)));
-        self.told_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
+        self.on_claim_changes(now, changes.chain(gone.into_iter().map(|resource| (resource, None))), actions);
     }
 
     /// Handles the changes since the last report; `None` means that no member holds the resource.
-    pub fn told_changes(
+    pub fn on_claim_changes(
         &mut self,
         now: Moment,
         changes: impl IntoIterator<Item = (Resource, Option<Claim>)>,

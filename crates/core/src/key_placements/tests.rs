@@ -70,7 +70,7 @@ fn an_integer_is_its_decimal_text() {
 }
 
 #[test]
-fn without_members_nobody_owns() {
+fn without_members_no_member_owns() {
     for placement in ALL {
         let nobody = Arc::new(placed(&[], placement, 16));
         assert_eq!((nobody.owner("key"), nobody.explain("key").owner), (None, None));
@@ -93,7 +93,7 @@ fn more_points_than_can_be_kept_are_an_error() {
 }
 
 #[test]
-fn everybody_in_the_view_counts_and_whoever_stands_beside_it() {
+fn all_in_the_view_count_and_those_beside_it_do_not() {
     let serving =
         |name: &str, policy: &str, state| Member { fingerprints: vec![Fingerprint::of(policy)], state, ..Member::named(id(name)) };
     let members = vec![
@@ -182,12 +182,12 @@ proptest! {
             for key in &keys {
                 let holders: Vec<_> = members.iter().filter(|(id, _)| owners.share_of(id).holds(key)).map(|(id, _)| id).collect();
                 prop_assert_eq!(&holders[..], &[owners.owner(key).unwrap()]);
-                let told = owners.explain(key);
-                prop_assert_eq!(told.owner.as_ref(), owners.owner(key));
-                prop_assert_eq!(told.position.map(|at| &members[at].0), owners.owner(key));
-                let others: Vec<_> = members.iter().filter(|(id, _)| Some(id) != told.owner.as_ref()).cloned().collect();
+                let explained = owners.explain(key);
+                prop_assert_eq!(explained.owner.as_ref(), owners.owner(key));
+                prop_assert_eq!(explained.position.map(|at| &members[at].0), owners.owner(key));
+                let others: Vec<_> = members.iter().filter(|(id, _)| Some(id) != explained.owner.as_ref()).cloned().collect();
                 let without = placed(&others, placement, 8);
-                prop_assert_eq!(told.next.as_ref(), without.owner(key));
+                prop_assert_eq!(explained.next.as_ref(), without.owner(key));
             }
         }
     }

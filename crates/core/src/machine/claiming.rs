@@ -56,7 +56,7 @@ impl ClaimState {
             holdings: if policy.version_rule == VersionRule::None {
                 Holdings::new(rules, me)
             } else {
-                Holdings::that_tell_moves(rules, me)
+                Holdings::recording_moves(rules, me)
             },
             wanted: Arc::new(SlotSet::empty(slots)),
             cause: Cause::Joined,
@@ -218,8 +218,8 @@ impl ClaimState {
             ClaimInput::Acquired { attempt, answers } => holdings.acquired(now, attempt, answers, pending),
             ClaimInput::Released { attempt } => holdings.released(now, attempt, pending),
             ClaimInput::Failed { attempt, failure } => holdings.failed(now, attempt, failure, pending),
-            ClaimInput::All(claims) => holdings.told_all(now, claims, pending),
-            ClaimInput::Changed(changes) => holdings.told_changes(now, changes, pending),
+            ClaimInput::All(claims) => holdings.on_all_claims(now, claims, pending),
+            ClaimInput::Changed(changes) => holdings.on_claim_changes(now, changes, pending),
             ClaimInput::Idle(resources) => holdings.idle(now, &resources, pending),
         }
     }

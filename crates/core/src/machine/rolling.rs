@@ -36,12 +36,12 @@ impl RollingUpgrade {
     /// Computes the assignments from the present holders, if they are known.
     pub(super) fn place(&mut self, holdings: &Holdings) {
         let place = || self.placer.succession(&self.view, &self.names, holdings.holders());
-        self.succession = holdings.is_told().then(place);
+        self.succession = holdings.are_claims_known().then(place);
     }
 
     /// Whether all claims went as assigned; `moves` are the resources whose holder may have changed. If not, recompute.
     pub(super) fn follows(&mut self, moves: &BTreeSet<Resource>, holdings: &Holdings) -> bool {
-        let Some(succession) = &mut self.succession else { return !holdings.is_told() };
+        let Some(succession) = &mut self.succession else { return !holdings.are_claims_known() };
         // `count` visits each of them, so that all are recorded.
         moves.iter().filter(|resource| !succession.follows(resource, holdings.holder_of(resource))).count() == 0
     }

@@ -238,7 +238,7 @@ fn a_view_without_me_ends_ownership_until_the_record_is_settled() {
 }
 
 #[test]
-fn below_min_members_nobody_owns() {
+fn below_min_members_no_member_owns() {
     let gated = || Policy { min_members: 2, ..policy() };
     let member = |id, n| Member { fingerprints: vec![gated().fingerprint()], ..member(id, n) };
     let mut run = Run::with(gated());

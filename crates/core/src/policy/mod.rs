@@ -166,10 +166,11 @@ impl Policy {
     pub fn validated(self) -> Result<Self, PolicyError> {
         let policy = Self { placement: self.placement.validated()?, next: self.next.map(validated_next).transpose()?, ..self };
         if policy.next.is_some_and(|next| policy.fingerprint_with(&next) == policy.fingerprint()) {
-            return Err(refuse("next", "what the policy has already", "say in it what is to change, or remove it"));
+            return Err(refuse("next", "the same as the policy", "set the keys that change, or remove it"));
         }
         if let (Some(max_loss), Some(placement)) = (policy.max_loss, policy.by_key()) {
-            let allowed = format!("remove it: with placement {placement} the other fleet takes over whatever vanishes");
+            let allowed =
+                format!("remove it: with placement {placement} the other fleet takes over the keys of every member that vanishes");
             return Err(refuse("max_loss", max_loss, allowed));
         }
         if !(1..=MIN_MEMBERS_MAX).contains(&policy.min_members) {
@@ -200,7 +201,9 @@ impl Policy {
             return refuse(format!("0s or from {least} to {max} is allowed"));
         }
         match self.by_key() {
-            Some(placement) => refuse(format!("remove it: with placement {placement} the other fleet takes over whatever leaves")),
+            Some(placement) => {
+                refuse(format!("remove it: with placement {placement} the other fleet takes over the keys of every member that leaves"))
+            }
             None => Ok(()),
         }
     }
@@ -376,7 +379,7 @@ mod tests {
         for policy in [Policy { placement: keys, ..careful.clone() }, Policy { next: Some(keys), ..careful }] {
             assert_eq!(
                 policy.clone().validated().unwrap_err().to_string(),
-                "max_loss is 50%: remove it: with placement modulo the other fleet takes over whatever vanishes"
+                "max_loss is 50%: remove it: with placement modulo the other fleet takes over the keys of every member that vanishes"
             );
             assert!(Policy { max_loss: None, ..policy }.validated().is_ok());
         }
@@ -395,7 +398,10 @@ mod tests {
         let keys = PlacementParams { kind: PlacementKind::Key(KeyPlacement::Modulo), ..PlacementParams::default() };
         for policy in [Policy { placement: keys, ..with(2_000) }, Policy { next: Some(keys), ..with(2_000) }] {
             let said = policy.validated().unwrap_err().to_string();
-            assert_eq!(said, "rejoin_grace is 2s: remove it: with placement modulo the other fleet takes over whatever leaves");
+            assert_eq!(
+                said,
+                "rejoin_grace is 2s: remove it: with placement modulo the other fleet takes over the keys of every member that leaves"
+            );
         }
     }
 
@@ -446,7 +452,7 @@ mod tests {
         assert_eq!(changing.serving(Some(done.fingerprint())), Some(next));
         assert_eq!((old.serving(Some(done.fingerprint())), old.serving(None)), (None, Some(old.placement)));
         let same = Policy { next: Some(old.placement), ..policy() }.validated().unwrap_err().to_string();
-        assert_eq!(same, "next is what the policy has already: say in it what is to change, or remove it");
+        assert_eq!(same, "next is the same as the policy: set the keys that change, or remove it");
         let none = Policy { next: Some(PlacementParams { virtual_nodes: 0, ..next }), ..policy() };
         assert_eq!(none.validated().unwrap_err().to_string(), "next.virtual_nodes is 0: a number from 1 to 65536 is allowed");
     }

@@ -122,7 +122,7 @@ proptest! {
 
     /// Each weight is within one slot of its share or within 1 % of it, and no member is above the limit of the ring.
     #[test]
-    fn each_weight_has_its_share_and_nobody_is_above_its_capacity(weights in weights(), slots in 1u32..2_000, nodes in 1u32..40, margin in margins()) {
+    fn each_weight_has_its_share_and_no_member_is_above_its_capacity(weights in weights(), slots in 1u32..2_000, nodes in 1u32..40, margin in margins()) {
         let (members, params) = (fleet("w", &weights), params(slots, nodes, margin));
         let placed = SlotOwners::place(members, params);
         let (sum, capacities) = (ring::weight_sum(placed.members()), ring::capacities(placed.members(), slots, margin));

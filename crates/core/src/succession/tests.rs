@@ -57,7 +57,7 @@ fn what_the_newest_has_no_room_for_goes_to_the_next_older() {
 }
 
 #[test]
-fn whoever_is_not_active_in_this_very_life_holds_nothing() {
+fn a_member_that_is_not_active_in_this_very_life_holds_nothing() {
     let mut members = vec![member("here", "2"), member("leaving", "1"), member("again", "1")];
     members[1].state = MemberState::Draining;
     members[2].incarnation = Incarnation::new(9);
@@ -80,7 +80,7 @@ fn while_members_are_missing_what_is_free_stays_free() {
 
 /// In a rolling restart with `rejoin_grace` the worker returns with the new version to its former share.
 #[test]
-fn what_belongs_to_somebody_who_is_away_stays_free_until_it_is_back() {
+fn what_belongs_to_a_member_that_is_away_stays_free_until_it_is_back() {
     let members = ["a", "b", "c"].map(|name| member(name, "1"));
     let plain = SlotOwners::of_view(&View::new(1, members.to_vec()), params(30));
     let had = |name: &str| held_by(name, plain.slots_of(&id(name)).iter());
@@ -108,7 +108,7 @@ fn what_belongs_to_somebody_who_is_away_stays_free_until_it_is_back() {
 }
 
 #[test]
-fn without_members_nobody_owns() {
+fn without_members_no_member_owns() {
     let nobody = succession(&View::default(), params(30), &names(2), &held_by("gone", 0..4));
     assert!(everything(30, &names(2)).iter().all(|resource| nobody.owner(resource).is_none()));
 }
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_gets_more_than_its_most_unless_it_has_more(fleet in fleet()) {
+    fn no_member_gets_more_than_its_most_unless_it_has_more(fleet in fleet()) {
         let placed = fleet.placed();
         let weighed: Vec<_> = fleet.view().members().iter().map(|m| (m.instance_id.clone(), m.weight)).collect();
         let most = ring::capacities(&weighed, fleet.params.slots, fleet.params.load_margin);

@@ -70,7 +70,7 @@ mod with_sqlx {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`] for an old epoch; [`FenceError::RaiseApart`] for a new one above READ COMMITTED, see [`raise`];
+    /// [`FenceError::Fenced`] for an old epoch; [`FenceError::RaiseApart`] for a new one above READ COMMITTED, see [`raise`];
     /// [`FenceError::NoTransaction`] outside a transaction; and the database's errors. After any of them, roll back the transaction.
     pub async fn check(conn: &mut PgConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if !conn.is_in_transaction() {
@@ -93,7 +93,7 @@ mod with_sqlx {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`]; [`FenceError::InTransaction`] within a transaction; and the database's errors.
+    /// [`FenceError::Fenced`]; [`FenceError::InTransaction`] within a transaction; and the database's errors.
     pub async fn raise(conn: &mut PgConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if conn.is_in_transaction() {
             return Err(FenceError::InTransaction);

@@ -49,7 +49,7 @@ mod with_sqlx {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Refused`] for an old epoch, [`FenceError::NoTransaction`] outside a transaction, and the database's errors. After
+    /// [`FenceError::Fenced`] for an old epoch, [`FenceError::NoTransaction`] outside a transaction, and the database's errors. After
     /// any of them, roll back the transaction.
     pub async fn check(conn: &mut SqliteConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
         if !conn.is_in_transaction() {

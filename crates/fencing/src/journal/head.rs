@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_with_what_was_given() {
+    fn limits_are_reported_with_what_was_given() {
         let large = vec![0; usize::try_from(EVENT_BYTES_MAX).unwrap()];
         check_append(&[&large]).unwrap();
         let texts = [

@@ -119,7 +119,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, and the database's errors.
+    /// [`JournalError::Fenced`] if a higher epoch was seen, and the database's errors.
     pub async fn take_over(&self, epoch: Epoch) -> Result<LoadedJournal, JournalError> {
         in_transaction!(self, writing, take_over, epoch)
     }
@@ -137,7 +137,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal has another version,
+    /// [`JournalError::Fenced`] if a higher epoch was seen, [`JournalError::Version`] if the journal has another version,
     /// [`JournalError::TooLarge`] above [`APPEND_EVENTS_MAX`], [`EVENT_BYTES_MAX`] or [`APPEND_BYTES_MAX`], [`JournalError::SnapshotDue`]
     /// above [`TAIL_EVENTS_MAX`] or [`TAIL_BYTES_MAX`], and the database's errors.
     pub async fn append<E: AsRef<[u8]>>(&self, expected: u64, epoch: Epoch, events: &[E]) -> Result<u64, JournalError> {
@@ -160,7 +160,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`JournalError::Refused`] if a higher epoch was seen, [`JournalError::Version`] if the journal has not reached `version`,
+    /// [`JournalError::Fenced`] if a higher epoch was seen, [`JournalError::Version`] if the journal has not reached `version`,
     /// [`JournalError::TooLarge`] above [`STATE_BYTES_MAX`], and the database's errors.
     pub async fn snapshot(&self, version: u64, epoch: Epoch, state: &[u8]) -> Result<(), JournalError> {
         head::check_state(state)?;

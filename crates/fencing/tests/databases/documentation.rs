@@ -13,7 +13,7 @@ fenced(db, "billing", 17, 5, write("owner"))
 fenced(db, "billing", 17, 6, write("next owner"))
 try:
     fenced(db, "billing", 17, 5, write("ghost"))
-except Refused as refused:
+except Fenced as refused:
     print(refused)
 fenced(db, "billing", 17, 6, write("next owner"))
 print([row[0] for row in db.execute("SELECT text FROM written")])

@@ -19,7 +19,7 @@ pub(crate) async fn passes(pool: &PgPool, number: u64) -> Result<(), FenceError>
 
 fn refused(result: Result<(), FenceError>) -> StaleEpoch {
     match result {
-        Err(FenceError::Refused(refused)) => refused,
+        Err(FenceError::Fenced(refused)) => refused,
         other => panic!("to be refused, but {other:?}"),
     }
 }
@@ -28,11 +28,11 @@ pub(crate) async fn a_lower_epoch_is_refused(pool: &PgPool) {
     for number in [5, 5, 7] {
         passes(pool, number).await.unwrap();
     }
-    let told = refused(passes(pool, 6).await);
-    assert_eq!((told.epoch, told.seen), (epoch(6), Some(epoch(7))));
+    let error = refused(passes(pool, 6).await);
+    assert_eq!((error.epoch, error.seen), (epoch(6), Some(epoch(7))));
     assert_eq!(
-        told.to_string(),
-        "slot 17 of group \"büro 1\" is held under a higher epoch than 6 (7 was seen): somebody else has had it since; roll back and give up \
+        error.to_string(),
+        "slot 17 of group \"büro 1\" is held under a higher epoch than 6 (7 was seen): another worker has held it since; roll back and abandon \
          this work"
     );
     // A slot, and a name that looks like one, are different resources; so are resources of two groups.
@@ -104,8 +104,8 @@ async fn an_epoch_that_was_rolled_back_was_never_seen() {
 async fn without_a_transaction_there_is_no_fence() {
     let (_database, pool) = database().await;
     let mut conn = pool.acquire().await.unwrap();
-    let told = check(&mut conn, &group(), &slot(17), epoch(5)).await.unwrap_err();
-    assert!(matches!(told, FenceError::NoTransaction) && !told.is_retryable(), "{told}");
+    let error = check(&mut conn, &group(), &slot(17), epoch(5)).await.unwrap_err();
+    assert!(matches!(error, FenceError::NoTransaction) && !error.is_retryable(), "{error}");
     passes(&pool, 1).await.unwrap();
 }
 
@@ -115,10 +115,10 @@ async fn above_read_committed_a_new_epoch_is_raised_apart() {
     let mut conn = pool.acquire().await.unwrap();
     for (number, begin) in [(5, REPEATABLE_READ), (6, SERIALIZABLE)] {
         let mut tx = pool.begin_with(begin).await.unwrap();
-        let told = check(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
-        assert!(matches!(told, FenceError::RaiseApart { .. }) && !told.is_retryable(), "{told}");
-        let told = raise(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
-        assert!(matches!(told, FenceError::InTransaction), "{told}");
+        let error = check(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
+        assert!(matches!(error, FenceError::RaiseApart { .. }) && !error.is_retryable(), "{error}");
+        let error = raise(&mut tx, &group(), &slot(17), epoch(number)).await.unwrap_err();
+        assert!(matches!(error, FenceError::InTransaction), "{error}");
         tx.rollback().await.unwrap();
         raise(&mut conn, &group(), &slot(17), epoch(number)).await.unwrap();
         let (mut one, mut two) = (pool.begin_with(begin).await.unwrap(), pool.begin_with(begin).await.unwrap());
@@ -159,8 +159,8 @@ async fn an_outdated_ghost_above_read_committed_is_to_try_again_and_refused_then
         let mut ghost = pool.begin_with(begin).await.unwrap();
         sqlx::query("SELECT count(*) FROM shardwise_fence").execute(&mut *ghost).await.unwrap();
         passes(&pool, number).await.unwrap();
-        let told = check(&mut ghost, &group(), &slot(17), epoch(number - 1)).await.unwrap_err();
-        assert!(told.is_retryable(), "{told}");
+        let error = check(&mut ghost, &group(), &slot(17), epoch(number - 1)).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
         ghost.rollback().await.unwrap();
         assert_eq!(refused(passes(&pool, number - 1).await).seen, Some(epoch(number)));
     }
@@ -190,8 +190,8 @@ async fn tables_come_and_go_and_many_may_create_them_at_once() {
         sqlx::raw_sql(sql).execute(&pool).await.unwrap();
     }
     assert_eq!(there().await.unwrap(), 0);
-    let told = passes(&pool, 5).await.unwrap_err();
-    assert!(!told.is_retryable() && told.to_string().contains("shardwise_fence"), "{told}");
+    let error = passes(&pool, 5).await.unwrap_err();
+    assert!(!error.is_retryable() && error.to_string().contains("shardwise_fence"), "{error}");
     let all = (0..8).map(|_| async { postgres::create_tables(&mut *pool.acquire().await?).await });
     futures::future::try_join_all(all).await.unwrap();
     assert_eq!(there().await.unwrap(), 4);
@@ -205,8 +205,8 @@ async fn a_server_that_goes_away_is_worth_another_try() {
     let mut conn = sqlx::PgConnection::connect(&database.url()).await.unwrap();
     let mut tx = conn.begin().await.unwrap();
     server.kill().unwrap();
-    let told = check(&mut tx, &group(), &slot(17), epoch(5)).await.unwrap_err();
-    assert!(told.is_retryable(), "{told}");
+    let error = check(&mut tx, &group(), &slot(17), epoch(5)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
     server.restart().await.unwrap();
     passes(&pool, 5).await.unwrap();
 }

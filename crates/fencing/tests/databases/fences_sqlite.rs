@@ -20,12 +20,12 @@ async fn a_lower_epoch_is_refused() {
         passes(&pool, number).await.unwrap();
     }
     match passes(&pool, 6).await {
-        Err(FenceError::Refused(told)) => assert_eq!((told.epoch, told.seen), (epoch(6), Some(epoch(7)))),
+        Err(FenceError::Fenced(error)) => assert_eq!((error.epoch, error.seen), (epoch(6), Some(epoch(7)))),
         other => panic!("to be refused, but {other:?}"),
     }
     passes(&pool, 7).await.unwrap();
-    let told = check(&mut pool.acquire().await.unwrap(), &group(), &slot(17), epoch(9)).await.unwrap_err();
-    assert!(matches!(told, FenceError::NoTransaction), "{told}");
+    let error = check(&mut pool.acquire().await.unwrap(), &group(), &slot(17), epoch(9)).await.unwrap_err();
+    assert!(matches!(error, FenceError::NoTransaction), "{error}");
 }
 
 #[tokio::test]
@@ -35,10 +35,10 @@ async fn a_ghost_that_has_read_before_is_to_try_again_and_refused_then() {
     let mut ghost = pool.begin().await.unwrap();
     sqlx::query("SELECT count(*) FROM shardwise_fence").fetch_one(&mut *ghost).await.unwrap();
     passes(&pool, 6).await.unwrap();
-    let told = check(&mut ghost, &group(), &slot(17), epoch(5)).await.unwrap_err();
-    assert!(told.is_retryable(), "{told}");
+    let error = check(&mut ghost, &group(), &slot(17), epoch(5)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
     ghost.rollback().await.unwrap();
-    assert!(matches!(passes(&pool, 5).await, Err(FenceError::Refused(_))));
+    assert!(matches!(passes(&pool, 5).await, Err(FenceError::Fenced(_))));
 }
 
 #[tokio::test]
@@ -60,8 +60,8 @@ async fn tables_come_and_go_and_many_may_create_them_at_once() {
         sqlx::raw_sql(sql).execute(&pool).await.unwrap();
     }
     assert_eq!(there().await.unwrap(), 0);
-    let told = passes(&pool, 5).await.unwrap_err();
-    assert!(!told.is_retryable() && told.to_string().contains("shardwise_fence"), "{told}");
+    let error = passes(&pool, 5).await.unwrap_err();
+    assert!(!error.is_retryable() && error.to_string().contains("shardwise_fence"), "{error}");
     let all = (0..8).map(|_| async { sqlite::create_tables(&mut *pool.acquire().await?).await });
     futures::future::try_join_all(all).await.unwrap();
     assert_eq!(there().await.unwrap(), 4);

@@ -31,9 +31,9 @@ in_both! {
     sizes_are_bounded as postgres_bounds_sizes, sqlite_bounds_sizes;
 }
 
-fn refused(told: JournalError) -> StaleEpoch {
-    match told {
-        JournalError::Refused(refused) => refused,
+fn refused(error: JournalError) -> StaleEpoch {
+    match error {
+        JournalError::Fenced(refused) => refused,
         other => panic!("to be refused, but {other}"),
     }
 }
@@ -56,8 +56,8 @@ pub(crate) async fn what_is_appended_is_there(journal: &Journal) {
     assert_eq!(journal.read(2, 1).await.unwrap(), all[1..2]);
     assert_eq!(journal.read(4, 1).await.unwrap(), []);
     for expected in [0, 2, 4, u64::MAX] {
-        let told = journal.append(expected, epoch(6), &["x"]).await.unwrap_err();
-        assert!(matches!(told, JournalError::Version { found: 3, .. }) && !told.is_retryable(), "{told}");
+        let error = journal.append(expected, epoch(6), &["x"]).await.unwrap_err();
+        assert!(matches!(error, JournalError::Version { found: 3, .. }) && !error.is_retryable(), "{error}");
     }
     assert_eq!(journal.load().await.unwrap().events, all, "what was refused left nothing");
 }
@@ -66,14 +66,14 @@ async fn a_former_owner_is_refused(journal: &Journal) {
     let version = journal.append(0, epoch(5), &["a"]).await.unwrap();
     journal.take_over(epoch(7)).await.unwrap();
     // Its version is right, so only the epoch reveals the old owner.
-    for told in [
+    for error in [
         journal.append(version, epoch(6), &["x"]).await.unwrap_err(),
         journal.snapshot(version, epoch(6), b"x").await.unwrap_err(),
         journal.take_over(epoch(6)).await.unwrap_err(),
     ] {
-        let told = refused(told);
-        assert_eq!((told.epoch, told.seen), (epoch(6), Some(epoch(7))));
-        assert!(told.to_string().starts_with("\"counter\" of group \"büro 1\" is held under a higher epoch than 6"), "{told}");
+        let error = refused(error);
+        assert_eq!((error.epoch, error.seen), (epoch(6), Some(epoch(7))));
+        assert!(error.to_string().starts_with("\"counter\" of group \"büro 1\" is held under a higher epoch than 6"), "{error}");
     }
     assert_eq!(journal.load().await.unwrap(), LoadedJournal { version: 1, snapshot: None, events: vec![event(1, 5, "a")] });
     journal.append(version, epoch(7), &["b"]).await.unwrap();
@@ -85,8 +85,8 @@ async fn a_snapshot_stands_for_what_it_covers(journal: &Journal) {
         journal.append(round * APPEND_EVENTS_MAX, epoch(5), &numbers).await.unwrap();
     }
     assert_eq!(journal.prune().await.unwrap(), 0, "without a snapshot nothing may go");
-    let told = journal.snapshot(3_001, epoch(5), b"x").await.unwrap_err();
-    assert!(matches!(told, JournalError::Version { expected: 3_001, found: 3_000 }), "{told}");
+    let error = journal.snapshot(3_001, epoch(5), b"x").await.unwrap_err();
+    assert!(matches!(error, JournalError::Version { expected: 3_001, found: 3_000 }), "{error}");
     journal.snapshot(2_500, epoch(5), b"2500 were counted").await.unwrap();
     journal.snapshot(10, epoch(5), b"older").await.unwrap();
     let loaded = journal.load().await.unwrap();
@@ -95,8 +95,8 @@ async fn a_snapshot_stands_for_what_it_covers(journal: &Journal) {
     assert_eq!(journal.read(1, 5).await.unwrap().len(), 5, "nothing is deleted yet");
     assert_eq!(journal.prune().await.unwrap(), 2_500);
     assert_eq!(journal.prune().await.unwrap(), 0);
-    let told = journal.read(2_500, 5).await.unwrap_err();
-    assert!(matches!(told, JournalError::Pruned { upto: 2_500 }), "{told}");
+    let error = journal.read(2_500, 5).await.unwrap_err();
+    assert!(matches!(error, JournalError::Pruned { upto: 2_500 }), "{error}");
     assert_eq!(journal.read(2_501, READ_EVENTS_MAX).await.unwrap(), loaded.events);
     assert_eq!(journal.load().await.unwrap(), loaded);
     assert_eq!(journal.append(3_000, epoch(5), &["on"]).await.unwrap(), 3_001);
@@ -108,15 +108,15 @@ async fn a_snapshot_stands_for_what_it_covers(journal: &Journal) {
 async fn sizes_are_bounded(journal: &Journal) {
     let large = vec![7; usize::try_from(EVENT_BYTES_MAX).unwrap()];
     let too_large = [&large[..], b"x"].concat();
-    let told = journal.append(0, epoch(5), &[too_large]).await.unwrap_err();
-    assert!(matches!(told, JournalError::TooLarge { .. }), "{told}");
+    let error = journal.append(0, epoch(5), &[too_large]).await.unwrap_err();
+    assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
     for round in 0..8 {
         journal.append(round * 8, epoch(5), &[&large[..]; 8]).await.unwrap();
     }
     // A page ends before it exceeds 8 MiB.
     assert_eq!(journal.read(3, READ_EVENTS_MAX).await.unwrap().last().map(|event| event.version), Some(10));
-    let told = journal.append(64, epoch(5), &["x"]).await.unwrap_err();
-    assert!(matches!(told, JournalError::SnapshotDue { events: 65, bytes: 67_108_865 }), "{told}");
+    let error = journal.append(64, epoch(5), &["x"]).await.unwrap_err();
+    assert!(matches!(error, JournalError::SnapshotDue { events: 65, bytes: 67_108_865 }), "{error}");
     journal.snapshot(60, epoch(5), &large.repeat(16)).await.unwrap();
     journal.append(64, epoch(5), &["x"]).await.unwrap();
     let loaded = journal.load().await.unwrap();

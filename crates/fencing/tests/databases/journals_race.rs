@@ -29,11 +29,11 @@ fn count(loaded: &LoadedJournal) -> u64 {
 async fn own(journal: Journal, epoch: Epoch, seed: u64) -> u64 {
     let mut chance = StdRng::seed_from_u64(seed);
     let mut acknowledged = 0;
-    let over = |told: JournalError| assert!(matches!(told, JournalError::Refused(_)), "{told}");
+    let over = |error: JournalError| assert!(matches!(error, JournalError::Fenced(_)), "{error}");
     let loaded = match journal.take_over(epoch).await {
         Ok(loaded) => loaded,
-        Err(told) => {
-            over(told);
+        Err(error) => {
+            over(error);
             return 0;
         }
     };
@@ -43,15 +43,15 @@ async fn own(journal: Journal, epoch: Epoch, seed: u64) -> u64 {
         match journal.append(version, epoch, &[(at + 1).to_be_bytes()]).await {
             Ok(now) => (version, at, acknowledged) = (now, at + 1, acknowledged + 1),
             // No other process writes under this epoch, so the version must be right as long as the epoch is.
-            Err(told) => {
-                over(told);
+            Err(error) => {
+                over(error);
                 return acknowledged;
             }
         }
         if chance.random_bool(0.2)
-            && let Err(told) = journal.snapshot(version, epoch, &at.to_be_bytes()).await
+            && let Err(error) = journal.snapshot(version, epoch, &at.to_be_bytes()).await
         {
-            over(told);
+            over(error);
             return acknowledged;
         }
         if chance.random_bool(0.1) {

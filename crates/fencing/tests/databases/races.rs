@@ -165,7 +165,7 @@ async fn write(store: Store, resource: u32, lane: i32, epoch: Epoch, seed: u64, 
                 committed.fetch_add(1, Ordering::Relaxed);
             }
             Ok(false) => {}
-            Err(FenceError::Refused(_)) => {
+            Err(FenceError::Fenced(_)) => {
                 refused.fetch_add(1, Ordering::Relaxed);
                 return;
             }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ours::Share;
 use crate::stage::Stage;
-use crate::{in_earnest, tell};
+use crate::{in_earnest, print_figure};
 
 /// The number of concurrent writers, each with one event per transaction, for the latencies.
 const WRITERS: u32 = 16;
@@ -111,30 +111,30 @@ async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Durati
     (rate, latencies)
 }
 
-fn tell_latency(name: &str, rate: f64, latencies: &[f64]) {
+fn print_latency(name: &str, rate: f64, latencies: &[f64]) {
     let percentile = |percent: usize| latencies[(latencies.len() * percent).div_ceil(100).max(1) - 1];
-    tell(&json!({"latency": name, "rate": rate, "events": latencies.len(), "p50_ms": percentile(50), "p99_ms": percentile(99)}));
+    print_figure(&json!({"latency": name, "rate": rate, "events": latencies.len(), "p50_ms": percentile(50), "p99_ms": percentile(99)}));
 }
 
 pub(crate) async fn run(stage: &Stage, rounds: u32) {
     let seconds = |full: u64| if in_earnest() { Duration::from_secs(full) } else { Duration::from_millis(200) };
     for (name, listen, every, during) in [("woken, idle", true, 400, 10), ("polling, idle", false, 1_900, 30)] {
         let (rate, latencies) = measure(stage, listen, 1, Some(Duration::from_millis(every)), seconds(during)).await;
-        tell_latency(name, rate, &latencies);
+        print_latency(name, rate, &latencies);
     }
     for _ in 0..rounds {
         let (full, _) = measure(stage, true, WRITERS, None, seconds(4)).await;
-        tell(&json!({"full_load": full}));
+        print_figure(&json!({"full_load": full}));
         let every = Duration::from_secs_f64(2.0 * f64::from(WRITERS) / full);
         for (name, listen) in [("woken, half load", true), ("polling, half load", false)] {
             let (rate, latencies) = measure(stage, listen, WRITERS, Some(every), seconds(5)).await;
-            tell_latency(name, rate, &latencies);
+            print_latency(name, rate, &latencies);
         }
         for (name, listen) in [("`listen = false`", false), ("`listen = true`", true)] {
             let (url, _) = outbox(stage, listen).await;
             let begun = Instant::now();
             let written = write_all(&url, MANY_WRITERS, None, seconds(4)).await.len();
-            tell(&json!({"writers": name, "rate": written as f64 / begun.elapsed().as_secs_f64()}));
+            print_figure(&json!({"writers": name, "rate": written as f64 / begun.elapsed().as_secs_f64()}));
         }
     }
 }

@@ -30,7 +30,7 @@ fn in_earnest() -> bool {
 }
 
 /// Reports one figure on the terminal and in the file.
-fn tell(figure: &Value) {
+fn print_figure(figure: &Value) {
     println!("{figure}");
     if let Some(path) = std::env::var_os("SHARDWISE_OUTBOX_FIGURES") {
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
@@ -52,17 +52,17 @@ fn main() {
         let stage = Stage::new(&shapes).await;
         for round in 1..=rounds {
             for (shape_name, shape) in shapes {
-                let told = |name: &str, seconds: f64| {
+                let print_run = |name: &str, seconds: f64| {
                     let figure = json!({"name": name, "shape": shape_name, "round": round, "events": shape.events, "seconds": seconds});
-                    tell(&figure);
+                    print_figure(&figure);
                 };
                 if wanted("ceiling") {
-                    told("ceiling", peers::ceiling(&stage.copy(shape_name).await.url(), shape.events).await);
+                    print_run("ceiling", peers::ceiling(&stage.copy(shape_name).await.url(), shape.events).await);
                 }
                 for publishers in [1, 2] {
                     if wanted("ours") {
                         let database = stage.copy(shape_name).await;
-                        told(&format!("ours {publishers}"), ours::drain(&database.url(), "nowhere", publishers, shape.events).await);
+                        print_run(&format!("ours {publishers}"), ours::drain(&database.url(), "nowhere", publishers, shape.events).await);
                     }
                 }
             }
@@ -76,19 +76,19 @@ fn main() {
                 if wanted("nats") {
                     let (database, server) = (stage.copy("many").await, Nats::start(NatsOptions::default()).await.unwrap());
                     let seconds = ours::drain(&database.url(), &server.address(), publishers, shape.events).await;
-                    tell(&json!({"name": format!("nats {publishers}"), "shape": "many", "round": round, "events": shape.events, "seconds": seconds}));
+                    print_figure(&json!({"name": format!("nats {publishers}"), "shape": "many", "round": round, "events": shape.events, "seconds": seconds}));
                 }
             }
-            let told = |name: &str, seconds: f64| {
-                tell(&json!({"name": name, "shape": "jobs", "round": round, "events": shape.events, "seconds": seconds}));
+            let print_run = |name: &str, seconds: f64| {
+                print_figure(&json!({"name": name, "shape": "jobs", "round": round, "events": shape.events, "seconds": seconds}));
             };
             if wanted("skip locked") {
-                told("skip locked", peers::skip_locked(&stage.empty().await.url(), shape.events).await);
+                print_run("skip locked", peers::skip_locked(&stage.empty().await.url(), shape.events).await);
             }
             if wanted("graphile") && in_earnest() {
                 match peers::graphile_worker(&stage.empty().await.url(), shape.events) {
-                    Ok(seconds) => told("graphile-worker", seconds),
-                    Err(missing) => tell(&json!({"name": "graphile-worker", "missing": missing})),
+                    Ok(seconds) => print_run("graphile-worker", seconds),
+                    Err(missing) => print_figure(&json!({"name": "graphile-worker", "missing": missing})),
                 }
             }
         }
@@ -104,6 +104,6 @@ async fn beside_poison(stage: &Stage, shape: Shape, pair: u32) {
     both.rotate_left(usize::from(pair % 2 == 1));
     for (name, sink, events) in both {
         let seconds = ours::drain(&stage.copy("many").await.url(), sink, 1, events).await;
-        tell(&json!({"name": name, "shape": "many", "pair": pair, "events": events, "seconds": seconds}));
+        print_figure(&json!({"name": name, "shape": "many", "pair": pair, "events": events, "seconds": seconds}));
     }
 }

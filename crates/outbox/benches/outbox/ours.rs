@@ -108,8 +108,8 @@ impl Sink for PoisonedSink {
 /// The publisher's process: prints "ready" once it is registered, receives its slots at a byte on stdin, prints the number of delivered
 /// and marked events whenever it changes, and ends when stdin does.
 pub(crate) async fn publisher() {
-    let told = std::env::var(PUBLISHER).unwrap();
-    let [number, of, sink, url] = told.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let arguments = std::env::var(PUBLISHER).unwrap();
+    let [number, of, sink, url] = arguments.splitn(4, ' ').collect::<Vec<_>>().try_into().unwrap();
     let store = PostgresStore::open(PostgresConfig::from_url(url).unwrap()).await.unwrap();
     let share = Share::new(number.parse().unwrap(), of.parse().unwrap());
     // Marked rows stay, as they do by default.

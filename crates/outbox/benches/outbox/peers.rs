@@ -84,13 +84,13 @@ pub(crate) fn graphile_worker(url: &str, jobs: u64) -> Result<f64, String> {
         answer(&mut install)?;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/outbox/graphile.js");
-    let told = answer(Command::new("node").arg(script).args([url, &jobs.to_string()]).current_dir(&folder))?;
-    let told: Value = serde_json::from_str(told.lines().last().unwrap_or_default()).map_err(|_| told.clone())?;
-    told["seconds"].as_f64().ok_or_else(|| told.to_string())
+    let reported = answer(Command::new("node").arg(script).args([url, &jobs.to_string()]).current_dir(&folder))?;
+    let reported: Value = serde_json::from_str(reported.lines().last().unwrap_or_default()).map_err(|_| reported.clone())?;
+    reported["seconds"].as_f64().ok_or_else(|| reported.to_string())
 }
 
 fn answer(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if output.status.success() { Ok(told(&output.stdout)) } else { Err(told(&output.stderr)) }
+    let reported = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(reported(&output.stdout)) } else { Err(reported(&output.stderr)) }
 }

@@ -87,7 +87,7 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Changes the state of a destination; `accepts` says whether it has just accepted something.
-    fn tell(&mut self, to: &DestinationKey, accepts: bool, change: impl FnOnce(&mut Destination)) {
+    fn update(&mut self, to: &DestinationKey, accepts: bool, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
             self.forget_one();
         }
@@ -115,16 +115,16 @@ impl Destinations {
     }
 
     pub(crate) fn accepted(&mut self, to: &DestinationKey, now: Moment) {
-        self.tell(to, true, |destination| destination.accepted(now));
+        self.update(to, true, |destination| destination.accepted(now));
         (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
     }
 
     pub(crate) fn answered(&mut self, to: &DestinationKey) {
-        self.tell(to, false, Destination::answered);
+        self.update(to, false, Destination::answered);
     }
 
     pub(crate) fn probing(&mut self, to: &DestinationKey, send: SendId) {
-        self.tell(to, false, |destination| destination.probing(send));
+        self.update(to, false, |destination| destination.probing(send));
     }
 
     pub(crate) fn refused(
@@ -136,7 +136,7 @@ impl Destinations {
         backoff: Duration,
         now: Moment,
     ) {
-        self.tell(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
+        self.update(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
     }
 
     /// What may be sent to a destination that already has `sends_under_way` sends.

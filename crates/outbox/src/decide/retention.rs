@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_else_can_write_meanwhile_others_have_as_much_time() {
+    fn where_no_other_writes_meanwhile_others_have_as_much_time() {
         let alone = |rows, took| SweepResult { deleted: rows, shut: took, ..SweepResult::default() };
         let steps = sweep_of(Duration::from_hours(6), 100_000_000, Duration::from_millis(5), alone);
         let busy: Duration = steps.iter().map(|(.., took)| *took).sum();

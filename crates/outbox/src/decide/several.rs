@@ -119,7 +119,7 @@ fn while_nothing_is_accepted_little_is_put_off() {
 
 /// A resolver that changes its answer costs batches but blocks no event.
 #[test]
-fn a_destination_that_is_another_one_each_time_stops_nobody() {
+fn a_destination_that_is_another_one_each_time_stops_no_event() {
     let asked = std::sync::atomic::AtomicU64::new(0);
     let address = DestinationResolver::new(move |_| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into()));
     let mut engine = holding(options(), SinkLimits::default()).addressed(address);

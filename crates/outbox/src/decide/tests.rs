@@ -142,7 +142,7 @@ fn a_refusal_keeps_its_aggregate_and_sends_the_others_again() {
 
 /// A sink that treats aggregates independently answers for each, and accepted events of the others are not sent again.
 #[test]
-fn a_refusal_apart_holds_up_nobody_else() {
+fn a_refusal_apart_holds_up_no_others() {
     let mut engine = holding(options(), SinkLimits::default());
     let runs = vec![run(1, HOLD, 1..=3, 3), run(2, HOLD, 1..=2, 2), run(3, HOLD, 1..=1, 1), run(4, HOLD, 1..=3, 3)];
     let sends = sent(&read(&mut engine, runs, at(3)));

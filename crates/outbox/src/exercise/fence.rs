@@ -18,7 +18,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
     a_taker_must_be_alive_itself(&fresh().await).await;
     releasing_is_for_current_holds_only(&fresh().await).await;
     leaving_gives_everything_back(&fresh().await).await;
-    another_number_of_slots_is_refused_while_somebody_lives(&fresh().await).await;
+    another_number_of_slots_is_refused_while_a_publisher_lives(&fresh().await).await;
     a_former_holder_under_another_number_of_slots_is_unknown(&fresh().await).await;
     racing_takers_share_without_overlap(&fresh().await).await;
 }
@@ -114,12 +114,18 @@ async fn leaving_gives_everything_back(harness: &impl StoreHarness) {
     assert_eq!((status.slots, status.free_slots), (Some(8), 0));
 }
 
-async fn another_number_of_slots_is_refused_while_somebody_lives(harness: &impl StoreHarness) {
+async fn another_number_of_slots_is_refused_while_a_publisher_lives(harness: &impl StoreHarness) {
     let (one, a) = joined(harness, 1, 8).await;
     let highest = take(&*one, &a, 0..8).await.iter().map(|hold| hold.epoch).max().unwrap();
     let two = harness.open().await;
-    let refused: Error = two.register(&publisher(2, 16)).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::OtherSlots);
+    let mut refused: Error = two.register(&publisher(2, 16)).await.unwrap_err();
+    // A busy machine's server may take longer than a call is waited for.
+    for _ in 0..10 {
+        if refused.kind() == ErrorKind::Unavailable {
+            refused = two.register(&publisher(2, 16)).await.unwrap_err();
+        }
+    }
+    assert_eq!(refused.kind(), ErrorKind::OtherSlots, "{refused}");
     assert!(refused.to_string().contains("worker-1") && refused.to_string().contains("16"), "{refused}");
     one.leave(&a).await.unwrap();
     two.register(&publisher(2, 16)).await.unwrap();

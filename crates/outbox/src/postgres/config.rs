@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_without_repeating_it() {
-        for (url, told) in [
+    fn what_cannot_be_read_is_reported_without_repeating_it() {
+        for (url, expected) in [
             ("mysql://me:secret@host/app", "must begin with postgres://"),
             ("postgres://me:secret@host:port/app", "cannot be read"),
             ("postgres://me:secret@host/app?sslmode=secret", "cannot be read"),
@@ -123,7 +123,7 @@ mod tests {
         ] {
             let error = PostgresConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Settings);
-            assert!(error.to_string().contains(told) && !error.to_string().contains("secret"), "{error}");
+            assert!(error.to_string().contains(expected) && !error.to_string().contains("secret"), "{error}");
         }
     }
 }

@@ -145,11 +145,12 @@ impl CommitHistory {
         let mut memory = self.memory();
         let before = memory.place.as_ref().and_then(|place| place.timeline.clone());
         let other = before.filter(|before| found.timeline.as_ref() != Some(before));
-        let told = |timeline: Option<&String>| timeline.map_or("an unknown timeline".to_owned(), |timeline| format!("timeline {timeline}"));
+        let words =
+            |timeline: Option<&String>| timeline.map_or("an unknown timeline".to_owned(), |timeline| format!("timeline {timeline}"));
         if let Some(missing) = missing {
             let epoch = memory.holds.values().map(|(epoch, _)| *epoch).max().unwrap_or(0);
             let from = other
-                .map_or(String::new(), |before| format!(" (it is on {} now, was on timeline {before})", told(found.timeline.as_ref())));
+                .map_or(String::new(), |before| format!(" (it is on {} now, was on timeline {before})", words(found.timeline.as_ref())));
             let text = format!(
                 "commits that were confirmed to this publisher are missing: {missing}{from}. A standby that lagged has taken over, or an older copy was restored. {ADVICE} \
                  (this publisher knows of epoch {epoch} and sequence {})",
@@ -191,7 +192,7 @@ impl CommitHistory {
                 }
             };
             if is_missing {
-                return Ok(Some("its last sign of life".into()));
+                return Ok(Some("its last renewal".into()));
             }
         }
         let (mut keys, mut sequences, mut ids, mut marked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -93,7 +93,7 @@ impl PostgresStore {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::check(conn))?;
         if store.config.listen {
-            store.tell(true).await?;
+            store.set_notify(true).await?;
         }
         Ok(store)
     }
@@ -103,12 +103,12 @@ impl PostgresStore {
     pub async fn init(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
         call!(store, conn => schema::migrate(conn))?;
-        store.tell(store.config.listen).await?;
+        store.set_notify(store.config.listen).await?;
         Ok(store)
     }
 
-    async fn tell(&self, listen: bool) -> Result<()> {
-        sqlx::query(wakes::TELL).bind(listen).execute(&self.pool).await.at(self).map(drop)
+    async fn set_notify(&self, listen: bool) -> Result<()> {
+        sqlx::query(wakes::SET_NOTIFY).bind(listen).execute(&self.pool).await.at(self).map(drop)
     }
 
     async fn connect(config: PostgresConfig) -> Result<Self> {

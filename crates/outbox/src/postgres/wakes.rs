@@ -13,7 +13,7 @@ use crate::Result;
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Makes the trigger notify of each transaction, or stop. Writes nothing if nothing changes.
-pub(super) const TELL: &str = "UPDATE outbox_meta SET notify = $1 WHERE notify <> $1";
+pub(super) const SET_NOTIFY: &str = "UPDATE outbox_meta SET notify = $1 WHERE notify <> $1";
 /// The channel's name, as in the trigger: several outboxes may share a database.
 const CHANNEL: &str = "SELECT 'shardwise_outbox_' || 'outbox_meta'::regclass::oid";
 

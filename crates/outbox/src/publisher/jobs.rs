@@ -47,7 +47,7 @@ impl Jobs {
                 Ok(Ok(input)) => JobOutcome::Input(input),
                 Ok(Err(error)) => JobOutcome::Failed(call, error),
                 Err(_) => {
-                    let text = format!("the store has not answered within {CALL_TIMEOUT:?}: tried again");
+                    let text = format!("the store has not answered within {CALL_TIMEOUT:?}: trying again");
                     JobOutcome::Failed(call, Error::new(ErrorKind::Unavailable, text))
                 }
             };

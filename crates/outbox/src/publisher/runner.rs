@@ -123,7 +123,7 @@ impl PublisherRunner {
             }
             Err(error) if !self.deaf => {
                 self.deaf = true;
-                tracing::warn!(error = %error, "the outbox's store is not told of commits; trying again, and polling meanwhile");
+                tracing::warn!(error = %error, "the outbox's store gets no notifications of commits; trying again, and polling meanwhile");
             }
             Err(_) => {}
         }
@@ -201,7 +201,7 @@ impl PublisherRunner {
             }
             EngineAction::Cancel(id) => self.jobs.cancel(id),
             EngineAction::Record(outcomes) => {
-                tell(&outcomes, self.sink.name());
+                log_outcomes(&outcomes, self.sink.name());
                 let delete = self.options.retention.is_zero();
                 let took = self.meters.mark_histogram();
                 self.jobs.call(StoreCall::Record, async move {
@@ -324,7 +324,7 @@ async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> R
 }
 
 /// Logs the outcomes that an operator should know of.
-fn tell(outcomes: &[Outcome], sink: &str) {
+fn log_outcomes(outcomes: &[Outcome], sink: &str) {
     for outcome in outcomes {
         match &outcome.then {
             HeadUpdate::Block { sequence, attempts, error } => {

@@ -1,5 +1,5 @@
-//! Traces of the publisher's work: reading, sending and marking. The only data of an event in them is the span in which it was written;
-//! the span of its send has a link to it.
+//! Traces of the publisher's work: reading, sending and marking. The only data of an event in them is the span in which it was written
+//! (`traceparent` in the column `headers`); the span of its send has a link to it.
 
 use serde::Deserialize;
 use shardwise::trace::{self, TraceParent};
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn each_writer_is_named_once_and_only_so_many_events_are_looked_at() {
         let (one, other) = (header(1), header(2));
-        let told = |batch: &[Delivery]| written_in(batch).iter().map(|writer| writer.trace_id).collect::<Vec<_>>();
-        assert_eq!(told(&[event(Some(&one)), event(None), event(Some(&other)), event(Some(&one))]), [1, 2]);
+        let traces = |batch: &[Delivery]| written_in(batch).iter().map(|writer| writer.trace_id).collect::<Vec<_>>();
+        assert_eq!(traces(&[event(Some(&one)), event(None), event(Some(&other)), event(Some(&one))]), [1, 2]);
         let many: Vec<_> = (1..=100).map(|trace| event(Some(&header(trace)))).collect();
-        assert_eq!(told(&many).len(), LINKS_MOST);
+        assert_eq!(traces(&many).len(), LINKS_MOST);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) const SINK_STREAM: SettingKey = SettingKey::new("sink_stream", Text,
 pub(super) const SINK_CREATE: SettingKey = SettingKey::new("sink_create", Flag,
     "true: a stream of NATS that is missing is made, with one replica; for trying things out");
 pub(super) const SINK_FENCE: SettingKey = SettingKey::new("sink_fence", Flag,
-    "true: NATS takes an event only right behind its aggregate's last one, so that what is late or repeated is refused; costs a question for each aggregate that is new to a publisher");
+    "true: NATS takes an event only directly after its aggregate's last one, so late and repeated events are refused; costs one read for each aggregate that is new to a publisher");
 pub(super) const SINK_EXCHANGE: SettingKey = SettingKey::new("sink_exchange", Text,
     "the exchange of RabbitMQ, outbox unless set; it must exist, and every event must reach a queue");
 pub(super) const SINK_LENGTH: SettingKey = SettingKey::new("sink_length", Shape::whole(1, u32::MAX as u64),
@@ -40,13 +40,13 @@ pub(super) const SINK_LENGTH: SettingKey = SettingKey::new("sink_length", Shape:
 pub(super) const SINK_SECRET_FILE: SettingKey = SettingKey::new("sink_secret_file", Text,
     "a file with the secret that webhooks are signed with, as text or as whsec_ and Base64");
 pub(super) const SINK_PRIVATE: SettingKey = SettingKey::new("sink_private", Flag,
-    "true: a webhook may be at an address that is not of the public internet");
+    "true: a webhook may have an address that is not public");
 pub(super) const SINK_TIMEOUT: SettingKey = SettingKey::new("sink_timeout", Shape::time(Duration::from_millis(100), Duration::from_secs(20)),
     "how long a webhook may take to answer; 15s unless set");
 pub(super) const BATCH: SettingKey = SettingKey::new("batch", Shape::whole(1, 10_000),
     "the most events fetched, sent and marked at once").or("1000");
 pub(super) const MAX_ATTEMPTS: SettingKey = SettingKey::new("max_attempts", Shape::whole(1, 1_000),
-    "failed attempts that make an event poison; attempts during an outage do not count").or("10");
+    "failed attempts after which an event is poison; attempts during an outage do not count").or("10");
 pub(super) const BACKOFF: SettingKey = SettingKey::new("backoff", Shape::time(Duration::from_millis(1), Duration::from_hours(1)),
     "the wait after an event's first failed attempt; doubles with each further one, up to five minutes").or("1s");
 pub(super) const POISON: SettingKey = SettingKey::new("poison", OneOf(&["block", "park", "discard"]),
@@ -54,7 +54,7 @@ pub(super) const POISON: SettingKey = SettingKey::new("poison", OneOf(&["block",
 pub(super) const OUTAGE_LIMIT: SettingKey = SettingKey::new("outage_limit", Shape::time(SECOND, Duration::from_hours(30 * 24)),
     "when a sink has accepted nothing for this long, failed attempts count after all").or("1h");
 pub(super) const POLL: SettingKey = SettingKey::new("poll", Shape::time(Duration::from_millis(25), Duration::from_mins(1)),
-    "the longest time between two looks into an idle outbox").or("1s");
+    "the longest interval between two polls of an idle outbox").or("1s");
 pub(super) const LISTEN: SettingKey = SettingKey::new("listen", Flag,
     "PostgreSQL: be notified of commits instead of polling; makes all writers commit one after the other, and crates/outbox/postgres.md says what that costs").or("false");
 pub(super) const PARKED_RETENTION: SettingKey = SettingKey::new("parked_retention", Shape::time(SECOND, Duration::from_hours(3_650 * 24)),

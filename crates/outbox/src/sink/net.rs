@@ -50,13 +50,13 @@ mod tests {
     const SCHEMES: [(&str, u16); 2] = [("redis", 6379), ("rediss", 6380)];
 
     #[test]
-    fn addresses_are_read_and_what_is_none_is_told() {
+    fn addresses_are_read_and_what_is_none_is_reported() {
         let address = ServerAddress::parse("rediss://me@db.example/3", "Redis", SCHEMES).unwrap();
         assert_eq!((address.tls, address.user.as_deref(), address.place().as_str()), (true, Some("me"), "db.example:6380"));
         assert_eq!(address.path, "3");
         let address = ServerAddress::parse("redis://[::1]:7000", "Redis", SCHEMES).unwrap();
         assert_eq!((address.host.as_str(), address.port, address.place().as_str()), ("::1", 7000, "[::1]:7000"));
-        for (url, told) in [
+        for (url, expected) in [
             ("http://host", "must begin with redis:// or rediss://, as in redis://user@host"),
             ("redis://", "cannot be read"),
             ("redis://host:port", "cannot be read"),
@@ -65,7 +65,7 @@ mod tests {
             ("redis://me:secret@host", "put it into a file"),
         ] {
             let error = ServerAddress::parse(url, "Redis", SCHEMES).unwrap_err().to_string();
-            assert!(error.contains(told) && !error.contains("secret"), "{error}");
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         }
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_fit_into_the_time_is_left_without_a_reason_and_nobody_waits_for_others() {
+    async fn what_does_not_fit_into_the_time_is_left_without_a_reason_and_no_part_waits_for_others() {
         let second = deliveries("b", 1, 2).into_iter().map(|event| Delivery { aggregate: 2, ..event });
         let batch: Vec<_> = deliveries("a", 1, 5).into_iter().chain(second).collect();
         let answer = deliver(&batch, &SlowDestination, std::future::pending()).await;

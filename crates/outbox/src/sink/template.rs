@@ -92,7 +92,7 @@ impl Template {
     pub fn destination(&self, event: &Delivery) -> Option<String> {
         let mut name = String::new();
         for piece in &self.0 {
-            let told = match piece {
+            let value = match piece {
                 TemplatePart::Field(Field::AggregateType) => &event.aggregate_type,
                 TemplatePart::Field(Field::EventType) => &event.event_type,
                 _ => continue,
@@ -100,7 +100,7 @@ impl Template {
             if !name.is_empty() {
                 name.push('/');
             }
-            escape(told, &mut name);
+            escape(value, &mut name);
         }
         (!name.is_empty()).then_some(name)
     }
@@ -108,8 +108,9 @@ impl Template {
     /// Whether different aggregates never share a name, and all events of one aggregate have the same name. Two fields are separated only
     /// by a sign that cannot occur in a value, such as a dot.
     pub fn is_per_aggregate(&self) -> bool {
-        let told = self.has(Field::AggregateType) && self.has(Field::AggregateId) && !self.has(Field::EventType) && !self.has(Field::Id);
-        told && self.are_fields_apart()
+        let has_both =
+            self.has(Field::AggregateType) && self.has(Field::AggregateId) && !self.has(Field::EventType) && !self.has(Field::Id);
+        has_both && self.are_fields_apart()
     }
 
     fn are_fields_apart(&self) -> bool {

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_acts_without_a_name_and_a_reason() {
+    fn no_action_passes_without_a_name_and_a_reason() {
         for (who, why) in [("", "x"), ("x", ""), (" \n", "x")] {
             assert_eq!(Signature::new(who, why).unwrap_err().kind(), ErrorKind::Settings);
         }

@@ -45,7 +45,7 @@ fn of_many(numbers: std::ops::RangeInclusive<u64>) -> Vec<shardwise_outbox::NewE
 
 /// Pending rows are deleted by hand: the rest of an aggregate arrives in order, and an empty aggregate blocks nothing.
 #[tokio::test]
-async fn rows_deleted_by_hand_leave_holes_that_nobody_waits_for() {
+async fn rows_deleted_by_hand_leave_holes_that_are_not_waited_for() {
     let outbox = Outbox::new().await;
     outbox.insert(["first", "middle", "all", "none"].iter().flat_map(|id| events(id, 1..=5)).collect()).await;
     let deleted =
@@ -67,11 +67,11 @@ async fn nothing_pending(outbox: &Outbox) {
     eventually("nothing is pending", LIMIT, async || outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.is_empty()).await;
 }
 
-/// A publisher at work meets `harm` and ends with an error of that kind and these words. After `mend` the next one delivers everything.
-async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &str) {
+/// A publisher at work meets `harm` and ends with an error of that kind and these words. After `repair` the next one delivers everything.
+async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], repair: &str) {
     let outbox = Outbox::new().await;
     let role = format!("pub_{}", outbox.database.name());
-    let (harm, mend) = (harm.replace("<role>", &role), mend.replace("<role>", &role));
+    let (harm, repair) = (harm.replace("<role>", &role), repair.replace("<role>", &role));
     let grants = format!(
         "CREATE ROLE {role} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}"
     );
@@ -88,7 +88,7 @@ async fn ends_and_goes_on(harm: &str, kind: ErrorKind, words: &[&str], mend: &st
     for word in words {
         assert!(error.to_string().contains(&word.replace("<role>", &role)), "{word:?} is not in: {error}");
     }
-    outbox.execute(&mend).await;
+    outbox.execute(&repair).await;
     outbox.insert(of_many(4..=5)).await;
     // Its slots become free after its TTL.
     let (mut arrived, rest) = (sink.arrived(), delivered(&outbox).await);

@@ -18,7 +18,7 @@ const WAITS: &str = "SELECT 1 FROM pg_locks AS l JOIN pg_database AS d ON true
 
 /// Aggregates whose rows a long transaction holds stay listed, although they have nothing to send: more of them than a reading fetches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_aggregates_in_a_writers_hands_hide_nobody() {
+async fn many_aggregates_in_a_writers_hands_hide_no_event() {
     let outbox = Outbox::new().await;
     let held: Vec<String> = (0..100).map(|n| format!("held-{n:03}")).collect();
     outbox.insert(held.iter().flat_map(|id| events(id, 1..=1)).collect()).await;
@@ -154,11 +154,11 @@ async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
     let builder = OutboxPublisher::builder().store(PostgresStore::open(config).await.unwrap()).sink(sink.clone());
     let options = PublisherOptions { retention: Duration::from_nanos(1), poll: Duration::from_millis(100), ..PublisherOptions::default() };
     let running = Running::start(builder.sharding(TestSharding::full("one")).options(options));
-    let told = || running.stats.snapshot().last_error.unwrap_or_default();
+    let last_error = || running.stats.snapshot().last_error.unwrap_or_default();
     eventually("events arrive", LIMIT, async || sink.arrived().len() == 3).await;
     let mut heard = false;
     eventually("the missing grant is told", LIMIT, async || {
-        heard |= told().contains("outbox_audit");
+        heard |= last_error().contains("outbox_audit");
         heard || running.task.is_finished()
     })
     .await;

@@ -14,7 +14,7 @@ async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
     let outbox = Outbox::new().await;
     outbox.insert(events("1", 1..=1)).await;
     let columns = ["aggregatetype", "aggregateid", "type", "payload", "id", "headers"];
-    for (value, told) in [
+    for (value, expected) in [
         (r"E'a\xff'", "invalid byte sequence for encoding \"UTF8\": 0xff"),
         (r"E'a\xc3'", "invalid byte sequence for encoding \"UTF8\""),
         // A lone surrogate, and an overlong encoding.
@@ -31,7 +31,7 @@ async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
             let before = "INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', '1', 't')";
             let sql = format!("BEGIN; {before}; INSERT INTO outbox ({}) VALUES ({}); COMMIT", columns.join(", "), row.join(", "));
             let error = outbox.database.execute(&sql).await.unwrap_err().to_string();
-            assert!(error.contains(told), "{column} = {value}: {error}");
+            assert!(error.contains(expected), "{column} = {value}: {error}");
         }
     }
     outbox.insert(events("1", 2..=2)).await;
@@ -97,8 +97,8 @@ async fn a_database_of_another_encoding_is_refused_before_anything_is_made() {
         let url = plain.url().replace(plain.name(), &name);
         let config = shardwise_outbox::PostgresConfig::from_url(&url).unwrap();
         let error = shardwise_outbox::PostgresStore::init(config).await.unwrap_err();
-        let told = format!("the database's encoding is {encoding}: an outbox needs UTF8");
-        assert!(error.to_string().contains(&told), "{error}");
+        let expected = format!("the database's encoding is {encoding}: an outbox needs UTF8");
+        assert!(error.to_string().contains(&expected), "{error}");
         let mut conn = sqlx::PgConnection::connect(&url).await.unwrap();
         let tables: i64 =
             sqlx::query_scalar("SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox%'").fetch_one(&mut conn).await.unwrap();

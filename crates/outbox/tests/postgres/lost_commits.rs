@@ -105,7 +105,7 @@ async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise
 async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
     for (lacks, said) in [
         ("nothing", ""),
-        ("a touch", "its last sign of life"),
+        ("a touch", "its last renewal"),
         ("a taking", "the epochs of 8 slots"),
         ("a taking that others repeated", "the epochs of 8 slots"),
         ("a mark", "or its mark"),

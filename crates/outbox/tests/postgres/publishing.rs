@@ -33,7 +33,7 @@ pub(crate) async fn delivered(outbox: &Outbox) -> Vec<Delivery> {
 
 /// Two transactions stay open: a writer's, in an aggregate that has events to deliver, and one with an old snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_stays_open_delays_nobody() {
+async fn a_transaction_that_stays_open_delays_no_event() {
     let outbox = Outbox::new().await;
     let (mut writer, mut reader) = (outbox.connection().await, outbox.connection().await);
     let mut snapshot = reader.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();

@@ -54,12 +54,12 @@ async fn enqueue_is_part_of_the_applications_transaction_and_places_new_aggregat
     tx.rollback().await.unwrap();
     assert_eq!(store.status().await.unwrap().pending, 0);
     let mut tx = conn.begin().await.unwrap();
-    for (event, told) in [
+    for (event, reported) in [
         (NewEvent::new("", "1", "OrderPlaced", "{}"), "aggregatetype is empty: give it at least one character"),
         (NewEvent::new("order", "1", "OrderPlaced", "a\0b"), "remove it, or give the payload as bytes"),
     ] {
         let refused = postgres::enqueue(&mut tx, event).await.unwrap_err();
-        assert!(refused.kind() == ErrorKind::Event && refused.to_string().contains(told), "{refused}");
+        assert!(refused.kind() == ErrorKind::Event && refused.to_string().contains(reported), "{refused}");
     }
     let odd = r#"{"a":"\u0000\\n","b":1.50,"a":"é"}"#;
     let id = postgres::enqueue(&mut tx, NewEvent::new("order", "1", "OrderPlaced", odd)).await.unwrap();
@@ -83,17 +83,17 @@ async fn refused(url: &str) -> (ErrorKind, String) {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_database_is_told_with_what_to_do() {
+async fn what_is_wrong_with_the_database_is_reported_with_what_to_do() {
     let outbox = Outbox::new().await;
     let url = outbox.database.url();
-    let (kind, told) = refused(&format!("{url}_not_there")).await;
-    assert!(kind == ErrorKind::Missing && told.contains("create the database, or check its name"), "{kind:?} {told}");
-    let (kind, told) = refused("postgres://postgres@127.0.0.1:1/app").await;
-    assert!(kind == ErrorKind::Unavailable && told.contains("127.0.0.1:1/app: the server cannot be reached"), "{kind:?} {told}");
-    let (kind, told) = refused(&format!("{url}?sslmode=require")).await;
-    assert!(kind == ErrorKind::Denied && told.contains("TLS fails: check sslmode"), "{kind:?} {told}");
-    let (kind, told) = refused(&format!("{url}?options[search_path]=elsewhere")).await;
-    assert!(kind == ErrorKind::Schema && told.contains("no outbox where its search_path leads"), "{kind:?} {told}");
+    let (kind, reported) = refused(&format!("{url}_not_there")).await;
+    assert!(kind == ErrorKind::Missing && reported.contains("create the database, or check its name"), "{kind:?} {reported}");
+    let (kind, reported) = refused("postgres://postgres@127.0.0.1:1/app").await;
+    assert!(kind == ErrorKind::Unavailable && reported.contains("127.0.0.1:1/app: the server cannot be reached"), "{kind:?} {reported}");
+    let (kind, reported) = refused(&format!("{url}?sslmode=require")).await;
+    assert!(kind == ErrorKind::Denied && reported.contains("TLS fails: check sslmode"), "{kind:?} {reported}");
+    let (kind, reported) = refused(&format!("{url}?options[search_path]=elsewhere")).await;
+    assert!(kind == ErrorKind::Schema && reported.contains("no outbox where its search_path leads"), "{kind:?} {reported}");
     outbox.execute("UPDATE outbox_meta SET schema_version = 99").await;
     for result in [PostgresStore::open(outbox.config()).await, PostgresStore::init(outbox.config()).await] {
         let error = result.unwrap_err();
@@ -146,7 +146,7 @@ const IDLE: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES
 
 /// Each grant that an error names is given, until none is missing; no other grants are needed.
 #[tokio::test]
-async fn a_role_without_rights_is_told_the_missing_grant() {
+async fn a_role_without_rights_learns_the_missing_grant() {
     let outbox = Outbox::new().await;
     let name = outbox.database.name().to_owned();
     outbox

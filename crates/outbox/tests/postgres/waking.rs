@@ -13,7 +13,7 @@ use crate::shared::{events, within};
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_is_told_and_nothing_else_and_only_if_it_is_switched_on() {
+async fn a_commit_is_reported_and_nothing_else_and_only_if_it_is_switched_on() {
     let outbox = Outbox::new().await;
     let notify = async || outbox.execute("SELECT notify FROM outbox_meta").await[0][0].clone();
     assert_eq!(notify().await.as_deref(), Some("f"), "off unless set");

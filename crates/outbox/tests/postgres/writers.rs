@@ -40,7 +40,7 @@ async fn writers_wait_for_those_of_the_same_aggregate_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_one_is_told() {
+async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_one_is_reported() {
     let outbox = Outbox::new().await;
     let (mut one, mut two) = (outbox.connection().await, outbox.connection().await);
     let mut first = one.begin().await.unwrap();
@@ -55,8 +55,8 @@ async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_on
     let done = insert(&mut first, event("b")).await;
     let done = if done.is_ok() { first.commit().await } else { done };
     let results = [done, within("the other one", LIMIT, second).await.unwrap()];
-    let told: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).map(code).collect();
-    assert_eq!(told, ["40P01"], "one of them goes through");
+    let codes: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).map(code).collect();
+    assert_eq!(codes, ["40P01"], "one of them goes through");
     // In sorted order the second transaction waits, and both succeed.
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..8 {

@@ -44,7 +44,7 @@ fn sequences(server: &Server, kind: &str) -> BTreeMap<String, Vec<u64>> {
 
 /// With one circuit breaker for the whole sink, invoices would be charged for every accepted order, and soon be blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_down_is_an_outage_of_its_own_and_holds_nobody_up() {
+async fn a_service_that_is_down_is_an_outage_of_its_own_and_holds_no_other_up() {
     let (outbox, invoices, tried) = (Outbox::new().await, Server::start(ok), Arc::new(AtomicUsize::new(0)));
     let gateway = gateway(invoices.address, &tried);
     invoices.stop();

@@ -226,7 +226,7 @@ async fn answers_mean_what_they_say() {
         answer.headers_mut().insert("location", "/200".parse().unwrap());
         answer
     });
-    for (status, permanent, told) in [
+    for (status, permanent, expected) in [
         (301, false, "answers 301: redirects are not followed, correct the address"),
         (400, true, "answers 400, and says: the body"),
         (401, false, "answers 401: correct the token or the signing secret"),
@@ -243,7 +243,7 @@ async fn answers_mean_what_they_say() {
         let answer = sink.deliver(deliveries("a", 1, 2).into()).await;
         let refusal = answer.refusals().next().unwrap();
         assert_eq!((refusal.permanent, refusal.retry_after), (permanent, Some(Duration::from_mins(2))), "{status}");
-        assert!(refusal.message.contains(told), "{refusal}");
+        assert!(refusal.message.contains(expected), "{refusal}");
     }
     assert!(server.taken().is_empty(), "nothing followed the redirect");
 }
@@ -306,7 +306,7 @@ async fn no_events_names_lead_out_of_the_webhooks_path() {
 /// An address may contain a secret anywhere, even if it cannot be parsed.
 #[test]
 fn no_error_shows_what_an_address_has_in_it() {
-    for (url, told) in [
+    for (url, expected) in [
         ("https://me:secret@host/{", "put a token into a file"),
         ("https://{secret}@host/", "put a token into a file"),
         ("https://host/?token=secret&x={", "has a { without its }"),
@@ -314,6 +314,6 @@ fn no_error_shows_what_an_address_has_in_it() {
         ("https://host/?token={secret}", "has a name in braces that is not known"),
     ] {
         let error = HttpConfig::from_url(url, "/").unwrap_err().to_string();
-        assert!(error.contains(told) && !error.contains("secret"), "{error}");
+        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
     }
 }

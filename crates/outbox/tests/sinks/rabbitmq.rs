@@ -166,7 +166,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
 }
 
 #[tokio::test]
-async fn what_reaches_no_queue_is_refused_and_a_missing_exchange_is_told() {
+async fn what_reaches_no_queue_is_refused_and_a_missing_exchange_is_reported() {
     let harness = Harness::new(shared().await).await;
     let astray = harness.config().routing_key(Template::parse("elsewhere.{aggregateid}").unwrap());
     let answer = RabbitMqSink::new(astray).deliver(deliveries("a", 1, 2).into()).await;
@@ -292,7 +292,7 @@ async fn a_server_short_of_memory_is_an_outage() {
         async move { sink.deliver(deliveries("a", 1, 1).into()).await }
     });
     // The server notifies only connections that send something.
-    let told = timeout(Duration::from_secs(30), async {
+    let reported = timeout(Duration::from_secs(30), async {
         loop {
             match sink.check().await {
                 Err(error) if error.to_string().contains("takes no events now") => break error,
@@ -300,7 +300,7 @@ async fn a_server_short_of_memory_is_an_outage() {
             }
         }
     });
-    assert_eq!(told.await.expect("the server tells it").kind(), ErrorKind::Unavailable);
+    assert_eq!(reported.await.expect("the server tells it").kind(), ErrorKind::Unavailable);
     let second = sink.deliver(deliveries("b", 1, 1).into()).await;
     let refusal = second.refusals().next().unwrap();
     assert!(!refusal.permanent && refusal.message.contains("takes no events now"), "{second:?}");

@@ -9,15 +9,15 @@ fn of(aggregate_type: &str, aggregate_id: &str) -> Delivery {
 }
 
 #[test]
-fn what_is_no_template_is_told() {
-    for (text, told) in [
+fn what_is_no_template_is_reported() {
+    for (text, expected) in [
         ("", "is empty"),
         ("a.{", "has a { without its }"),
         ("a.}", "has a } without its {"),
         ("a.{key}", "has a name in braces that is not known; known are {aggregatetype}, {aggregateid},"),
     ] {
         let error = Template::parse(text).unwrap_err().to_string();
-        assert!(error.contains(told) && !error.contains("a.") && !error.contains("key"), "{error}");
+        assert!(error.contains(expected) && !error.contains("a.") && !error.contains("key"), "{error}");
     }
 }
 

@@ -75,16 +75,16 @@ async fn pass(client: TcpStream, server: TcpStream, split: Split, deaf: &AtomicB
                     return Ok(());
                 }
                 rest.extend_from_slice(&answered[..read]);
-                let mut told = Vec::new();
+                let mut answers = Vec::new();
                 while let Some((length, again)) = split(&rest) {
-                    told.extend(rest.drain(..length));
+                    answers.extend(rest.drain(..length));
                     if let Some(again) = again {
-                        told.extend_from_slice(&again);
+                        answers.extend_from_slice(&again);
                         last = again;
                         repeated.fetch_add(1, Ordering::SeqCst);
                     }
                 }
-                to_client.write_all(&told).await?;
+                to_client.write_all(&answers).await?;
             }
         }
     }
@@ -150,7 +150,7 @@ fn all_are_there(arrived: Vec<(String, u64, String)>) -> usize {
 }
 
 /// The first event is accepted through the relay; the second reaches only the deaf relay, which acknowledges the first again.
-async fn an_old_acknowledgement_is_nobody_elses(sink: &dyn Sink, relay: &Relay) {
+async fn an_old_acknowledgement_belongs_to_no_other_event(sink: &dyn Sink, relay: &Relay) {
     let first = deliveries("a", 1, 1);
     assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
     relay.deaf.store(true, Ordering::SeqCst);
@@ -172,7 +172,7 @@ async fn jetstream_acknowledges_twice() {
     };
     publish(sink()).await;
     assert_eq!((relay.repeated() as u64, all_are_there(harness.arrived().await)), (AGGREGATES * EACH, 0));
-    an_old_acknowledgement_is_nobody_elses(&sink(), &relay).await;
+    an_old_acknowledgement_belongs_to_no_other_event(&sink(), &relay).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,7 +187,7 @@ async fn rabbitmq_confirms_twice() {
     let again = all_are_there(harness.arrived().await);
     assert!(relay.repeated() as u64 >= AGGREGATES * EACH);
     eprintln!("{again} events came again, after {} second confirmations", relay.repeated());
-    an_old_acknowledgement_is_nobody_elses(&sink(), &relay).await;
+    an_old_acknowledgement_belongs_to_no_other_event(&sink(), &relay).await;
 }
 
 /// Events of every third aggregate are refused at first, so that taking a repeated answer for another event's would show.

@@ -53,8 +53,8 @@ impl Pipe {
         let open = |path: &Path| File::options().read(true).write(true).open(path).map_err(Error::io(path.display()));
         let (to, from) = (open(to)?, open(from)?);
         let shared = Arc::<PipeShared>::default();
-        let (reading, told) = (from.try_clone().map_err(Error::io("a pipe"))?, Arc::clone(&shared));
-        std::thread::spawn(move || read(BufReader::new(reading), &told));
+        let (reading, shared_reader) = (from.try_clone().map_err(Error::io("a pipe"))?, Arc::clone(&shared));
+        std::thread::spawn(move || read(BufReader::new(reading), &shared_reader));
         Ok(Self { to: Mutex::new(to), next: AtomicU64::new(1), shared, from })
     }
 

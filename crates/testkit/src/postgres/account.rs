@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_behind_a_closed_door_are_copied_for_somebody_else() {
+    fn programs_behind_a_closed_door_are_copied_for_another_user() {
         let (closed, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::create_dir_all(closed.path().join("home/bin")).unwrap();
         std::fs::write(closed.path().join("home/bin/postgres"), "the program").unwrap();

@@ -115,7 +115,7 @@ impl TcpProxy {
     }
 
     /// A proxy that recognizes some requests by how they begin, so that [`TcpProxy::ignore`] can block them. Not through TLS.
-    pub async fn telling(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
+    pub async fn recognizing(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
         Self::own(target, Some(RequestKind { speech, is_meant })).await
     }
 
@@ -134,9 +134,9 @@ impl TcpProxy {
     async fn made(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
-        let (told, listening) = watch::channel(false);
+        let (listens, listening) = watch::channel(false);
         let shared = ProxyShared { target, kind, rules: orders, counts: counts.clone() };
-        let accepting = tokio::spawn(accept(address, shared, told));
+        let accepting = tokio::spawn(accept(address, shared, listens));
         let proxy = Self { address, port: None, rules, counts, listening, accepting };
         proxy.until_listening(true).await?;
         Ok(proxy)
@@ -181,7 +181,7 @@ impl TcpProxy {
         self.rules.send_modify(|rules| rules.target = Some(target));
     }
 
-    /// Requests that are meant (see [`TcpProxy::telling`]) get no answer any more, nor do those that wait for one; all others do. A client
+    /// Requests that are meant (see [`TcpProxy::recognizing`]) get no answer any more, nor do those that wait for one; all others do. A client
     /// that waited in vain has to ask again after [`TcpProxy::heal`].
     pub fn ignore(&self) {
         self.rules.send_modify(|rules| rules.ignore = true);
@@ -229,7 +229,7 @@ impl Drop for TcpProxy {
 }
 
 /// Accepts connections, except while they are refused; ends if the port is not available, or with the proxy.
-async fn accept(address: SocketAddr, shared: ProxyShared, told: watch::Sender<bool>) {
+async fn accept(address: SocketAddr, shared: ProxyShared, listens: watch::Sender<bool>) {
     let mut rules = shared.rules.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -237,7 +237,7 @@ async fn accept(address: SocketAddr, shared: ProxyShared, told: watch::Sender<bo
             return;
         }
         let Ok(listener) = TcpListener::bind(address).await else { return };
-        told.send_replace(true);
+        listens.send_replace(true);
         loop {
             tokio::select! {
                 Ok((client, from)) = listener.accept() => {
@@ -251,6 +251,6 @@ async fn accept(address: SocketAddr, shared: ProxyShared, told: watch::Sender<bo
             }
         }
         drop(listener);
-        told.send_replace(false);
+        listens.send_replace(false);
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_came_is_lost_and_what_nobody_wrote_is_noticed() {
+    fn what_never_came_is_lost_and_what_was_never_written_is_noticed() {
         let lost = ledger(&THREE, &["a2", "x"]);
         assert_eq!((lost.lost(), lost.unknown, lost.is_clean()), (2, 1, false));
         assert_eq!(lost.events(), 3);

@@ -1,7 +1,7 @@
 //! `shardwise demo`: several publishers share an outbox while one is killed and one joins, and every delivery is checked.
 
+mod demo_run;
 mod ledger;
-mod play;
 mod real;
 mod show;
 mod stage;
@@ -22,7 +22,7 @@ use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 use crate::signals;
-use play::{DemoTimings, Play};
+use demo_run::{DemoRun, DemoTimings};
 use show::DemoDisplay;
 use stage::{DemoStage, NAME};
 use writer::EventWriter;
@@ -36,8 +36,8 @@ nothing behind, unless --keep is given.
 
 Your own events, such as the commits of any repository, author by author:
 
-  git log --reverse --format=\\
-'{\"aggregatetype\":\"author\",\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' |
+  git log --reverse --format='{\"aggregatetype\":\"author\",'\\
+'\"aggregateid\":\"%ae\",\"type\":\"commit\",\"payload\":\"%H\"}' |
   shardwise demo --from -")]
 pub(crate) struct Demo {
     /// Start with this many publisher processes
@@ -107,24 +107,24 @@ impl Demo {
         let store = SqliteStore::init(path.clone()).await?;
         let placement = settings.settings.policy(NAME)?.policy.placement;
         let shutdown = signals::shutdown()?;
-        let mut play = Play::new(stage, store, writer, DemoDisplay::new(quiet, placement.slots), placement, self.ttl);
-        let outcome = play.run(self.workers.into(), &shutdown).await;
-        play.show.end();
-        play.store.close().await;
+        let mut run = DemoRun::new(stage, store, writer, DemoDisplay::new(quiet, placement.slots), placement, self.ttl);
+        let outcome = run.run(self.workers.into(), &shutdown).await;
+        run.show.end();
+        run.store.close().await;
         if outcome.is_err() {
-            play.stage.kill_all().await;
+            run.stage.kill_all().await;
         }
         match outcome {
-            Ok(measured) => self.conclude(&mut play, &measured, refused, quiet),
+            Ok(measured) => self.conclude(&mut run, &measured, refused, quiet),
             Err(failure) => {
                 let interrupted = shutdown.is_cancelled();
-                Err(if interrupted { failure } else { failure.and(format_args!("look into {}", play.stage.keep().display())) })
+                Err(if interrupted { failure } else { failure.and(format_args!("look into {}", run.stage.keep().display())) })
             }
         }
     }
 
-    fn conclude(&self, play: &mut Play, measured: &DemoTimings, refused: u64, quiet: bool) -> Result<Code> {
-        let ledger = &play.ledger;
+    fn conclude(&self, run: &mut DemoRun, measured: &DemoTimings, refused: u64, quiet: bool) -> Result<Code> {
+        let ledger = &run.ledger;
         let verdict = Verdict {
             events: ledger.events(),
             delivered: ledger.delivered,
@@ -140,22 +140,22 @@ impl Demo {
         if quiet {
             output::json_line(&verdict)?;
         } else {
-            output::text(&self.told(&verdict, refused, clean))?;
+            output::text(&self.summary(&verdict, refused, clean))?;
         }
         if !clean || self.keep.is_some() {
-            output::note(format_args!("settings, outbox, delivered events and logs: {}", play.stage.keep().display()));
+            output::note(format_args!("settings, outbox, delivered events and logs: {}", run.stage.keep().display()));
         }
         Ok(if clean { Code::Ok } else { Code::No })
     }
 
-    fn told(&self, v: &Verdict, refused: u64, clean: bool) -> String {
+    fn summary(&self, v: &Verdict, refused: u64, clean: bool) -> String {
         let verdict = if clean { "Nothing lost, nothing out of order." } else { "NOT CLEAN: events are lost, out of order or unknown." };
         let refused = if refused == 0 { String::new() } else { format!("  {refused:>9} of the lines of --from refused\n") };
         format!(
             "\n{verdict}\n\n{refused}  \
              {:>9} events written, {} delivered ({} a second)\n  \
              {:>9} lost, {} out of order\n  \
-             {:>9} repeats of what was in flight at the kill, {} of them after a later event\n  \
+             {:>9} repeats of events that were in flight at the kill, {} of them after a later event\n  \
              {:>6} ms from the kill until others held the victim's slots (TTL {})\n  \
              {:>6} ms from the newcomer's start until it held its share\n",
             v.events,

@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 1_000_000;
 /// The most bytes of all payloads and headers together.
 const BYTES_MAX: usize = 512 * 1_024 * 1_024;
 /// The most refused lines that are printed; all are counted.
-const REFUSED_TOLD_MAX: u64 = 20;
+const REFUSED_PRINTED_MAX: u64 = 20;
 
 #[derive(Default)]
 pub(super) struct RealEvents {
@@ -35,7 +35,7 @@ pub(super) async fn read(from: &Path) -> Result<RealEvents> {
             Ok(event) => real.events.push_back(event),
             Err(why) => {
                 real.refused += 1;
-                if real.refused <= REFUSED_TOLD_MAX {
+                if real.refused <= REFUSED_PRINTED_MAX {
                     note(format_args!("line {number}: {why}"));
                 }
             }
@@ -47,8 +47,8 @@ pub(super) async fn read(from: &Path) -> Result<RealEvents> {
             ));
         }
     }
-    if real.refused > REFUSED_TOLD_MAX {
-        note(format_args!("{} more refused", count(real.refused - REFUSED_TOLD_MAX, "line")));
+    if real.refused > REFUSED_PRINTED_MAX {
+        note(format_args!("{} more refused", count(real.refused - REFUSED_PRINTED_MAX, "line")));
     }
     if real.events.is_empty() {
         return Err(CliFailure::new(

@@ -84,12 +84,14 @@ async fn change(id: &str, group: &GroupArgs, common: &Common, action: DrainActio
     };
     let drained = matches!(action, DrainAction::Drain { .. });
     let words = match (drained, changed, owns_nothing) {
-        (true, _, Some(true)) => "is drained and owns nothing",
-        (true, _, Some(false)) => "was asked to drain and still owns something: check its log and that it is running",
-        (true, true, None) => "is drained: it owns nothing within a TTL",
-        (true, false, None) => "was asked to drain before; `shardwise members` shows whether it has",
-        (false, true, _) => "takes its share again within a TTL",
-        (false, false, _) => "is not drained",
+        (true, _, Some(true)) => "is drained and owns nothing".to_owned(),
+        (true, _, Some(false)) => "was asked to drain and still owns something: check its log and that it is running".to_owned(),
+        (true, true, None) => {
+            format!("is asked to drain: it reads that within a TTL and finishes its work; see shardwise members --policy {policy}")
+        }
+        (true, false, None) => format!("was asked to drain before; see shardwise members --policy {policy}"),
+        (false, true, _) => "takes its share again within a TTL".to_owned(),
+        (false, false, _) => format!("is not drained in policy {policy}"),
     };
     match common.format() {
         Format::Json => {
@@ -112,6 +114,11 @@ async fn full_id(given: InstanceId, factory: &ShardingFactory, policy: &str, act
     };
     if known.contains(&given) {
         return Ok(given);
+    }
+    if known.is_empty() && matches!(action, DrainAction::Drain { .. }) {
+        let line =
+            format!("policy {policy} has no members, so none is called {given}: check that the workers run, or name another --policy");
+        return Err(CliFailure::new(Code::Refused, line));
     }
     match &meant_by(given.as_str(), &known)[..] {
         [] => Ok(given),

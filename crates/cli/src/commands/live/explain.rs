@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{GroupArgs, nobody_owns};
+use super::{GroupArgs, no_owner, note_idle_owner};
 use crate::args::Common;
 use crate::commands::ring;
 use crate::exit::{Code, Result};
@@ -24,12 +24,15 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let (_, _, observer) = self.group.observe(common).await?;
+        let (_, policy, observer) = self.group.observe(common).await?;
         let Some(placed) = observer.placed()? else {
-            output::note(nobody_owns(&observer));
+            output::note(no_owner(&observer));
             return Ok(Code::No);
         };
-        ring::explain::tell(&placed, &self.key, common)?;
+        ring::explain::print(&placed, &self.key, common)?;
+        if let Some(owner) = observer.owner(self.key.as_str())? {
+            note_idle_owner(&owner, &observer.members(), &policy);
+        }
         Ok(Code::Ok)
     }
 }

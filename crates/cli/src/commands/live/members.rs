@@ -7,7 +7,7 @@ use serde::Serialize;
 use shardwise::core::ViewPlacement;
 use shardwise::{InstanceId, Member, MemberState, Observer};
 
-use super::GroupArgs;
+use super::{GroupArgs, frozen};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count, table};
@@ -59,10 +59,14 @@ impl Members {
         let (view, slots) = (observer.members(), slots(&observer));
         let members: Vec<_> = view.members().iter().map(|member| one(member, slots.get(&member.instance_id).copied(), &drained)).collect();
         let code = if members.is_empty() { Code::No } else { Code::Ok };
-        let told = MembersReport { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
+        let report =
+            MembersReport { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
         match common.format() {
-            Format::Json => output::json_line(&told)?,
-            Format::Human => output::text(&in_words(&told))?,
+            Format::Json => output::json_line(&report)?,
+            Format::Human => output::text(&in_words(&report))?,
+        }
+        if let Some(line) = frozen(&view, &policy) {
+            output::note(line);
         }
         Ok(code)
     }
@@ -90,7 +94,7 @@ fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> Me
     }
 }
 
-fn in_words(told: &MembersReport<'_>) -> String {
+fn in_words(report: &MembersReport<'_>) -> String {
     let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
     let row = |member: &MemberReport<'_>| {
         let slots = member.slots.map_or_else(|| "-".to_owned(), |slots| slots.to_string());
@@ -104,8 +108,14 @@ fn in_words(told: &MembersReport<'_>) -> String {
             text(member.address.as_deref()),
         ]
     };
-    let rows: Vec<_> = told.members.iter().map(row).collect();
+    let rows: Vec<_> = report.members.iter().map(row).collect();
     let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
-    let total = count(told.members.len() as u64, "member");
-    format!("{}\n{total} at revision {}, view {}\n", table(&heading, &rows), told.revision, told.view_fingerprint)
+    let total = count(report.members.len() as u64, "member");
+    format!(
+        "{}\npolicy {}: {total} at revision {}, view {}\n",
+        table(&heading, &rows),
+        report.policy,
+        report.revision,
+        report.view_fingerprint
+    )
 }

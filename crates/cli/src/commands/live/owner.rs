@@ -5,7 +5,7 @@ use serde::Serialize;
 use shardwise::InstanceId;
 use shardwise::core::Escaped;
 
-use super::{GroupArgs, nobody_owns};
+use super::{GroupArgs, no_owner, note_idle_owner};
 use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
@@ -13,7 +13,8 @@ use crate::output::{self, Format};
 /// Print who owns a key, without joining
 #[derive(Debug, Args)]
 #[command(after_help = "\
-By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer.
+By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer. A note on stderr says if \
+the owner has vanished or is away, so that no member works on the key.
 Exit code 1: the key has no owner.
 
   shardwise owner tenant-7")]
@@ -34,14 +35,17 @@ struct OwnerReport<'a> {
 
 impl Owner {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let (_, _, observer) = self.group.observe(common).await?;
+        let (_, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-        let told = OwnerReport { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
-        match (common.format(), told.owner) {
-            (Format::Json, _) => output::json_line(&told)?,
+        let report = OwnerReport { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
+        match (common.format(), report.owner) {
+            (Format::Json, _) => output::json_line(&report)?,
             (Format::Human, Some(owner)) => output::text(&format!("{}\n", Escaped(owner)))?,
-            (Format::Human, None) => output::note(nobody_owns(&observer)),
+            (Format::Human, None) => output::note(no_owner(&observer)),
+        }
+        if let Some(owner) = &owner {
+            note_idle_owner(owner, &view, &policy);
         }
         Ok(if owner.is_some() { Code::Ok } else { Code::No })
     }

@@ -18,7 +18,7 @@ use crate::signals;
 /// Print what moves between a group's members, as it happens
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first line is the group as it is. With --json one object a line: at, revision, members, joined, left, state_changed, moved (slots), \
+The first line shows the current group. With --json one object a line: at, revision, members, joined, left, state_changed, moved (slots), \
 moved_share, moves. Without slots, or where their number changes, the last three are null.
 The backend keeps no history; a sidecar (`shardwise serve`) keeps that of its own worker. Ctrl-C and SIGTERM end the command.
 
@@ -75,11 +75,11 @@ impl RebalancesArgs {
         let (_, _, mut observer) = self.group.observe(common).await?;
         output::release_log();
         let mut before = GroupSnapshot { view: Arc::default(), owners: None };
-        let mut has_told = false;
+        let mut has_printed = false;
         loop {
             let now = GroupSnapshot::of(&observer);
-            if !std::mem::replace(&mut has_told, true) || now.differs(&before) {
-                tell(&before, &now, common)?;
+            if !std::mem::replace(&mut has_printed, true) || now.differs(&before) {
+                print(&before, &now, common)?;
                 before = now;
             }
             tokio::select! {
@@ -117,16 +117,16 @@ impl GroupSnapshot {
                 *pairs.entry((from, to)).or_insert(0) += 1;
             }
         }
-        let told = |((from, to), slots): ((Option<&'a InstanceId>, Option<&'a InstanceId>), u32)| MoveLine {
+        let line = |((from, to), slots): ((Option<&'a InstanceId>, Option<&'a InstanceId>), u32)| MoveLine {
             from: from.map(InstanceId::as_str),
             to: to.map(InstanceId::as_str),
             slots,
         };
-        Some(pairs.into_iter().map(told).collect())
+        Some(pairs.into_iter().map(line).collect())
     }
 }
 
-fn tell(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result<()> {
+fn print(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result<()> {
     let absent = |from: &'_ GroupSnapshot, to: &'_ GroupSnapshot| to.view.joined_since(&from.view);
     let (joined, left) = (absent(before, now), absent(now, before));
     let state = |sight: &GroupSnapshot, id: &InstanceId| sight.view.member(id).map(|member| member.state);

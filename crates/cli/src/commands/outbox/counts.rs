@@ -91,11 +91,12 @@ fn in_words(now: &PublisherSnapshot, rate: f64, sharding: &ShardingService) -> S
     let mut parts = vec![
         format!("{}: {}", sharding.instance_id(), sharding.state().as_str()),
         format!("{} of {} slots", now.held_slots, sharding.policy().placement.slots),
-        format!("{} delivered ({rate:.0}/s)", count(now.delivered, "event")),
     ];
+    // Before the counts, because a narrow terminal cuts the end.
+    parts.extend(now.last_error.as_ref().map(|error| format!("failing: {error}")));
+    parts.push(format!("{} delivered ({rate:.0}/s)", count(now.delivered, "event")));
     let rare = [("retried", now.retried), ("blocked", now.blocked), ("parked", now.parked), ("discarded", now.discarded)];
     parts.extend(rare.iter().filter(|(_, number)| *number > 0).map(|(what, number)| format!("{number} {what}")));
-    parts.extend(now.last_error.as_ref().map(|error| format!("failing: {error}")));
     parts.join(", ")
 }
 

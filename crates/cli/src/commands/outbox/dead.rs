@@ -16,12 +16,12 @@ use crate::output::{self, Format, count};
 pub(super) const REPLAY_HELP: &str = "\
 A parked event becomes the newest event of its aggregate: it is late, has a new sequence and is marked `replayed`. A blocked event is \
 retried in its place, in order.
-Exit code 1: one of the events is no dead letter; the others are sent all the same.";
+Exit code 1: one of the events is no dead letter; the others are sent anyway.";
 
 pub(super) const REPLAY_AGGREGATE_HELP: &str = "\
-Everything from the parked event on is sent once more, in order, with sequences above all former ones; what was delivered before is marked \
-`replayed`. What retention has deleted in between stays deleted, and is counted. What is in flight of the aggregate's slot may come twice, as \
-at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
+Everything from the parked event on is sent again, in order, with sequences above all earlier ones; events that were delivered before are \
+marked `replayed`. Events that retention has deleted in between stay deleted, and are counted. Events in flight in the aggregate's slot may \
+arrive twice, as at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
 Exit code 1: nothing of the aggregate is parked.";
 
 /// The result of an action, for terminals and for JSON.
@@ -143,7 +143,7 @@ impl Replay {
             done.push(ActionReport { id, what, sequence });
         }
         store.close().await;
-        told(&done, common)
+        report(&done, common)
     }
 }
 
@@ -158,7 +158,7 @@ fn interrupted(error: shardwise_outbox::Error, done: &[ActionReport]) -> CliFail
     CliFailure::from(error).and(format_args!("{} done before", count(before, "event")))
 }
 
-fn told(done: &[ActionReport], common: &Common) -> Result<Code> {
+fn report(done: &[ActionReport], common: &Common) -> Result<Code> {
     let all = done.iter().all(|done| done.what.is_some());
     match common.format() {
         Format::Json => {
@@ -245,7 +245,7 @@ impl Discard {
             done.push(ActionReport { id: id.clone(), what: discarded.then(|| "discarded".into()), sequence: None });
         }
         store.close().await;
-        told(&done, common)
+        report(&done, common)
     }
 }
 

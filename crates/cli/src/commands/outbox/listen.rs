@@ -51,11 +51,11 @@ pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, Option<
 }
 
 /// Answers until the handle is dropped, also under the names in `hosts`. Without `render` there is no `/metrics`.
-pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, told: ListenState, render: Option<Render>) -> AbortOnDropHandle<()> {
-    let told = Arc::new(told);
+pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, publisher: ListenState, render: Option<Render>) -> AbortOnDropHandle<()> {
+    let publisher = Arc::new(publisher);
     let reading = |read: fn(&ListenState) -> Reading| {
-        let told = Arc::clone(&told);
-        Box::new(move || read(&told)) as Box<dyn Fn() -> Reading + Send + Sync>
+        let publisher = Arc::clone(&publisher);
+        Box::new(move || read(&publisher)) as Box<dyn Fn() -> Reading + Send + Sync>
     };
     let mut readings = vec![("/livez", reading(alive)), ("/readyz", reading(ready))];
     if let Some(render) = render {
@@ -78,8 +78,8 @@ fn text(status: u16, text: String) -> Reading {
     Reading { status, content_type: "text/plain; charset=utf-8", text }
 }
 
-fn alive(told: &ListenState) -> Reading {
-    match turns(&told.stats, &told.sharding) {
+fn alive(publisher: &ListenState) -> Reading {
+    match turns(&publisher.stats, &publisher.sharding) {
         Ok(()) => text(200, "alive\n".into()),
         Err(ago) => text(503, format!("the publisher has done nothing for {ago:.0?}\n")),
     }
@@ -87,8 +87,8 @@ fn alive(told: &ListenState) -> Reading {
 
 /// Ready means: a member that takes its share and holds part of it. The answer mentions a sink that is down, but the publisher stays
 /// ready, because another publisher could not do better. Only `outbox status`, which needs the store's password, shows the sink's message.
-fn ready(told: &ListenState) -> Reading {
-    let (now, state) = (told.stats.snapshot(), told.sharding.state());
+fn ready(publisher: &ListenState) -> Reading {
+    let (now, state) = (publisher.stats.snapshot(), publisher.sharding.state());
     let takes_part = matches!(state, ServiceState::Active | ServiceState::Stale | ServiceState::Unsharded);
     let ready = takes_part && (now.held_slots > 0 || now.wanted_slots == 0);
     let body = json!({

@@ -24,7 +24,7 @@ use self::counts::CountsDisplay;
 use self::open_store::OpenedStore;
 pub(crate) use self::sidecar_outbox::SidecarOutbox;
 use super::group::IdArg;
-use super::{load_with_outboxes, waiting, waits_for};
+use super::{joining, load_with_outboxes, waiting};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
@@ -51,7 +51,7 @@ Exit code 1: a line was refused.
     Enqueue(Enqueue),
     /// Publish a share of the outbox until SIGTERM or Ctrl-C
     #[command(after_help = "\
-Start as many as you like: each publishes its own share. SIGTERM and Ctrl-C finish what is in flight and give the slots back; a second one \
+Start as many as you like: each publishes its own share. SIGTERM and Ctrl-C finish the events in flight and release the slots; a second one \
 ends at once, and the others take over after a TTL.
 On a terminal it draws its counts in place; elsewhere, and with --json, it prints them as JSON lines, at most every 10 s. They go to stderr \
 if the sink is stdout, and with --listen they are in /metrics only, unless --json is given.
@@ -60,6 +60,9 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
   shardwise outbox run --id publisher-1")]
     Run(RunPublisher),
     /// Print what is pending, blocked and parked, and who publishes
+    #[command(
+        after_help = "Exit code 1: something is stuck. Blocked aggregates are no reason before the oldest event has waited for a minute."
+    )]
     Status(OutboxArgs),
     /// Let blocked aggregates try their first event again
     #[command(after_help = "Exit code 1: nothing was blocked, or not that aggregate.")]
@@ -73,7 +76,7 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
     #[command(after_help = dead::REPLAY_AGGREGATE_HELP)]
     ReplayAggregate(dead::ReplayAggregate),
     /// Delete dead letters; a blocked aggregate continues with the next
-    #[command(after_help = "Exit code 1: one of the events is no dead letter; the others are deleted all the same.")]
+    #[command(after_help = "Exit code 1: one of the events is no dead letter; the others are deleted anyway.")]
     Discard(dead::Discard),
     /// Print who replayed or discarded what, and why
     Audit(dead::Audit),
@@ -113,7 +116,10 @@ impl Unblock {
         let unblocked = store.shared().unblock(self.key.as_deref()).await?;
         store.close().await;
         match common.format() {
-            Format::Human => output::text(&format!("{} unblocked\n", count(unblocked, "aggregate")))?,
+            Format::Human => output::text(&match &self.key {
+                Some(key) if unblocked == 0 => format!("{key} is not blocked; `shardwise outbox list` shows what is, as TYPE/ID\n"),
+                _ => format!("{} unblocked\n", count(unblocked, "aggregate")),
+            })?,
             Format::Json => output::json_line(&json!({"unblocked": unblocked}))?,
         }
         Ok(if unblocked == 0 { Code::No } else { Code::Ok })
@@ -155,7 +161,7 @@ impl OutboxCommand {
         match self {
             Self::Init(which) => init(which.of(&settings)?, common).await,
             Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
-            Self::Run(run) => run.run(settings, common).await,
+            Self::Run(run) => Box::pin(run.run(settings, common)).await,
             Self::Status(which) => status::run(which.of(&settings)?, common).await,
             Self::Unblock(unblock) => unblock.run(unblock.which.of(&settings)?, common).await,
             Self::List(list) => list.run(&settings, common).await,
@@ -181,7 +187,7 @@ impl OutboxArgs {
             (None, _) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
                 let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
-                Err(CliFailure::new(Code::Usage, format!("which outbox? Say --name NAME; in the settings: {known}")))
+                Err(CliFailure::new(Code::Usage, format!("which outbox? Write --name NAME; in the settings: {known}")))
             }
         }
     }
@@ -228,7 +234,7 @@ impl Enqueue {
             }
         }
         store.close().await;
-        let told = match common.format() {
+        let printed = match common.format() {
             Format::Human => output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line"))),
             Format::Json => {
                 let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
@@ -236,7 +242,7 @@ impl Enqueue {
             }
         };
         // If only the failure of stdout were reported, the user would enqueue the events again.
-        told.map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
+        printed.map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
         Ok(if refused_total == 0 { Code::Ok } else { Code::No })
     }
 }
@@ -297,7 +303,7 @@ impl RunPublisher {
         let publisher =
             OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(outbox.options.clone()).build()?;
         let joined = tokio::select! {
-            joined = waiting(waits_for(outbox.policy.as_str()), sharding.register_self()) => joined,
+            joined = joining(outbox.policy.as_str(), sharding.register_self()) => joined,
             () = shutdown.cancelled() => Ok(()),
         };
         if let Err(error) = joined {
@@ -322,7 +328,7 @@ impl RunPublisher {
         let (turns, driver) = (stats.clone(), sharding.clone());
         let _watched = supervisor.watch(move || listen::turns(&turns, &driver).is_ok() && goes_on(&driver));
         let ends = shutdown.clone();
-        let _told = AbortOnDropHandle::new(tokio::spawn(async move {
+        let _printing = AbortOnDropHandle::new(tokio::spawn(async move {
             ends.cancelled().await;
             supervisor.stopping();
         }));
@@ -356,7 +362,7 @@ impl RunPublisher {
 fn exit_with_parent(parent: u32) -> Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-        .map_err(|error| CliFailure::io("be told of the parent's end", &error.into()))?;
+        .map_err(|error| CliFailure::io("watch for the parent's end", &error.into()))?;
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {

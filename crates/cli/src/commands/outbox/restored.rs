@@ -12,8 +12,8 @@ use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
 
 pub(super) const HELP: &str = "\
-For an older copy that was restored, and a standby that lagged and has taken over: numbers that consumers have seen would come again, and be \
-refused or dropped.
+Use it after an older copy was restored, or a lagging standby took over: otherwise numbers that consumers have seen are used again, and \
+those events are refused or dropped.
 Stop all publishers first, and for a restored SQLite file the writers too. N is the highest shardepoch, and the highest sequence of any key, \
 that any consumer has seen. If the epoch is unknown, use $(date +%s); 0 lifts nothing. Waiting events keep their sequences. Running it twice \
 does no harm.
@@ -52,11 +52,11 @@ impl RestoredArgs {
         output::text(&format!("epochs go on above {}, sequences above {}: {lifted} lifted\n", restored.epoch, self.sequence_above))?;
         if restored.publishers > 0 {
             let alive = count(restored.publishers, "publisher");
-            output::note(format_args!("{alive} still alive: slots are taken again, and what is on its way may come twice"));
+            output::note(format_args!("{alive} still alive: slots are taken again, and events in flight may arrive twice"));
         }
         if restored.waiting > 0 {
             output::note(format_args!(
-                "up to {} wait under sequences that are not above {} and keep them: consumers that drop what they have seen drop those that were \
+                "up to {} wait and keep sequences that are not above {}: consumers that drop seen sequences will drop the ones that were \
                  written after the loss",
                 count(restored.waiting, "event"),
                 self.sequence_above

@@ -47,9 +47,9 @@ impl SidecarOutbox {
 
     async fn status(&self) -> Result<OutboxStatus, String> {
         let store = self.store().await?;
-        let told = |error: shardwise_outbox::Error| error.to_string();
-        let status = store.shared().status().await.map_err(told)?;
-        let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await.map_err(told)?;
+        let message = |error: shardwise_outbox::Error| error.to_string();
+        let status = store.shared().status().await.map_err(message)?;
+        let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await.map_err(message)?;
         let more = dead.len() > SHOWN;
         dead.truncate(SHOWN);
         Ok(OutboxStatus {
@@ -68,9 +68,9 @@ impl SidecarOutbox {
     }
 
     async fn replay(&self, event: &str, who: &str, why: &str) -> Result<OutboxReplay, String> {
-        let told = |error: shardwise_outbox::Error| error.to_string();
-        let signature = Signature::new(who, why).map_err(told)?;
-        let replayed = self.store().await?.dead_letters().replay(event, &signature).await.map_err(told)?;
+        let message = |error: shardwise_outbox::Error| error.to_string();
+        let signature = Signature::new(who, why).map_err(message)?;
+        let replayed = self.store().await?.dead_letters().replay(event, &signature).await.map_err(message)?;
         let (done, sequence) = match replayed {
             None => (None, None),
             Some(ReplayResult::Unblocked) => (Some("unblocked".to_owned()), None),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shardwise_outbox::settings::OutboxSettings;
-use shardwise_outbox::store::Stuck;
+use shardwise_outbox::store::{Stuck, StuckCause};
 use shardwise_outbox::{Status, one_line};
 
 use super::open_store::OpenedStore;
@@ -16,7 +16,11 @@ pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code
     store.close().await;
     let stuck = status.stuck(outbox.options.poll);
     match common.format() {
-        Format::Human => output::text(&told(&status, &stuck))?,
+        Format::Human => {
+            let seen = format!("the group of its publishers: shardwise members --policy {}\n", outbox.policy.as_str());
+            let has_group = stuck.iter().any(|stuck| stuck.cause == StuckCause::NoPublisher) && !status.publishers.is_empty();
+            output::text(&(told(&status, &stuck) + if has_group { &seen } else { "" }))?;
+        }
         Format::Json => output::json_line(&as_json(&status, &stuck))?,
     }
     Ok(if stuck.is_empty() { Code::Ok } else { Code::No })
@@ -86,6 +90,9 @@ fn told(status: &Status, stuck: &[Stuck]) -> String {
     });
     if status.blocked_aggregates > 0 {
         lines.push("when the cause is gone: shardwise outbox unblock".into());
+    }
+    if status.parked > 0 {
+        lines.push("events set aside, and what to do with them: shardwise outbox list".into());
     }
     if status.free_slots > 0 {
         lines.push(format!("{} without a living publisher", count(status.free_slots.into(), "slot")));

@@ -22,13 +22,13 @@ pub(crate) struct RingExplain {
 
 impl RingExplain {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
-        tell(&place(self.members.read()?, self.placement.params()?)?, &self.key, common)?;
+        print(&place(self.members.read()?, self.placement.params()?)?, &self.key, common)?;
         Ok(Code::Ok)
     }
 }
 
 /// Prints why `key` has its owner under that placement.
-pub(crate) fn tell(placed: &ViewPlacement, key: &str, common: &Common) -> Result<()> {
+pub(crate) fn print(placed: &ViewPlacement, key: &str, common: &Common) -> Result<()> {
     match (placed, common.format()) {
         (ViewPlacement::Slots(owners), Format::Json) => output::json_line(&as_json(key, owners.params().kind, &owners.explain(key))),
         (ViewPlacement::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
@@ -53,17 +53,17 @@ fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
 /// Positions on the circle are text: they are 64-bit numbers, and many JSON readers keep only 53 bits.
 fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
     let stop = |stop: &WalkStep| {
-        let mut told = json!({
+        let mut json = json!({
             "id": stop.instance_id, "point": stop.point, "place": format!("{:016x}", stop.place),
             "slots": stop.slots, "capacity": stop.capacity,
         });
         if let Some(WeightClassLoad { slots, most }) = stop.together {
-            told["weight_slots"] = json!(slots);
-            told["weight_capacity"] = json!(most);
+            json["weight_slots"] = json!(slots);
+            json["weight_capacity"] = json!(most);
         }
-        told
+        json
     };
-    let mut told = json!({
+    let mut json = json!({
         "key": key,
         "placement": kind.as_str(),
         "hash": format!("{:016x}", explained.hash),
@@ -74,16 +74,16 @@ fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
         "next": explained.next,
     });
     if kind == PlacementKind::Quota {
-        told["before"] = json!(explained.before.as_ref().map(stop));
+        json["before"] = json!(explained.before.as_ref().map(stop));
     }
-    told
+    json
 }
 
 fn in_words(explained: &Explanation, slots: u32) -> String {
     let Explanation { hash, slot, start, passed, owner, before, next } = explained;
     let head = format!("hash   {hash:016x}\nslot   {slot} of {slots}, from {start:016x}\nowner  ");
     let Some(owner) = owner else {
-        return head + "nobody: there are no members\n";
+        return head + "none: there are no members\n";
     };
     let next = next_in_words(next.as_ref());
     let row =
@@ -107,14 +107,14 @@ fn in_words(explained: &Explanation, slots: u32) -> String {
 }
 
 fn next_in_words(next: Option<&InstanceId>) -> String {
-    next.map_or_else(|| "nobody: there is no other member".into(), InstanceId::to_string)
+    next.map_or_else(|| "none: there is no other member".into(), InstanceId::to_string)
 }
 
 fn key_in_words(explained: &KeyExplanation, owners: &KeyOwners) -> String {
     let KeyExplanation { hash, point, position, owner, next } = explained;
     let head = format!("hash   {hash}\n");
     let (Some(owner), Some(position)) = (owner, position) else {
-        return head + "owner  nobody: there are no members\n";
+        return head + "owner  none: there are no members\n";
     };
     let members = owners.members().len();
     let modulo = || {

@@ -27,7 +27,7 @@ pub(crate) enum Ring {
 A key is every byte up to the line feed; an empty line is the empty key. With --json each line is {\"key\":…,\"owner\":…}, and keys must be UTF-8. \
 Without members no key has an owner: nothing follows the tab, and JSON has null.
 
-Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+Settings are not read: use the values of your policy. An outbox's policy has 1024 slots unless set.
 
   printf 'tenant-7\\ntenant-8\\n' | shardwise ring owners --members a,b=2,c")]
     Owners(owners::Owners),
@@ -38,7 +38,7 @@ with weights, over the share of its weight. Exact shares follow the weights; rea
 With --to the plan is for a policy with that next, and shares are of all keys; the numbers of slots may differ. From or to another fleet's \
 rule they are measured on a sample of keys, which is named.
 
-Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+Settings are not read: use the values of your policy. An outbox's policy has 1024 slots unless set.
 
   shardwise ring plan --members a,b=2,c --join d,e=2 --leave a
   shardwise ring plan --members a,b=2,c --to slots=65536,load_margin=0.1
@@ -46,7 +46,7 @@ Settings are not read: use the values of your policy. That of an outbox has 1024
     Plan(plan::RingPlan),
     /// Explain step by step why a key has its owner
     #[command(after_help = "\
-Settings are not read: use the values of your policy. That of an outbox has 1024 slots unless set.
+Settings are not read: use the values of your policy. An outbox's policy has 1024 slots unless set.
 
   shardwise ring explain tenant-7 --members a,b=2,c")]
     Explain(explain::RingExplain),
@@ -84,7 +84,7 @@ fn usage(line: impl Into<String>) -> CliFailure {
 
 impl Ring {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
-        common.without_settings("say slots, virtual nodes and load margin by their options")?;
+        common.without_settings("set slots, virtual nodes and load margin by their options")?;
         match self {
             Self::Owners(owners) => owners.run(common),
             Self::Plan(plan) => plan.run(common),

@@ -22,7 +22,7 @@ pub(crate) struct RingPlan {
     /// Add the members of this file, written like --members-file
     #[arg(long, value_name = "FILE")]
     join_file: Option<PathBuf>,
-    /// Remove these members; an id with commas needs a --leave of its own
+    /// Remove these members; an id with commas needs a separate --leave
     #[arg(long, value_name = "a,b")]
     leave: Vec<String>,
     #[command(flatten)]
@@ -92,7 +92,7 @@ impl RingPlan {
 }
 
 fn name(id: Option<&InstanceId>) -> String {
-    id.map_or_else(|| "(nobody)".to_owned(), ToString::to_string)
+    id.map_or_else(|| "(none)".to_owned(), ToString::to_string)
 }
 
 fn percent(share: f64) -> String {

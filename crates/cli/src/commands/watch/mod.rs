@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
 use super::group::{IdArg, PolicyArg};
-use super::{joins_no_outbox, load_settings, waiting, waits_for};
+use super::{joining, joins_no_outbox, load_settings};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::{files, output, signals};
@@ -26,7 +26,7 @@ const ITEMS_BYTES_MAX: u64 = 1 << 30;
 /// Observe a group, or join it as a worker, and print every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --join it is observing and joins nothing. On a terminal it draws one line in place; elsewhere, and with --json, it prints one JSON \
+Without --join it observes and joins nothing. On a terminal it draws one line in place; elsewhere, and with --json, it prints one JSON \
 object a line.
 SIGTERM and Ctrl-C end it. A worker drains and deregisters first; a second signal ends it at once.
 
@@ -149,13 +149,13 @@ impl WatchedWorker<'_> {
     /// Joins, and prints every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
-        let join = waiting(waits_for(service.policy().name.as_str()), service.register_self());
+        let join = joining(service.policy().name.as_str(), service.register_self());
         tokio::pin!(join);
         let mut joined = false;
         while !shutdown.is_cancelled() {
             tokio::select! {
                 biased;
-                Some(snapshot) = snapshots.recv() => self.tell(&snapshot)?,
+                Some(snapshot) = snapshots.recv() => self.print(&snapshot)?,
                 result = &mut join, if !joined => {
                     joined = true;
                     if let Err(error) = result {
@@ -165,7 +165,7 @@ impl WatchedWorker<'_> {
                     output::release_log();
                     if self.before.is_none() {
                         // Sharding is disabled, so no change will follow.
-                        self.tell(&service.ownership())?;
+                        self.print(&service.ownership())?;
                     }
                 }
                 () = shutdown.cancelled() => {}
@@ -175,7 +175,7 @@ impl WatchedWorker<'_> {
     }
 
     /// Leaves gracefully, even if the output is no longer read, and prints each step when it happens.
-    async fn leave(&mut self, snapshots: &mut Snapshots, mut told: Result<()>) -> Result<()> {
+    async fn leave(&mut self, snapshots: &mut Snapshots, mut printed: Result<()>) -> Result<()> {
         let leave = self.service.deregister_self();
         tokio::pin!(leave);
         loop {
@@ -184,10 +184,10 @@ impl WatchedWorker<'_> {
                 biased;
                 left = &mut leave => {
                     left?;
-                    told?;
+                    printed?;
                     return self.catch_up(snapshots);
                 }
-                Some(snapshot) = snapshots.recv(), if told.is_ok() => told = self.tell(&snapshot),
+                Some(snapshot) = snapshots.recv(), if printed.is_ok() => printed = self.print(&snapshot),
             }
         }
     }
@@ -195,13 +195,13 @@ impl WatchedWorker<'_> {
     /// Prints the ownerships that were published and not yet printed.
     fn catch_up(&mut self, snapshots: &mut Snapshots) -> Result<()> {
         while let Some(Some(snapshot)) = snapshots.recv().now_or_never() {
-            self.tell(&snapshot)?;
+            self.print(&snapshot)?;
         }
         Ok(())
     }
 
     /// Prints the changes since the last line; nothing if only the deadline has changed and renewals were not requested.
-    fn tell(&mut self, now: &Arc<Ownership>) -> Result<()> {
+    fn print(&mut self, now: &Arc<Ownership>) -> Result<()> {
         let before = self.before.replace(Arc::clone(now));
         let seen = |ownership: &Ownership| (ownership.state(), ownership.rebalancing_frozen());
         let same = |before: &Ownership| {

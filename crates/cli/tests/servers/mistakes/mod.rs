@@ -17,7 +17,7 @@ use crate::common::{Place, Ran, run};
 use crate::meeting::{Kind, SOON, policy};
 
 /// The time limit from the start of the program to its end.
-const TOLD_MAX: Duration = Duration::from_secs(10);
+const REPORTED_MAX: Duration = Duration::from_secs(10);
 /// The number of mistakes tested at a time, by two processes each.
 const AT_ONCE: usize = 4;
 /// Exit codes: only the settings are wrong; a retry may help; an operator has to change something.
@@ -64,9 +64,9 @@ struct Case {
     secret: &'static str,
 }
 
-on_both!(a_mistake_is_told_in_one_line_within_ten_seconds_and_nothing_secret_ever);
+on_both!(a_mistake_is_reported_in_one_line_within_ten_seconds_and_nothing_secret_ever);
 
-fn a_mistake_is_told_in_one_line_within_ten_seconds_and_nothing_secret_ever(kind: Kind) {
+fn a_mistake_is_reported_in_one_line_within_ten_seconds_and_nothing_secret_ever(kind: Kind) {
     let runtime = Runtime::new().unwrap();
     let case = match kind {
         Kind::Consul => runtime.block_on(consul::case()),
@@ -89,19 +89,19 @@ fn check(mistake: &Mistake) -> Result<(), String> {
     traced.env("RUST_LOG", "trace");
     let traced = std::thread::spawn(|| run(traced, b""));
     let begun = Instant::now();
-    let told = run(plain, b"");
+    let output = run(plain, b"");
     let took = begun.elapsed();
     let traced = traced.join().unwrap();
     // A note about the wait is printed after two seconds and before the end.
-    let (waiting, end): (Vec<_>, Vec<_>) = told.err.lines().partition(|line| line.contains("still waiting for"));
+    let (waiting, end): (Vec<_>, Vec<_>) = output.err.lines().partition(|line| line.contains("still waiting for"));
     let one_line = end.len() == 1 && end[0].starts_with("shardwise: ") && waiting.len() <= 1;
-    let missing: Vec<_> = mistake.parts.iter().filter(|part| !told.err.contains(*part)).collect();
-    if !one_line || told.code != Some(mistake.code) || !missing.is_empty() || took > TOLD_MAX {
-        return Err(format!("expected code {}, {:?}; after {took:?} {told:?}\nmissing: {missing:?}", mistake.code, mistake.parts));
+    let missing: Vec<_> = mistake.parts.iter().filter(|part| !output.err.contains(*part)).collect();
+    if !one_line || output.code != Some(mistake.code) || !missing.is_empty() || took > REPORTED_MAX {
+        return Err(format!("expected code {}, {:?}; after {took:?} {output:?}\nmissing: {missing:?}", mistake.code, mistake.parts));
     }
-    println!("{:>5} ms  {}", took.as_millis(), told.err.trim_end());
+    println!("{:>5} ms  {}", took.as_millis(), output.err.trim_end());
     let secrets: Vec<_> = mistake.table.secrets().collect();
-    secrets.iter().try_for_each(|secret| without(secret, &told).and_then(|()| without(secret, &traced)))
+    secrets.iter().try_for_each(|secret| without(secret, &output).and_then(|()| without(secret, &traced)))
 }
 
 fn without(secret: &str, ran: &Ran) -> Result<(), String> {
@@ -115,7 +115,7 @@ fn without_a_mistake(case: &Case) {
     let mut command = place.command(&WATCH);
     command.env("RUST_LOG", "trace");
     let mut worker = Process::start(command);
-    worker.tells_within(SOON, "it is active", |line| line["state"] == "active");
+    worker.prints_within(SOON, "it is active", |line| line["state"] == "active");
     worker.signal(Signal::SIGTERM);
     let ran = worker.ends("after SIGTERM");
     assert!(ran.code == Some(0) && ran.err.contains("TRACE"), "{ran:?}");

@@ -15,10 +15,10 @@ const STEPS: u32 = 400;
 const SEEDS: u64 = 300;
 
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, seeded, good enough to choose steps.
-struct Dice(u64);
+struct SeededRng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl SeededRng {
+    fn below(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -57,7 +57,7 @@ struct Worker {
 }
 
 struct Fleet {
-    dice: Dice,
+    rng: SeededRng,
     store: Store,
     workers: Vec<Worker>,
     now: u64,
@@ -74,14 +74,14 @@ impl Fleet {
             Worker { holdings, calls: VecDeque::new(), answers: VecDeque::new(), news, busy: BTreeMap::new(), rule, fenced: true }
         };
         let mut fleet = Self {
-            dice: Dice(seed),
+            rng: SeededRng(seed),
             store: Store::default(),
             workers: (0..MEMBERS).map(worker).collect(),
             now: 0,
             served: BTreeMap::new(),
         };
         for number in 0..MEMBERS {
-            fleet.act(number, |h, now, out| h.told_all(now, [], out));
+            fleet.act(number, |h, now, out| h.on_all_claims(now, [], out));
             fleet.join(number);
         }
         fleet
@@ -123,14 +123,14 @@ impl Fleet {
         }
     }
 
-    fn tell(&mut self, news: &News) {
+    fn report(&mut self, news: &News) {
         self.workers.iter_mut().for_each(|worker| worker.news.push_back(news.clone()));
     }
 
     /// A call reaches the store; its answer is queued or lost.
     fn carry_out(&mut self, number: usize, loses: bool) {
         let Some(call) = self.workers[number].calls.pop_front() else { return };
-        let lost = loses && self.dice.roll(4) == 0;
+        let lost = loses && self.rng.below(4) == 0;
         let (attempt, reply, news) = match call {
             ClaimAction::Acquire { attempt, wanted } => {
                 self.store.last += 1;
@@ -158,7 +158,7 @@ impl Fleet {
             }
             other => panic!("no call: {other:?}"),
         };
-        self.tell(&news);
+        self.report(&news);
         self.workers[number].answers.push_back(if lost { Reply::Lost(attempt) } else { reply });
     }
 
@@ -173,7 +173,7 @@ impl Fleet {
 
     fn read_news(&mut self, number: usize) {
         if let Some(news) = self.workers[number].news.pop_front() {
-            self.act(number, |h, now, out| h.told_changes(now, news, out));
+            self.act(number, |h, now, out| h.on_claim_changes(now, news, out));
         }
     }
 
@@ -195,11 +195,11 @@ impl Fleet {
         worker.holdings.fence();
         (worker.fenced, worker.busy) = (true, BTreeMap::new());
         // Calls of the former incarnation still arrive, but the store executes none once the record is gone.
-        if self.dice.roll(2) == 0 {
+        if self.rng.below(2) == 0 {
             let freed: Vec<_> = self.store.claims.iter().filter(|(_, (holder, _))| *holder == number).map(|(r, _)| r.clone()).collect();
             self.store.claims.retain(|_, (holder, _)| *holder != number);
             self.workers[number].calls.clear();
-            self.tell(&freed.into_iter().map(|resource| (resource, None)).collect());
+            self.report(&freed.into_iter().map(|resource| (resource, None)).collect());
         }
     }
 
@@ -209,8 +209,8 @@ impl Fleet {
     }
 
     fn step(&mut self) {
-        let number = self.dice.roll(MEMBERS);
-        match self.dice.roll(16) {
+        let number = self.rng.below(MEMBERS);
+        match self.rng.below(16) {
             0..4 => self.carry_out(number, true),
             4..7 => self.answer(number),
             7..10 => self.read_news(number),
@@ -220,7 +220,7 @@ impl Fleet {
             14 if self.workers[number].fenced => self.join(number),
             14 => self.fence(number),
             _ => {
-                let owners: Vec<_> = (0..SLOTS).map(|_| self.dice.roll(MEMBERS)).collect();
+                let owners: Vec<_> = (0..SLOTS).map(|_| self.rng.below(MEMBERS)).collect();
                 self.want(&owners);
             }
         }
@@ -272,7 +272,7 @@ fn lives(seed: u64) {
         fleet.step();
         fleet.check();
     }
-    let owners: Vec<_> = (0..SLOTS).map(|_| fleet.dice.roll(MEMBERS)).collect();
+    let owners: Vec<_> = (0..SLOTS).map(|_| fleet.rng.below(MEMBERS)).collect();
     fleet.settle(&owners);
     for (slot, owner) in (0..SLOTS).zip(&owners) {
         let holder = fleet.store.claims.get(&Resource::Slot(slot)).map(|(holder, _)| *holder);
@@ -294,7 +294,7 @@ fn found(mistake: Mistake, seed: u64) -> Option<String> {
 }
 
 #[test]
-fn no_resource_ever_has_two_holders_and_in_the_end_everybody_has_what_it_wants() {
+fn no_resource_ever_has_two_holders_and_in_the_end_each_has_what_it_wants() {
     for seed in 0..SEEDS {
         assert!(std::panic::catch_unwind(|| lives(seed)).is_ok(), "seed {seed}");
     }

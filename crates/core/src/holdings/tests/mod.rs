@@ -48,7 +48,7 @@ impl Bench {
     fn asking() -> Self {
         let mut bench = Self::with(OnDrainTimeout::Hold);
         assert_eq!(bench.run(Holdings::open), []);
-        assert_eq!(bench.run(|h, now, out| h.told_all(now, [], out)), []);
+        assert_eq!(bench.run(|h, now, out| h.on_all_claims(now, [], out)), []);
         let asked = bench.run(|h, now, out| h.want(now, slots([0, 1]), out));
         assert_eq!(asked, [ClaimAction::Acquire { attempt: 1, wanted: vec![slot(0), slot(1)] }]);
         bench
@@ -73,9 +73,9 @@ impl Bench {
         self.run(|h, now, out| h.acquired(now, attempt, answers.into_iter().collect(), out))
     }
 
-    fn tell(&mut self, resource: Resource, claim: Option<(&str, u64)>) -> Vec<ClaimAction> {
+    fn report(&mut self, resource: Resource, claim: Option<(&str, u64)>) -> Vec<ClaimAction> {
         let claim = claim.map(|(name, number)| Claim { holder: holder(name), epoch: epoch(number) });
-        self.run(|h, now, out| h.told_changes(now, [(resource, claim)], out))
+        self.run(|h, now, out| h.on_claim_changes(now, [(resource, claim)], out))
     }
 
     fn at(&mut self, at: u64) -> Vec<ClaimAction> {
@@ -94,9 +94,9 @@ fn nothing_is_asked_for_before_the_record_is_there_and_the_watch_has_begun() {
     assert_eq!(bench.run(|h, now, out| h.want(now, slots([0]), out)), []);
     assert_eq!(bench.run(Holdings::open), []);
     let all = [(slot(0), Claim { holder: holder("other"), epoch: epoch(3) })];
-    assert_eq!(bench.run(|h, now, out| h.told_all(now, all, out)), [], "somebody else holds it");
+    assert_eq!(bench.run(|h, now, out| h.on_all_claims(now, all, out)), [], "somebody else holds it");
     assert_eq!(bench.holdings.wake_at(), None, "the watch will tell");
-    assert_eq!(bench.tell(slot(0), None), [ClaimAction::Acquire { attempt: 1, wanted: vec![slot(0)] }]);
+    assert_eq!(bench.report(slot(0), None), [ClaimAction::Acquire { attempt: 1, wanted: vec![slot(0)] }]);
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn what_others_hold_is_asked_for_when_the_watch_says_so_or_after_a_pause() {
     let mut bench = Bench::asking();
     assert_eq!(bench.answer(1, [(slot(0), AcquireOutcome::Held), (slot(1), AcquireOutcome::NotYet)]), []);
     assert_eq!(bench.holdings.wake_at(), Some(ms(100)), "the watch knows of no holder: it was given back, or will be told");
-    assert_eq!(bench.tell(slot(0), Some(("other", 4))), []);
+    assert_eq!(bench.report(slot(0), Some(("other", 4))), []);
     assert_eq!(bench.at(100), [ClaimAction::Acquire { attempt: 2, wanted: vec![slot(1)] }], "nobody holds it, so it is asked for again");
-    assert_eq!(bench.tell(slot(0), None), [], "one call at a time");
+    assert_eq!(bench.report(slot(0), None), [], "one call at a time");
     assert_eq!(
         bench.answer(2, [(slot(1), AcquireOutcome::Granted(epoch(6)))]),
         [ClaimAction::Gained(vec![(slot(1), epoch(6))]), ClaimAction::Acquire { attempt: 3, wanted: vec![slot(0)] }]
@@ -189,20 +189,20 @@ fn a_fence_ends_everything_at_once_and_what_was_held_is_given_back_before_it_is_
 #[test]
 fn news_older_than_a_grant_takes_nothing_and_news_after_it_does() {
     let mut bench = Bench::serving(OnDrainTimeout::Hold);
-    assert_eq!(bench.tell(slot(0), Some(("other", 4))), [], "the former holder");
-    assert_eq!(bench.tell(slot(0), None), [], "its release");
-    assert_eq!(bench.tell(slot(0), Some(("me", 5))), []);
+    assert_eq!(bench.report(slot(0), Some(("other", 4))), [], "the former holder");
+    assert_eq!(bench.report(slot(0), None), [], "its release");
+    assert_eq!(bench.report(slot(0), Some(("me", 5))), []);
     assert_eq!(bench.serves(), [slot(0), slot(1)]);
-    let lost = bench.tell(slot(0), None);
+    let lost = bench.report(slot(0), None);
     let asked = ClaimAction::Acquire { attempt: 2, wanted: vec![slot(0)] };
     assert_eq!(lost, [ClaimAction::Lost(vec![slot(0)]), asked], "somebody has deleted the record by hand");
-    assert_eq!(bench.tell(slot(1), Some(("other", 9))), [ClaimAction::Lost(vec![slot(1)])]);
+    assert_eq!(bench.report(slot(1), Some(("other", 9))), [ClaimAction::Lost(vec![slot(1)])]);
 }
 
 #[test]
 fn a_grant_whose_answer_never_came_is_given_back_if_it_is_wanted_no_longer() {
     let mut bench = Bench::asking();
-    assert_eq!(bench.tell(slot(0), Some(("me", 5))), [], "the answer is still on its way");
+    assert_eq!(bench.report(slot(0), Some(("me", 5))), [], "the answer is still on its way");
     bench.run(|h, now, out| h.want(now, slots([1]), out));
     let actions = bench.run(|h, now, out| h.failed(now, 1, CallFailure::Retryable, out));
     assert_eq!(actions, [ClaimAction::Release { attempt: 2, held: vec![(slot(0), epoch(5))] }]);
@@ -249,7 +249,7 @@ fn what_is_idle_behind_a_slow_release_is_waited_for_without_a_wake() {
 fn a_grant_older_than_the_news_does_not_serve() {
     let mut bench = Bench::asking();
     let theirs = Claim { holder: holder("other"), epoch: epoch(9) };
-    bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(theirs.clone()))], out));
+    bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), Some(theirs.clone()))], out));
     bench.answer(1, [(slot(0), AcquireOutcome::Granted(epoch(5))), (slot(1), AcquireOutcome::Held)]);
     assert_eq!(bench.holdings.serving().count(), 0, "somebody else has it under 9");
 }
@@ -258,8 +258,8 @@ fn a_grant_older_than_the_news_does_not_serve() {
 fn an_epoch_serves_once_though_the_news_took_it_away_for_a_while() {
     let mut bench = Bench::serving(OnDrainTimeout::Hold);
     let mine = Claim { holder: holder("me"), epoch: epoch(5) };
-    bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(mine.clone()))], out));
-    let lost = bench.run(|h, now, out| h.told_changes(now, [(slot(0), None)], out));
+    bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), Some(mine.clone()))], out));
+    let lost = bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), None)], out));
     let Some(ClaimAction::Acquire { attempt, .. }) = lost.last().cloned() else { panic!("{lost:?}") };
     let again = bench.answer(attempt, [(slot(0), AcquireOutcome::Granted(epoch(5)))]);
     assert!(!again.iter().any(|a| matches!(a, ClaimAction::Gained(_))), "{lost:?} then {again:?}");
@@ -272,12 +272,12 @@ fn an_epoch_serves_once_though_the_store_of_claims_was_lost_alone() {
     let a = bench.run(Holdings::enter);
     let [ClaimAction::OpenStore { attempt }] = a[..] else { panic!("{a:?}") };
     bench.run(|h, now, out| h.opened(now, attempt, store(1, 0), out));
-    bench.run(|h, now, out| h.told_all(now, [], out));
+    bench.run(|h, now, out| h.on_all_claims(now, [], out));
     let a = bench.run(|h, now, out| h.want(now, slots([0]), out));
     let Some(ClaimAction::Acquire { attempt, .. }) = a.last().cloned() else { panic!("{a:?}") };
     bench.answer(attempt, [(slot(0), AcquireOutcome::Granted(epoch(5)))]);
     let mine = Claim { holder: holder("me"), epoch: epoch(5) };
-    bench.run(|h, now, out| h.told_changes(now, [(slot(0), Some(mine.clone()))], out));
+    bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), Some(mine.clone()))], out));
     // Only the store's record was deleted by hand: the next acquisition notices, and the claims still exist.
     let a = bench.run(|h, now, out| h.want(now, slots([0, 1]), out));
     let Some(ClaimAction::Acquire { attempt, .. }) = a.last().cloned() else { panic!("{a:?}") };

@@ -48,7 +48,7 @@ fn a_leaver_is_shown_pausing_then_steps_away() {
 }
 
 #[test]
-fn max_loss_keeps_nobody_longer_who_will_be_away() {
+fn max_loss_keeps_no_member_longer_that_will_be_away() {
     let mut run = active(&Policy { max_loss: crate::MaxLoss::percent(50), ..patient(OwnershipMode::Eventual) });
     run.step(100, Input::Leave);
     assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
@@ -161,7 +161,7 @@ fn exclusive_the_claims_go_before_the_member_does() {
 }
 
 #[test]
-fn exclusive_nobody_claims_for_a_member_that_is_away() {
+fn exclusive_no_member_claims_for_a_member_that_is_away() {
     let policy = patient(OwnershipMode::Exclusive);
     let mut run = holding();
     let mine = run.owned();

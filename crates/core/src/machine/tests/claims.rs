@@ -220,7 +220,7 @@ fn pump(run: &mut Run, from: u64, to: u64) -> Option<(u64, Vec<Action>)> {
 }
 
 #[test]
-fn below_min_members_nobody_stands_in_for_anybody() {
+fn below_min_members_no_member_stands_in_for_another() {
     let policy = Policy { min_members: 2, ..exclusive() };
     let mut run = Run::with(policy.clone());
     run.step(0, Input::Join);
@@ -237,7 +237,7 @@ fn below_min_members_nobody_stands_in_for_anybody() {
 }
 
 #[test]
-fn what_the_missing_had_is_nobodys_to_stand_in_for() {
+fn what_the_missing_had_is_not_for_others_to_stand_in_for() {
     let policy = Policy { max_loss: crate::MaxLoss::percent(50), ..exclusive() };
     let m = |id: &str, inc| Member { fingerprints: policy.fingerprints(), ..member(id, inc) };
     let mut run = Run::with(policy.clone());

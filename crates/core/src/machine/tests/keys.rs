@@ -56,9 +56,9 @@ fn each_key_is_owned_as_the_other_fleet_reckons_and_never_past_the_deadline() {
         let placed = owners(placement, &["a", "b", "me", "z"]);
         let mine = |key: &u32| placed.owner(key).unwrap().as_str() == "me";
         assert!((0..1_000).all(|key| run.owns(key, 30) == mine(&key)), "{placement}");
-        let told = rebalance(&actions).unwrap();
-        assert_eq!((told.cause, told.slots_owned, told.gained.len(), told.lost.len()), (Cause::Joined, None, 0, 0));
-        assert!((0..1_000).all(|key| told.gains(&key) == mine(&key) && !told.loses(&key)), "{placement}");
+        let seen = rebalance(&actions).unwrap();
+        assert_eq!((seen.cause, seen.slots_owned, seen.gained.len(), seen.lost.len()), (Cause::Joined, None, 0, 0));
+        assert!((0..1_000).all(|key| seen.gains(&key) == mine(&key) && !seen.loses(&key)), "{placement}");
         assert!(!(0..1_000).any(|key| run.owns(key, 9_900)), "past the deadline");
 
         let computed = run.machine.placements_computed();
@@ -76,11 +76,11 @@ fn a_foreign_instance_that_goes_gives_its_keys_to_the_others() {
     let actions = run.viewed_beside(30, vec![member("me", 7)], &["a"]);
     let (before, after) = (owners(KeyPlacement::Uhashring, &["a", "b", "me"]), owners(KeyPlacement::Uhashring, &["a", "me"]));
     let mine = |owners: &KeyOwners, key: &u32| owners.owner(key).unwrap().as_str() == "me";
-    let told = rebalance(&actions).unwrap();
-    assert_eq!(told.cause, Cause::MembersChanged);
+    let seen = rebalance(&actions).unwrap();
+    assert_eq!(seen.cause, Cause::MembersChanged);
     for key in 0..1_000 {
         assert_eq!(run.owns(key, 40), mine(&after, &key));
-        assert_eq!((told.loses(&key), told.gains(&key)), (false, mine(&after, &key) && !mine(&before, &key)));
+        assert_eq!((seen.loses(&key), seen.gains(&key)), (false, mine(&after, &key) && !mine(&before, &key)));
     }
 }
 
@@ -137,13 +137,13 @@ fn below_min_members_the_switch_to_a_key_placement_leaves_no_slots() {
     };
     let (old, both) = (ring.fingerprints()[..1].to_vec(), ring.fingerprints());
     let mut run = joined(ring);
-    let told = |run: &Run| (run.state(), run.machine.ownership().slots_owned(), run.machine.ownership().slots().slots());
+    let seen = |run: &Run| (run.state(), run.machine.ownership().slots_owned(), run.machine.ownership().slots().slots());
     run.viewed(20, vec![under(&both, "me", 7), Member { state: MemberState::Draining, ..under(&old, "b", 8) }]);
-    assert_eq!(told(&run), (ServiceState::Active, Some(0), 16_384));
+    assert_eq!(seen(&run), (ServiceState::Active, Some(0), 16_384));
     let actions = run.viewed(30, vec![under(&both, "me", 7)]);
-    assert_eq!((told(&run), rebalance(&actions)), ((ServiceState::Active, None, 0), None));
+    assert_eq!((seen(&run), rebalance(&actions)), ((ServiceState::Active, None, 0), None));
     run.viewed(40, vec![under(&both, "me", 7), under(&old, "b", 9)]);
-    assert_eq!(told(&run).2, 16_384, "and back");
+    assert_eq!(seen(&run).2, 16_384, "and back");
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn a_next_leads_from_another_fleets_rule_to_the_ring() {
     assert!((0..1_000).all(|key| run.owns(key, 30) == (before.owner(&key).unwrap().as_str() == "me")));
     let actions = run.viewed_beside(40, vec![under(&changing, "me", 7), under(&changing, "other", 9)], &[]);
     let after = SlotOwners::place(ids(&["me", "other"]).into_iter().map(|id| (id, Weight::ONE)), ring);
-    let told = rebalance(&actions).unwrap();
-    assert_eq!((told.cause, told.slots_owned), (Cause::PolicyChanged, Some(after.slots_of(&ids(&["me"])[0]).len())));
+    let seen = rebalance(&actions).unwrap();
+    assert_eq!((seen.cause, seen.slots_owned), (Cause::PolicyChanged, Some(after.slots_of(&ids(&["me"])[0]).len())));
     for key in 0..1_000u32 {
         let (was, is) = (before.owner(&key).unwrap().as_str() == "me", after.owner(&key).unwrap().as_str() == "me");
         assert_eq!(run.owns(key, 50), is);
-        assert_eq!((told.loses(&key), told.gains(&key)), (was && !is, is && !was), "{key}");
+        assert_eq!((seen.loses(&key), seen.gains(&key)), (was && !is, is && !was), "{key}");
     }
 }

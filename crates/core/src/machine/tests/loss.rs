@@ -21,7 +21,7 @@ fn missing(ids: &[&str]) -> Vec<Missing> {
     ids.iter().map(|id| Missing { instance_id: InstanceId::new(*id).unwrap(), weight: Weight::ONE }).collect()
 }
 
-fn telling(id: &str, ids: &[&str]) -> Member {
+fn listing_missing(id: &str, ids: &[&str]) -> Member {
     Member { loss: Some(Loss::Missing(missing(ids))), ..member(id, 1) }
 }
 
@@ -42,7 +42,7 @@ fn rebalancing_frozen(run: &Run) -> bool {
     run.machine.ownership().rebalancing_frozen()
 }
 
-fn told(actions: &[Action]) -> Option<Vec<Missing>> {
+fn marked_missing(actions: &[Action]) -> Option<Vec<Missing>> {
     actions.iter().find_map(|action| if let Action::MarkLoss(missing) = action { Some(missing.clone()) } else { None })
 }
 
@@ -55,7 +55,7 @@ fn half_may_vanish_and_more_may_not() {
     // Three of four vanished within one TTL: all of them keep their share from now on.
     let actions = run.viewed(1_100, group(&[]));
     assert_eq!((run.state(), rebalancing_frozen(&run), run.owned()), (ServiceState::Active, true, quarter));
-    assert_eq!(told(&actions), Some(missing(&OTHERS)));
+    assert_eq!(marked_missing(&actions), Some(missing(&OTHERS)));
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn without_the_setting_everything_is_taken_over() {
 }
 
 #[test]
-fn what_others_tell_counts_with_and_without_the_setting_and_for_newcomers() {
+fn what_others_list_counts_with_and_without_the_setting_and_for_newcomers() {
     for policy in [guarded(50), policy()] {
         let mut run = Run::with(policy);
         run.step(0, Input::Join);
         run.registered(10, 0);
-        run.viewed(20, vec![telling("a", &["b", "c"]), member(MINE, 7)]);
+        run.viewed(20, vec![listing_missing("a", &["b", "c"]), member(MINE, 7)]);
         let share = run.owned();
         assert_eq!((run.state(), rebalancing_frozen(&run)), (ServiceState::Active, true));
         assert!((3_000..5_000).contains(&share), "a quarter of 16,384, not {share}");
@@ -94,7 +94,7 @@ fn losses_further_apart_than_a_ttl_are_not_one() {
 }
 
 #[test]
-fn whoever_drains_has_not_vanished_however_many_they_are() {
+fn a_member_that_drains_has_not_vanished_however_many_they_are() {
     let ids: Vec<String> = (0..100).map(|i| format!("w{i:03}")).collect();
     let left = |from: usize| ids[from..].iter().map(|id| member(id, 1)).chain([member(MINE, 7)]);
     let mut run = Run::with(guarded(50));
@@ -117,7 +117,7 @@ fn it_ends_when_enough_are_back_under_whatever_name() {
     assert_eq!((rebalancing_frozen(&run), run.owned()), (true, before));
     let actions = run.viewed(3_000, vec![member("c", 99), member(MINE, 7)]);
     assert!(!rebalancing_frozen(&run) && run.owned() > before, "two of four are enough");
-    assert_eq!(told(&actions), Some(vec![]));
+    assert_eq!(marked_missing(&actions), Some(vec![]));
     run.viewed(4_000, group(&[]));
     let mut other = among_four(guarded(50));
     other.viewed(1_000, group(&[]));
@@ -132,7 +132,7 @@ fn an_operators_word_ends_it() {
     assert!(rebalancing_frozen(&run));
     let operator = Member { loss: Some(Loss::Confirmed), ..draining("operator") };
     let actions = run.viewed(2_000, vec![operator, member(MINE, 7)]);
-    assert_eq!((rebalancing_frozen(&run), run.owned(), told(&actions)), (false, crate::SLOTS_DEFAULT, Some(vec![])));
+    assert_eq!((rebalancing_frozen(&run), run.owned(), marked_missing(&actions)), (false, crate::SLOTS_DEFAULT, Some(vec![])));
     run.viewed(3_000, group(&[]));
     assert!(!rebalancing_frozen(&run), "what was confirmed does not come up again");
 }
@@ -151,7 +151,7 @@ fn min_members_counts_who_is_there() {
 }
 
 #[test]
-fn after_an_absence_of_its_own_nothing_can_be_told() {
+fn after_an_absence_of_its_own_nothing_is_known() {
     let mut run = among_four(guarded(50));
     run.step(3_000, Input::Woken);
     let attempt = run.attempt;
@@ -253,7 +253,7 @@ fn members_whose_pasts_differ_agree() {
             // One member sees the first death in a separate view.
             run.viewed(1_000, fleet(7));
         }
-        marks[i] = told(&run.viewed(1_100, fleet(5)));
+        marks[i] = marked_missing(&run.viewed(1_100, fleet(5)));
     }
     let marked = |i: usize| Member { loss: marks[i].clone().map(Loss::Missing), ..member(&ids[i], 1) };
     let mut owned = SlotSet::empty(crate::SLOTS_DEFAULT);
@@ -309,7 +309,7 @@ impl Pending {
             let mut marks = vec![None];
             run.viewed(20, Self::fleet(u16::MAX, &[]));
             for (ms, there) in (1_000..).step_by(100).zip(past) {
-                let wanted = told(&run.viewed(ms, Self::fleet(*there, &[])));
+                let wanted = marked_missing(&run.viewed(ms, Self::fleet(*there, &[])));
                 marks.extend(wanted.map(|missing| (!missing.is_empty()).then_some(Loss::Missing(missing))));
             }
             (run, marks[*written.min(&(marks.len() - 1))].clone())
@@ -335,7 +335,7 @@ proptest! {
 }
 
 #[test]
-fn nobody_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() {
+fn no_member_takes_over_while_the_mark_is_on_its_way_nor_by_a_mark_that_is_to_go() {
     let mut run = among_four(guarded(50));
     let before = run.machine.ownership().slots().clone();
     run.viewed(1_000, group(&[]));
@@ -359,7 +359,7 @@ fn listed_of(ids: &[String]) -> Vec<String> {
     run.step(0, Input::Join);
     run.registered(10, 0);
     run.viewed(20, ids.iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect());
-    let listed = told(&run.viewed(1_000, group(&[]))).unwrap();
+    let listed = marked_missing(&run.viewed(1_000, group(&[]))).unwrap();
     assert!(rebalancing_frozen(&run));
     listed.iter().map(|missing| missing.instance_id.as_str().to_owned()).collect()
 }
@@ -377,40 +377,40 @@ fn a_record_lists_the_smallest_ids_as_far_as_there_is_room() {
 #[test]
 fn a_new_record_says_nothing_of_the_past() {
     let mut run = among_four(guarded(50));
-    assert!(told(&run.viewed(1_000, group(&[]))).is_some());
+    assert!(marked_missing(&run.viewed(1_000, group(&[]))).is_some());
     run.step(3_000, Input::Woken);
     let attempt = run.attempt;
     run.step(3_010, Input::RecordLost { attempt });
-    assert_eq!(told(&run.registered(3_020, 3_015)), None, "it was made without a mark");
-    assert_eq!(told(&run.viewed(3_030, group(&[]))), None);
+    assert_eq!(marked_missing(&run.registered(3_020, 3_015)), None, "it was made without a mark");
+    assert_eq!(marked_missing(&run.viewed(3_030, group(&[]))), None);
     assert!(!rebalancing_frozen(&run));
 }
 
 #[test]
-fn whoever_came_back_and_then_left_in_good_order_is_not_missing() {
+fn a_member_that_came_back_and_then_left_in_good_order_is_not_missing() {
     let ids: Vec<String> = (0..9).map(|i| format!("w{i}")).collect();
     let from = |first: usize| ids[first..].iter().map(|id| member(id, 1)).chain([member(MINE, 7)]).collect::<Vec<_>>();
     let mut run = Run::with(guarded(30));
     run.step(0, Input::Join);
     run.registered(10, 0);
     run.viewed(20, from(0));
-    assert_eq!(told(&run.viewed(1_000, from(6))).unwrap().len(), 6);
+    assert_eq!(marked_missing(&run.viewed(1_000, from(6))).unwrap().len(), 6);
     let still = missing(&["w0", "w1", "w2", "w3", "w4"]);
-    assert_eq!(told(&run.viewed(1_500, from(5))), Some(still), "one of six is back");
+    assert_eq!(marked_missing(&run.viewed(1_500, from(5))), Some(still), "one of six is back");
     run.viewed(2_000, from(6).into_iter().chain([draining("w5")]).collect());
-    assert_eq!(told(&run.viewed(2_300, from(6))), None);
+    assert_eq!(marked_missing(&run.viewed(2_300, from(6))), None);
     assert!(rebalancing_frozen(&run));
 }
 
 #[test]
-fn whoever_never_had_a_share_gets_none_by_dying() {
+fn a_member_that_never_had_a_share_gets_none_by_dying() {
     let refused = |id: &str| Member { fingerprints: vec![crate::Fingerprint::of("another policy")], ..member(id, 1) };
     let mut run = Run::with(guarded(30));
     run.step(0, Input::Join);
     run.registered(10, 0);
     run.viewed(20, group(&["a", "b"]).into_iter().chain([refused("x"), refused("y")]).collect());
     let before = run.owned();
-    assert_eq!(told(&run.viewed(1_000, group(&["a", "b"]))), None);
+    assert_eq!(marked_missing(&run.viewed(1_000, group(&["a", "b"]))), None);
     assert_eq!((rebalancing_frozen(&run), run.owned()), (false, before));
     // Nor do they make a loss smaller: one of three is more than 30 %.
     let mut beside = Run::with(guarded(30));
@@ -418,5 +418,5 @@ fn whoever_never_had_a_share_gets_none_by_dying() {
     beside.registered(10, 0);
     beside.viewed(20, group(&["a", "b"]).into_iter().chain([refused("x"), refused("y")]).collect());
     let actions = beside.viewed(1_000, group(&["a"]).into_iter().chain([refused("x"), refused("y")]).collect());
-    assert_eq!(told(&actions), Some(missing(&["b"])));
+    assert_eq!(marked_missing(&actions), Some(missing(&["b"])));
 }

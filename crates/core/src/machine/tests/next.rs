@@ -127,9 +127,9 @@ fn who_cannot_serve_what_the_group_serves_is_refused_and_both_are_named() {
     assert_eq!(refusal, &MemberRefusal::OtherPolicy { mine: old().fingerprint(), next: None, group });
     let third = Policy { placement: PlacementParams { virtual_nodes: 7, ..OLD }, ..policy() };
     let run = beside(changing(), &third);
-    let told = run.machine.ownership().refusal().unwrap().to_string();
+    let reason = run.machine.ownership().refusal().unwrap().to_string();
     for named in [old().fingerprint(), done().fingerprint(), third.fingerprint()] {
-        assert!(told.contains(&named.to_string()), "{told}");
+        assert!(reason.contains(&named.to_string()), "{reason}");
     }
     // The draining record of a member that lists only the old placement still counts.
     let mut run = beside(changing(), &changing());

@@ -94,15 +94,15 @@ impl Fleet {
         Arc::new(View::new(self.revision, self.records.values().cloned().collect()))
     }
 
-    fn tell_view(&mut self) {
+    fn send_view(&mut self) {
         self.revision += 1;
         let seen = Input::Viewed { view: self.view(), proven: self.moment() };
         self.workers.iter_mut().for_each(|worker| worker.inbox.push_back(seen.clone()));
     }
 
-    fn tell_claims(&mut self, changes: Vec<(Resource, Option<Claim>)>) {
-        let told = Input::Claims(ClaimInput::Changed(changes));
-        self.workers.iter_mut().for_each(|worker| worker.inbox.push_back(told.clone()));
+    fn send_claims(&mut self, changes: Vec<(Resource, Option<Claim>)>) {
+        let reported = Input::Claims(ClaimInput::Changed(changes));
+        self.workers.iter_mut().for_each(|worker| worker.inbox.push_back(reported.clone()));
     }
 
     /// Deletes a worker's record and its claims.
@@ -112,8 +112,8 @@ impl Fleet {
         let gone = self.claims.iter().filter(|(_, claim)| claim.holder.incarnation == incarnation);
         let gone: Vec<_> = gone.map(|(resource, _)| (resource.clone(), None)).collect();
         self.claims.retain(|_, claim| claim.holder.incarnation != incarnation);
-        self.tell_claims(gone);
-        self.tell_view();
+        self.send_claims(gone);
+        self.send_view();
     }
 
     fn acquire(&mut self, at: usize, wanted: Vec<Resource>) -> Vec<(Resource, AcquireOutcome)> {
@@ -133,7 +133,7 @@ impl Fleet {
                 }
             }
         }
-        self.tell_claims(changes);
+        self.send_claims(changes);
         answers
     }
 
@@ -147,7 +147,7 @@ impl Fleet {
             Action::Call { op: Op::Register, attempt } => {
                 let record = self.workers[at].record.clone();
                 self.records.insert(record.instance_id.clone(), record);
-                self.tell_view();
+                self.send_view();
                 Some(Input::Registered { attempt, started: now, ttl: TTL })
             }
             Action::Call { op: Op::Renew, attempt } => {
@@ -163,7 +163,7 @@ impl Fleet {
                         Action::MarkLoss(missing) => record.loss = (!missing.is_empty()).then_some(crate::Loss::Missing(missing)),
                         _ => record.state = MemberState::Draining,
                     }
-                    self.tell_view();
+                    self.send_view();
                 }
                 None
             }
@@ -187,7 +187,7 @@ impl Fleet {
                 let mine = |(resource, epoch): &(Resource, Epoch)| self.claims.get(resource).is_some_and(|claim| claim.epoch == *epoch);
                 let free: Vec<_> = held.into_iter().filter(mine).map(|(resource, _)| (resource, None)).collect();
                 self.claims.retain(|resource, _| free.iter().all(|(freed, _)| freed != resource));
-                self.tell_claims(free);
+                self.send_claims(free);
                 Some(ClaimInput::Released { attempt })
             }
             ClaimAction::Drain(resources) => Some(ClaimInput::Idle(resources)),
@@ -210,7 +210,7 @@ impl Fleet {
         for action in actions {
             self.carry_out(at, action);
         }
-        self.nobody_serves_what_another_holds();
+        self.no_member_serves_what_another_holds();
         Some(input)
     }
 
@@ -246,7 +246,7 @@ impl Fleet {
         assert_eq!(held, everything, "seed {}: everything has a holder", self.seed);
     }
 
-    fn nobody_serves_what_another_holds(&self) {
+    fn no_member_serves_what_another_holds(&self) {
         for worker in self.workers.iter().filter(|worker| worker.lives) {
             for fence in worker.machine.ownership().fences() {
                 let claim = self.claims.get(&Resource::Slot(fence.slot));
@@ -463,7 +463,7 @@ fn who_is_to_take_a_slot_and_does_not_come_is_stood_in_for() {
     fleet.start("mute", Some("2"));
     let mute = fleet.workers.pop().unwrap();
     fleet.records.insert(mute.id.clone(), Member { incarnation: Incarnation::new(99), ..mute.record });
-    fleet.tell_view();
+    fleet.send_view();
     fleet.settles();
     fleet.kill("w0");
     fleet.runs(Duration::from_millis(500));
@@ -478,7 +478,7 @@ fn who_is_to_take_a_slot_and_does_not_come_is_stood_in_for() {
 }
 
 #[test]
-fn while_too_many_are_missing_everybody_keeps_what_it_has() {
+fn while_too_many_are_missing_each_keeps_what_it_has() {
     let mut fleet = Fleet::new(5, Policy { max_loss: MaxLoss::percent(40), ..rolling_policy() });
     (0..4).for_each(|i| fleet.start(&format!("w{i}"), Some(if i < 3 { "1" } else { "2" })));
     fleet.settles();
@@ -491,8 +491,8 @@ fn while_too_many_are_missing_everybody_keeps_what_it_has() {
     }
     let gone: Vec<_> =
         before.keys().filter(|resource| !fleet.claims.contains_key(*resource)).map(|resource| (resource.clone(), None)).collect();
-    fleet.tell_view();
-    fleet.tell_claims(gone);
+    fleet.send_view();
+    fleet.send_claims(gone);
     fleet.runs(TTL);
     assert!(fleet.claims.iter().all(|(resource, claim)| before[resource] == claim.holder), "nobody takes over");
     let kept = before.values().filter(|holder| ["w2", "w3"].contains(&holder.instance_id.as_str())).count();

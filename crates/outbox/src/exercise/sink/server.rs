@@ -24,7 +24,7 @@ pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn()
     a_restart_in_the_middle_loses_nothing_and_keeps_the_order(&fresh().await).await;
     what_was_not_acknowledged_is_sent_again_under_the_same_id(&fresh().await).await;
     what_is_replayed_arrives_beside_what_it_repeats(&fresh().await).await;
-    a_stranger_is_told_what_to_do(&fresh().await).await;
+    a_stranger_learns_what_to_do(&fresh().await).await;
 }
 
 fn interleaved(from: u64, events: u64) -> Vec<Delivery> {
@@ -156,7 +156,7 @@ async fn what_is_replayed_arrives_beside_what_it_repeats(harness: &impl SinkHarn
     assert_eq!(harness.arrived().await.len(), expected.len() + again, "a replay's own repetition is one");
 }
 
-async fn a_stranger_is_told_what_to_do(harness: &impl SinkHarness) {
+async fn a_stranger_learns_what_to_do(harness: &impl SinkHarness) {
     let Some(stranger) = harness.server().unwrap().open_as_stranger().await else { return };
     let error = stranger.check().await.unwrap_err();
     assert!(!error.is_retryable(), "{error}");

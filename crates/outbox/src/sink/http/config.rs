@@ -186,8 +186,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_cannot_be_used_are_told() {
-        for (url, told) in [
+    fn addresses_that_cannot_be_used_are_reported() {
+        for (url, expected) in [
             ("ftp://host/", "must begin with http:// or https://"),
             ("https://", "must begin with http:// or https://"),
             ("https://{type}.example/", "has a field in its host"),
@@ -201,7 +201,7 @@ mod tests {
             ("https://host/a/..;v=1/b", "has a part . or .. in its path"),
         ] {
             let error = HttpConfig::from_url(url, "/").unwrap_err().to_string();
-            assert!(error.contains(told) && !error.contains("secret"), "{url}: {error}");
+            assert!(error.contains(expected) && !error.contains("secret"), "{url}: {error}");
         }
         for url in ["http://127.0.0.1:80/", "http://[::1]/", "http://0x7f.1/", "http://2130706433/", "http://[::ffff:10.0.0.1]/"] {
             let config = HttpConfig::from_url(url, "/").unwrap();

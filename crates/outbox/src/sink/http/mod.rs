@@ -45,7 +45,7 @@ impl HttpSink {
         if config.shows_token() {
             tracing::warn!(
                 origin = config.origin,
-                "the HTTP sink sends its token without TLS, where everybody on the way can read it: write https://"
+                "the HTTP sink sends its token without TLS, so anyone on the network can read it: write https://"
             );
         }
         let mut builder = Client::builder()

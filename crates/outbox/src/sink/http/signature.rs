@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn a_poor_secret_is_refused() {
-        for (secret, told) in [("short", "has 5 bytes"), ("whsec_c2hvcnQ=", "has 5 bytes"), ("whsec_!", "is not in Base64")] {
+        for (secret, expected) in [("short", "has 5 bytes"), ("whsec_c2hvcnQ=", "has 5 bytes"), ("whsec_!", "is not in Base64")] {
             let error = Signer::new(secret).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

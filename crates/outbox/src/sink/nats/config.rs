@@ -149,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_is_told_and_no_password_is_shown() {
-        for (url, told) in [
+    fn what_cannot_be_used_is_reported_and_no_password_is_shown() {
+        for (url, expected) in [
             ("http://host", "must begin with nats:// or tls://"),
             ("nats://", "cannot be read"),
             ("nats://host:port", "cannot be read"),
@@ -158,7 +158,7 @@ mod tests {
             ("nats://me:secret@host", "has a password in it: put it into a file"),
         ] {
             let error = NatsConfig::from_url(url, "/").unwrap_err().to_string();
-            assert!(error.contains(told) && !error.contains("secret"), "{error}");
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         }
         let config = NatsConfig::from_url("tls://me@one:4222,two:4223", "/").unwrap().password("secret");
         assert_eq!((config.servers.len(), config.tls_needed, config.user.as_deref()), (2, true, Some("me")));

@@ -101,7 +101,7 @@ async fn stream(config: &NatsConfig, context: &Context) -> Result<Stream> {
             Err(Error::new(ErrorKind::Denied, text))
         }
         Err(error) => {
-            let what = format!("does not tell of the stream {name}, for which this user needs the right: {}", words(&error));
+            let what = format!("does not describe the stream {name}; this user needs the right to that: {}", words(&error));
             Err(unavailable(&config.place, &what))
         }
     }

@@ -111,7 +111,7 @@ impl NatsSink {
         let ours = |there: &StreamEvent| there.source.as_ref() == Some(&source);
         let other = || {
             let text = format!(
-                "{}: {subject} has another event at this place: it is another outbox's, or this outbox was made anew; use another subject",
+                "{}: {subject} has another event at this place: it is another outbox's, or this outbox was recreated; use another subject",
                 self.name
             );
             Err(Refusal::permanent(text).into())
@@ -121,8 +121,8 @@ impl NatsSink {
         }
         let Some(there) = self.find(live, event.sequence, subject, last).await? else {
             let text = format!(
-                "{}: {subject} has later events than this one, which is not in it, and what is there cannot be put behind it: it was \
-                 removed, or this is an old event played again, or this outbox was made anew; use another subject",
+                "{}: {subject} has later events but not this one, and it cannot be inserted before them: it was removed, or \
+                 this is an old event replayed, or this outbox was recreated; use another subject",
                 self.name
             );
             return Err(Refusal::permanent(text).into());

@@ -56,7 +56,7 @@ impl From<PublishFailure> for Refusal {
         match failure {
             PublishFailure::Refused(refusal) => refusal,
             PublishFailure::Overtaken => {
-                Self::retryable("somebody else writes to this event's subject: only publishers of this outbox may")
+                Self::retryable("another client writes to this event's subject; only publishers of this outbox may")
             }
         }
     }
@@ -111,19 +111,19 @@ impl NatsSink {
 
     fn failure(&self, error: &PublishError) -> PublishFailure {
         let code = std::error::Error::source(error).and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
-        let told = |what: &str| format!("{}: {what}", self.name);
+        let text = |what: &str| format!("{}: {what}", self.name);
         match error.kind() {
             PublishErrorKind::WrongLastSequence => PublishFailure::Overtaken,
-            PublishErrorKind::MaxPayloadExceeded => Refusal::permanent(told(&words(error))).into(),
+            PublishErrorKind::MaxPayloadExceeded => Refusal::permanent(text(&words(error))).into(),
             PublishErrorKind::StreamNotFound => {
                 let what =
                     format!("no stream takes the event's subject: give the stream the subjects {}", self.config.subject.pattern('.'));
-                Refusal::retryable(told(&what)).into()
+                Refusal::retryable(text(&what)).into()
             }
             _ if code.is_some_and(|error| error.error_code() == ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM) => {
-                Refusal::permanent(told(&words(error))).into()
+                Refusal::permanent(text(&words(error))).into()
             }
-            _ => Refusal::retryable(told(&words(error))).into(),
+            _ => Refusal::retryable(text(&words(error))).into(),
         }
     }
 }

@@ -228,7 +228,7 @@ mod tests {
 
     /// As long as the library held its handle, the kernel would go on sending buffered data.
     #[test]
-    fn what_waits_in_a_socket_is_thrown_away_at_once_whoever_else_holds_it() {
+    fn what_waits_in_a_socket_is_thrown_away_at_once_even_if_it_is_shared() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();

@@ -128,22 +128,22 @@ impl RabbitMqSink {
                 "the event's headers have {header_bytes} bytes, and the server takes {most}: send fewer, or structured"
             ));
         }
-        let told = |what: String| Err(Refusal::retryable(format!("{}: {what}", self.name)));
+        let refused = |what: String| Err(Refusal::retryable(format!("{}: {what}", self.name)));
         let turn = match timeout(ANSWER_WITHIN, live.turn()).await {
             Ok(Ok(Some(turn))) if !live.is_blocked() => turn,
-            Ok(Ok(_)) => return told(format!("it takes no events now: {SHORT_OF}")),
-            Ok(Err(error)) => return told(words(&error)),
-            Err(_) => return told(format!("no channel is free within {ANSWER_WITHIN:?}: it answers slowly")),
+            Ok(Ok(_)) => return refused(format!("it takes no events now: {SHORT_OF}")),
+            Ok(Err(error)) => return refused(words(&error)),
+            Err(_) => return refused(format!("no channel is free within {ANSWER_WITHIN:?}: it answers slowly")),
         };
         match timeout(ANSWER_WITHIN, turn.publish(self.exchange(), key, &message.body, properties)).await {
             Ok(Ok(Confirmation::Ack(None))) => Ok(()),
             Ok(Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)))) => {
-                told(format!("no queue takes the routing key {routing_key}: bind one"))
+                refused(format!("no queue takes the routing key {routing_key}: bind one"))
             }
-            Ok(Ok(Confirmation::Nack(None))) => told("a queue refuses it: it is full, or has trouble".into()),
-            Ok(Ok(Confirmation::NotRequested)) => told("the server confirms nothing".into()),
-            Ok(Err(error)) => told(words(&error)),
-            Err(_) => told(format!("it has not confirmed within {ANSWER_WITHIN:?}: {SHORT_OF}")),
+            Ok(Ok(Confirmation::Nack(None))) => refused("a queue refuses it: it is full, or has trouble".into()),
+            Ok(Ok(Confirmation::NotRequested)) => refused("the server confirms nothing".into()),
+            Ok(Err(error)) => refused(words(&error)),
+            Err(_) => refused(format!("it has not confirmed within {ANSWER_WITHIN:?}: {SHORT_OF}")),
         }
     }
 }

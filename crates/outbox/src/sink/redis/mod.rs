@@ -179,7 +179,7 @@ impl RedisSink {
                 if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
                     live.broken.send_replace(true);
                 }
-                (0, Some(Refusal::retryable(self.told(&error))))
+                (0, Some(Refusal::retryable(self.text_of(&error))))
             }
         }
     }
@@ -197,7 +197,7 @@ impl RedisSink {
         None
     }
 
-    fn told(&self, error: &RedisError) -> String {
+    fn text_of(&self, error: &RedisError) -> String {
         let code = if is_about_credentials(error) { "NOPERM" } else { error.code().unwrap_or_default() };
         format!("{}: {}{}", self.name, words(error), advice(code))
     }
@@ -208,11 +208,11 @@ impl RedisSink {
         match why {
             "NEWER" => Refusal::retryable(format!("{name}: a publisher with a newer epoch has added to {stream}")),
             "PAST" => Refusal::permanent(format!(
-                "{name}: {stream} has later events than this one, which is not in it, and its ids cannot go back: \
-                 it was trimmed, or this is an old event played again"
+                "{name}: {stream} has later events but not this one, and its ids cannot go back: it was trimmed, or this is \
+                 an old event replayed"
             )),
             "OTHER" => Refusal::permanent(format!(
-                "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was made anew; use another stream"
+                "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was recreated; use another stream"
             )),
             why => {
                 let code = why.split(' ').next().unwrap_or_default();

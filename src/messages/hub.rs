@@ -1,4 +1,4 @@
-//! One member's post: the holders of names, their addresses, and the messages taken here.
+//! One member's message hub: the holders of names, their addresses, and the messages taken here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use crate::settings::{MESSAGES_ADDRESS, MessagesSettings, Network};
 /// The most messages of one worker that wait for a holder or for a reply.
 pub(super) const OUTSTANDING_MAX: usize = 1_024;
 
-/// The post of one member. It keeps no service alive.
-pub(super) struct Post {
+/// The message hub of one member. It keeps no service alive.
+pub(super) struct MessageHub {
     group: GroupName,
     life: Life,
     settings: MessagesSettings,
@@ -38,7 +38,7 @@ pub(super) struct Post {
     _close: DropGuard,
 }
 
-impl Post {
+impl MessageHub {
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self::new(context))
     }

@@ -42,7 +42,7 @@ enum Undo {
     Replace,
 }
 
-/// The result of a play in which the workers make a mistake.
+/// The result of a run in which the workers make a mistake.
 pub(crate) struct Wrong {
     pub(crate) faults: u32,
     /// Slots held by two workers at one moment.
@@ -51,7 +51,7 @@ pub(crate) struct Wrong {
     pub(crate) falls: usize,
 }
 
-pub(crate) struct Play {
+pub(crate) struct FaultRun {
     backend: String,
     /// The workers' mistake.
     mistake: Option<Mistake>,
@@ -69,16 +69,16 @@ pub(crate) struct Play {
     runtime: Runtime,
 }
 
-impl Play {
+impl FaultRun {
     pub(crate) fn start(backend: &str, servers: usize, rng: StdRng, mistake: Option<Mistake>) -> Self {
         let runtime = runtime("play");
         let stage = runtime.block_on(Stage::start(backend, servers));
         let (undo, counts, kills) = (Vec::new(), BTreeMap::new(), Vec::new());
         let (backend, members) = (backend.to_owned(), Vec::new());
-        let mut play = Self { backend, mistake, stage, members, rng, undo, counts, kills, leader_killed: None, replaced: 0, runtime };
-        (0..MEMBERS).for_each(|_| play.admit());
-        play.settle();
-        play
+        let mut run = Self { backend, mistake, stage, members, rng, undo, counts, kills, leader_killed: None, replaced: 0, runtime };
+        (0..MEMBERS).for_each(|_| run.admit());
+        run.settle();
+        run
     }
 
     fn admit(&mut self) {
@@ -270,7 +270,7 @@ impl Play {
         Wrong { faults: self.counts.values().sum(), overlaps: overlaps.len(), falls: falls.len() }
     }
 
-    /// Ends a play in which the workers make a mistake.
+    /// Ends a run in which the workers make a mistake.
     pub(crate) fn end_wrong(mut self) -> Wrong {
         self.ends();
         self.wrong()
@@ -281,7 +281,7 @@ impl Play {
         self.ends();
         let found = self.found();
         let disorder = self.runtime.block_on(disorder(&self.stage));
-        let told = figures(&self.backend, &self.counts, &self.kills, &found);
+        let figures_of_run = figures(&self.backend, &self.counts, &self.kills, &found);
         let well = found.overlaps.is_empty()
             && found.falls.is_empty()
             && found.ghosts.is_empty()
@@ -295,12 +295,12 @@ impl Play {
             let Findings { overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
             panic!(
                 "overlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of \
-                 order: {disorder}; {} slots were taken from stopped workers\n{told}\nwhat the workers wrote is in {}",
+                 order: {disorder}; {} slots were taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
                 self.replaced,
                 self.stage.folder().display()
             );
         }
-        told
+        figures_of_run
     }
 }
 

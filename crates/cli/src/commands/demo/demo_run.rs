@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The time limit, beyond the TTL, of anything that should take a TTL.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-pub(super) struct Play {
+pub(super) struct DemoRun {
     pub(super) stage: DemoStage,
     pub(super) store: SqliteStore,
     pub(super) writer: EventWriter,
@@ -53,7 +53,7 @@ pub(super) struct DemoTimings {
     pub(super) elapsed: Duration,
 }
 
-impl Play {
+impl DemoRun {
     pub(super) fn new(
         stage: DemoStage,
         store: SqliteStore,
@@ -75,19 +75,19 @@ impl Play {
             let name = self.stage.start_worker()?;
             self.show.worker(&name);
         }
-        self.until("every slot is held", shutdown, |play| Ok(play.fence.iter().all(Option::is_some))).await?;
+        self.until("every slot is held", shutdown, |run| Ok(run.fence.iter().all(Option::is_some))).await?;
         // Only for appearance: at the start every worker should have its share.
         let (owners, patient) = (self.owners()?, Instant::now() + self.ttl);
-        self.until("every publisher has its share", shutdown, |play| {
+        self.until("every publisher has its share", shutdown, |run| {
             let placed = |slot: u32| owners.owner_of_slot(slot).map(InstanceId::as_str);
-            Ok(Instant::now() > patient || (0u32..).zip(&play.fence).all(|(slot, holder)| holder.as_deref() == placed(slot)))
+            Ok(Instant::now() > patient || (0u32..).zip(&run.fence).all(|(slot, holder)| holder.as_deref() == placed(slot)))
         })
         .await?;
         self.show.line(format_args!("{workers} publishers share {} slots: {}", self.placement.slots, self.shares_line()));
         self.writer.start();
         (self.started, self.writing) = (Instant::now(), true);
-        self.until("both changes have settled", shutdown, |play| Ok(play.is_settled())).await?;
-        self.until("everything is delivered", shutdown, |play| Ok(play.ledger.lost() == 0)).await.or_else(|failure| {
+        self.until("both changes have settled", shutdown, |run| Ok(run.is_settled())).await?;
+        self.until("everything is delivered", shutdown, |run| Ok(run.ledger.lost() == 0)).await.or_else(|failure| {
             // Lost events are reported by the verdict and are not a failure here.
             if shutdown.is_cancelled() { Err(failure) } else { Ok(()) }
         })?;
