@@ -33,6 +33,13 @@ async fn owner(store: &SqliteStore) -> PublisherRegistration {
     me
 }
 
+/// Removes the outbox from the database.
+async fn revert(conn: &mut sqlx::SqliteConnection) {
+    for migration in sqlite::MIGRATIONS.iter().rev() {
+        sqlx::raw_sql(migration.down).execute(&mut *conn).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn enqueue_is_part_of_the_applications_transaction() {
     let outbox = Outbox::new().await;
@@ -172,7 +179,7 @@ async fn a_newer_schema_and_another_programs_table_are_refused() {
     }
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
-    sqlite::revert(&mut conn).await.unwrap();
+    revert(&mut conn).await;
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut conn).await.unwrap();
     assert_eq!(left, 0, "the way back leaves nothing");
     sqlx::query("CREATE TABLE outbox (x)").execute(&mut conn).await.unwrap();
@@ -546,7 +553,7 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
     for also in ["", FOR_A_WHILE] {
         let outbox = Outbox::new().await;
         let mut conn = outbox.connection().await;
-        sqlite::revert(&mut conn).await.unwrap();
+        revert(&mut conn).await;
         sqlx::raw_sql(include_str!("../migrations/sqlite/0001_outbox.up.sql")).execute(&mut conn).await.unwrap();
         sqlx::raw_sql(also).execute(&mut conn).await.unwrap();
         outbox.insert_plainly([events("a", 1..=3), events("b", 1..=1)].concat()).await;

@@ -1,19 +1,17 @@
-//! Periodic cleaning: expired parked events, aggregates without events, old audit entries.
+//! Periodic work that needs no slot: hashing new aggregates, and deleting expired parked events, aggregates without events and old audit
+//! entries. And removing drained aggregates from the list.
 
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
-use super::error::{PgErrorContext, StatementError};
+use super::error::gave_way;
 use super::record::short_of_a_deadlock;
-use super::{PostgresStore, call, millis, unsigned};
+use super::{PostgresStore, call};
 use crate::Result;
 use crate::store::CleanResult;
-
-/// The most batches of one kind in one call, and how long they may take together.
-const BATCHES: usize = 20;
-const WITHIN: Duration = Duration::from_secs(3);
+use crate::store::sql::{self, ErrorContext, millis, signed, to_ordered};
 
 /// $1 age in milliseconds, $2 how many. Each event leaves an audit entry, because it was never delivered.
 const EXPIRE: &str = "WITH old AS MATERIALIZED (
@@ -50,49 +48,45 @@ const IDLE: &str = concat!(
 /// $1 the highest sequence of the aggregates to forget. Every transaction sees it from now on, even if this one fails.
 const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
 
+/// $1 listed aggregates. Removes those that have nothing to send from the list, unless a writer holds the row.
+const STRIKE_OFF: &str = concat!(
+    "WITH patience AS MATERIALIZED (SELECT ",
+    short_of_a_deadlock!(),
+    "), drained AS (
+        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
+        FROM (
+            SELECT a.id FROM patience CROSS JOIN outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND a.last_seq = h.done_seq
+            WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
+            FOR NO KEY UPDATE OF a, h SKIP LOCKED
+        ) AS free
+        WHERE a.id = free.id RETURNING a.id
+    )
+    UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id"
+);
+
 pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
-    let (begun, rows) = (Instant::now(), i64::try_from(limit).unwrap_or(i64::MAX));
-    let mut cleaned = CleanResult::default();
-    for _ in 0..BATCHES {
-        let expired = call!(store, conn => expire(conn, parked_retention, rows))?;
-        cleaned.expired += expired;
-        cleaned.more = expired >= limit as u64;
-        if !cleaned.more || begun.elapsed() > WITHIN {
-            break;
-        }
-    }
-    let mut further = false;
-    for _ in 0..BATCHES {
-        let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
-        // If a writer holds a row, the range is visited again next time.
-        let Some((forgotten, next)) = call!(store, conn => forget_unless_in_the_way(conn, after, rows))? else { break };
-        cleaned.forgotten += forgotten;
-        *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
-        further = next.is_some();
-        if !further || begun.elapsed() > WITHIN {
-            break;
-        }
-    }
-    cleaned.more |= further && cleaned.forgotten > 0;
-    Ok(cleaned)
+    let rows = signed(limit);
+    let expire = || async move { call!(store, conn => expire(conn, parked_retention, rows)) };
+    let forget = |after| async move { call!(store, conn => forget_unless_in_the_way(conn, after, rows)) };
+    sql::clean(limit, &store.forget_after, expire, forget).await
 }
 
-async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64) -> Result<u64, StatementError> {
+async fn expire(conn: &mut PgConnection, parked_retention: Duration, limit: i64) -> Result<u64, sqlx::Error> {
     sqlx::query(FORGET_LINES).bind(limit).execute(&mut *conn).await?;
     let age = millis(parked_retention).min(super::sweep::RETENTION_MS_MAX);
     Ok(sqlx::query(EXPIRE).bind(age).bind(limit).execute(conn).await?.rows_affected())
 }
 
 /// Returns `None` if it gave way to a writer.
-async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, StatementError> {
+async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>, sqlx::Error> {
     match forget(conn, after, limit).await {
-        Err(fault) if fault.gave_way() => Ok(None),
+        Err(error) if gave_way(&error) => Ok(None),
         other => other.map(Some),
     }
 }
 
 /// Returns the number of forgotten aggregates, and where to continue.
-async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), StatementError> {
+async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), sqlx::Error> {
     let mut tx = conn.begin().await?;
     // One process at a time, or a lower floor might be set after a higher one.
     let alone = sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;
@@ -107,5 +101,32 @@ async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64,
         sqlx::query("DELETE FROM outbox_aggregate WHERE id = ANY ($1)").bind(&idle).execute(&mut *tx).await?;
     }
     tx.commit().await?;
-    Ok((unsigned(i64::try_from(idle.len()).unwrap_or(0)), if looked_at == limit { last } else { None }))
+    Ok((idle.len() as u64, if looked_at == limit { last } else { None }))
+}
+
+pub(super) async fn strike_off(conn: &mut PgConnection, aggregates: &[i64]) -> Result<(), sqlx::Error> {
+    match sqlx::query(STRIKE_OFF).bind(aggregates).execute(conn).await {
+        // They stay on the list until the next reading finds them.
+        Err(error) if !gave_way(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+pub(super) async fn place_new(conn: &mut PgConnection, limit: usize) -> Result<usize, sqlx::Error> {
+    let select = "SELECT h.aggregate, a.key FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+        WHERE h.hash IS NULL ORDER BY h.aggregate LIMIT $1";
+    let new: Vec<(i64, String)> = sqlx::query_as(select).bind(signed(limit)).fetch_all(&mut *conn).await?;
+    if new.is_empty() {
+        return Ok(0);
+    }
+    let (ids, hashes): (Vec<i64>, Vec<i64>) = new.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
+    // Does not wait for another publisher that works on the same rows: it writes the same values.
+    let update = "WITH free AS MATERIALIZED (
+            SELECT h.aggregate, n.hash FROM unnest($1::bigint[], $2::bigint[]) AS n (aggregate, hash)
+            JOIN outbox_head AS h ON h.aggregate = n.aggregate AND h.hash IS NULL
+            FOR NO KEY UPDATE OF h SKIP LOCKED
+        )
+        UPDATE outbox_head AS h SET hash = f.hash FROM free AS f WHERE h.aggregate = f.aggregate";
+    sqlx::query(update).bind(ids).bind(hashes).execute(conn).await?;
+    Ok(new.len())
 }

@@ -2,17 +2,18 @@
 //!
 //! Locks are taken in the same order as by writers and publishers: the aggregate's row, the slot, the head, the events.
 
-use sqlx::{Connection, PgConnection, Row};
+use async_trait::async_trait;
+use sqlx::{Connection, PgConnection};
 
-use super::error::StatementError;
-use super::{ago, unsigned};
-use crate::one_line;
-use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
+use super::{PostgresStore, call};
+use crate::Result;
+use crate::store::sql::{ErrorContext, StatementError, signed, unsigned};
+use crate::store::{AuditEntry, DeadLetter, DeadLetters, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
 /// $1 key or NULL, $2 how many.
 const LIST: &str = "
     (SELECT e.id, a.key, e.type, e.seq, true, (extract(epoch FROM now() - h.blocked_at) * 1000)::bigint, coalesce(h.last_error, ''),
-            e.bytes, e.replayed
+            e.bytes::bigint, e.replayed
      FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
      CROSS JOIN LATERAL (
          SELECT o.id, o.type, o.seq, o.replayed, coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) AS bytes
@@ -21,7 +22,7 @@ const LIST: &str = "
      WHERE h.blocked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY h.blocked_at LIMIT $2)
     UNION ALL
     (SELECT o.id, a.key, o.type, o.seq, false, (extract(epoch FROM now() - o.parked_at) * 1000)::bigint, coalesce(o.parked_error, ''),
-            coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0), o.replayed
+            coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0)::bigint, o.replayed
      FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate
      WHERE o.parked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY o.parked_at, o.position LIMIT $2)";
 
@@ -34,7 +35,7 @@ macro_rules! moved {
             "WITH gone AS (DELETE FROM outbox WHERE ", $which, " RETURNING *)
              INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, created_at, replayed)
              SELECT id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, created_at, ", $replayed,
-            " FROM gone ORDER BY seq RETURNING seq, replayed"
+            " FROM gone ORDER BY seq RETURNING seq"
         )
     };
 }
@@ -53,8 +54,7 @@ const FIND: &str = "SELECT o.aggregate, a.key, o.seq, o.parked_at IS NOT NULL
 const RELEASE_HEAD: &str = "UPDATE outbox_head AS h
     SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = $3
     WHERE h.aggregate = $1 AND h.blocked_at IS NOT NULL
-      AND $2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq)
-    RETURNING h.done_seq";
+      AND $2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq)";
 
 /// $1 aggregate. Raises the slot's epoch, so that its holder can no longer mark the events it has in memory.
 const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = NULL
@@ -63,26 +63,32 @@ const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnatio
 /// $1 who, $2 action, $3 event, $4 key, $5 sequence, $6 events, $7 why.
 const NOTE: &str = "INSERT INTO outbox_audit (who, action, event, key, seq, events, why) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-fn bounded(limit: usize) -> i64 {
-    i64::try_from(limit.clamp(1, LIST_MAX)).unwrap_or(i64::MAX)
-}
+#[async_trait]
+impl DeadLetters for PostgresStore {
+    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
+        let limit = limit.clamp(1, LIST_MAX);
+        let rows = call!(self, conn => sqlx::query_as(LIST).bind(key).bind(signed(limit)).fetch_all(conn))?;
+        Ok(rows.into_iter().take(limit).map(DeadLetter::from_row::<String>).collect())
+    }
 
-pub(super) async fn list(conn: &mut PgConnection, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>, StatementError> {
-    let letter = |row: &sqlx::postgres::PgRow| {
-        Ok(DeadLetter {
-            id: row.try_get(0)?,
-            key: row.try_get(1)?,
-            event_type: row.try_get(2)?,
-            sequence: unsigned(row.try_get(3)?),
-            state: if row.try_get(4)? { DeadState::Blocked } else { DeadState::Parked },
-            dead_for: ago(row.try_get(5)?),
-            error: one_line(row.try_get(6)?, ERROR_CHARS_MAX),
-            payload_bytes: u64::try_from(row.try_get::<i32, _>(7)?).unwrap_or(0),
-            replayed: row.try_get::<Option<i64>, _>(8)?.map(unsigned),
-        })
-    };
-    let rows = sqlx::query(LIST).bind(key).bind(bounded(limit)).fetch_all(conn).await?;
-    rows.iter().take(limit.clamp(1, LIST_MAX)).map(letter).collect()
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
+        call!(self, conn => replay(conn, id, by))
+    }
+
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
+        call!(self, conn => replay_aggregate(conn, key, from, events_max, by))
+    }
+
+    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
+        call!(self, conn => discard(conn, id, by))
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
+        let sql = "SELECT (extract(epoch FROM now() - at) * 1000)::bigint, who, action, event, key, seq, events, why
+            FROM outbox_audit ORDER BY id DESC LIMIT $1";
+        let rows = call!(self, conn => sqlx::query_as(sql).bind(signed(limit.clamp(1, LIST_MAX))).fetch_all(conn))?;
+        Ok(rows.into_iter().map(AuditEntry::from_row::<String>).collect())
+    }
 }
 
 /// An event as an operator identifies it.
@@ -93,48 +99,40 @@ struct PgEventRow {
     parked: bool,
 }
 
-async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<PgEventRow>, StatementError> {
-    let found: Option<(i64, String, i64, bool)> = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
+async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<PgEventRow>, sqlx::Error> {
+    let found = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
     Ok(found.map(|(aggregate, key, seq, parked)| PgEventRow { aggregate, key, seq, parked }))
 }
 
-async fn note(
-    conn: &mut PgConnection,
-    by: &Signature,
-    action: &str,
-    id: &str,
-    found: &PgEventRow,
-    events: i64,
-) -> Result<(), StatementError> {
-    let note = sqlx::query(NOTE).bind(by.who()).bind(action).bind(id).bind(&found.key).bind(found.seq).bind(events).bind(by.why());
-    note.execute(conn).await?;
-    Ok(())
+async fn note(conn: &mut PgConnection, by: &Signature, action: &str, id: &str, about: (&str, i64, i64)) -> Result<(), sqlx::Error> {
+    let (key, seq, events) = about;
+    let note = sqlx::query(NOTE).bind(by.who()).bind(action).bind(id).bind(key).bind(seq).bind(events).bind(by.why());
+    note.execute(conn).await.map(drop)
 }
 
 /// Returns whether the event was the blocked head; if so, its aggregate continues behind `done`.
-async fn release(conn: &mut PgConnection, found: &PgEventRow, done: i64) -> Result<bool, StatementError> {
-    let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).fetch_optional(conn).await?;
-    Ok(released.is_some())
+async fn release(conn: &mut PgConnection, found: &PgEventRow, done: i64) -> Result<bool, sqlx::Error> {
+    let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).execute(conn).await?;
+    Ok(released.rows_affected() > 0)
 }
 
-pub(super) async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<Option<ReplayResult>, StatementError> {
+async fn replay(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<Option<ReplayResult>, sqlx::Error> {
     let mut tx = conn.begin().await?;
     let Some(found) = find(&mut tx, id).await? else { return Ok(None) };
     let (replayed, action) = if found.parked {
-        let moved: Option<(i64, i64)> = sqlx::query_as(APPEND).bind(id).fetch_optional(&mut *tx).await?;
-        let Some((sequence, _)) = moved else { return Ok(None) };
+        let Some(sequence) = sqlx::query_scalar(APPEND).bind(id).fetch_optional(&mut *tx).await? else { return Ok(None) };
         (ReplayResult::Appended { sequence: unsigned(sequence) }, "replay")
     } else if release(&mut tx, &found, found.seq - 1).await? {
         (ReplayResult::Unblocked, "unblock")
     } else {
         return Ok(None);
     };
-    note(&mut tx, by, action, id, &found, 1).await?;
+    note(&mut tx, by, action, id, (&found.key, found.seq, 1)).await?;
     tx.commit().await?;
     Ok(Some(replayed))
 }
 
-pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<bool, StatementError> {
+async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -> Result<bool, sqlx::Error> {
     let mut tx = conn.begin().await?;
     let Some(found) = find(&mut tx, id).await? else { return Ok(false) };
     if !found.parked && !release(&mut tx, &found, found.seq).await? {
@@ -146,12 +144,12 @@ pub(super) async fn discard(conn: &mut PgConnection, id: &str, by: &Signature) -
     if delete.rows_affected() == 0 {
         return Ok(false);
     }
-    note(&mut tx, by, "discard", id, &found, 1).await?;
+    note(&mut tx, by, "discard", id, (&found.key, found.seq, 1)).await?;
     tx.commit().await?;
     Ok(true)
 }
 
-pub(super) async fn replay_aggregate(
+async fn replay_aggregate(
     conn: &mut PgConnection,
     key: &str,
     from: Option<&str>,
@@ -178,26 +176,8 @@ pub(super) async fn replay_aggregate(
     let head = "UPDATE outbox_head SET done_seq = $2, blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL,
         attempted_at = NULL, last_error = NULL WHERE aggregate = $1";
     sqlx::query(head).bind(aggregate).bind(last).execute(&mut *tx).await?;
-    let events = i64::try_from(moved.len()).unwrap_or(i64::MAX);
-    note(&mut tx, by, "replay-aggregate", &id, &PgEventRow { aggregate, key: key.to_owned(), seq, parked: true }, events).await?;
+    let events = signed(moved.len());
+    note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await?;
     tx.commit().await?;
     Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(last - seq + 1 - events), from: unsigned(last + 1) }))
-}
-
-pub(super) async fn audit(conn: &mut PgConnection, limit: usize) -> Result<Vec<AuditEntry>, StatementError> {
-    let sql = "SELECT (extract(epoch FROM now() - at) * 1000)::bigint, who, action, event, key, seq, events, why
-        FROM outbox_audit ORDER BY id DESC LIMIT $1";
-    let entry = |row: &sqlx::postgres::PgRow| {
-        Ok(AuditEntry {
-            ago: ago(row.try_get(0)?),
-            who: row.try_get(1)?,
-            action: row.try_get(2)?,
-            event: row.try_get(3)?,
-            key: row.try_get(4)?,
-            sequence: unsigned(row.try_get(5)?),
-            events: unsigned(row.try_get(6)?),
-            why: row.try_get(7)?,
-        })
-    };
-    sqlx::query(sql).bind(bounded(limit)).fetch_all(conn).await?.iter().map(entry).collect()
 }

@@ -4,8 +4,8 @@ use shardwise::ShardKey;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::error::StatementError;
-use super::to_ordered;
+use super::error::classify;
+use crate::store::sql::to_ordered;
 use crate::{Error, ErrorKind, NewEvent, Payload, Result};
 
 /// Includes the key's hash, which the trigger cannot compute.
@@ -47,6 +47,6 @@ pub async fn enqueue(conn: &mut PgConnection, event: NewEvent) -> Result<String>
     let id = event.id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let headers = event.headers.map(|headers| serde_json::Value::Object(headers).to_string());
     let insert = sqlx::query(INSERT).bind(&id).bind(event.aggregate_type).bind(event.aggregate_id).bind(event.event_type);
-    insert.bind(text).bind(bytes).bind(headers).bind(hash).execute(conn).await.map_err(StatementError::from)?;
+    insert.bind(text).bind(bytes).bind(headers).bind(hash).execute(conn).await.map_err(|error| classify(&error))?;
     Ok(id)
 }

@@ -2,8 +2,9 @@
 
 use sqlx::error::DatabaseError;
 
-use super::{PostgresConfig, PostgresStore};
-use crate::{Error, ErrorKind, Result};
+use super::PostgresStore;
+use crate::store::sql::SqlStore;
+use crate::{Error, ErrorKind};
 
 /// The rights on each table that a publisher needs; writers need only `INSERT ON outbox`.
 const GRANTS: [(&str, &str); 8] = [
@@ -17,80 +18,28 @@ const GRANTS: [(&str, &str); 8] = [
     ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
 ];
 
-/// Converts errors of sqlx into errors of this crate, with the address of the database.
-pub(super) trait PgErrorContext<T> {
-    fn at(self, store: &PostgresStore) -> Result<T>;
-}
-
-impl<T> PgErrorContext<T> for Result<T, sqlx::Error> {
-    fn at(self, store: &PostgresStore) -> Result<T> {
-        self.map_err(|error| store_error(&store.config, &error))
+impl SqlStore for PostgresStore {
+    fn classify(error: &sqlx::Error) -> Error {
+        classify(error)
     }
-}
 
-impl<T> PgErrorContext<T> for Result<T> {
-    fn at(self, store: &PostgresStore) -> Result<T> {
-        self.map_err(|error| locate(error, &store.config))
-    }
-}
-
-/// Why a statement failed: the database's error, or one of this crate.
-#[derive(Debug)]
-pub(super) enum StatementError {
-    Sql(sqlx::Error),
-    Ours(Error),
-}
-
-impl StatementError {
-    pub(super) fn gave_way(&self) -> bool {
-        let Self::Sql(sqlx::Error::Database(error)) = self else { return false };
-        error.code().as_deref() == Some("55P03")
-    }
-}
-
-impl From<sqlx::Error> for StatementError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
-    }
-}
-
-impl From<Error> for StatementError {
-    fn from(error: Error) -> Self {
-        Self::Ours(error)
-    }
-}
-
-impl From<StatementError> for Error {
-    fn from(fault: StatementError) -> Self {
-        match fault {
-            StatementError::Sql(error) => classify(&error),
-            StatementError::Ours(error) => error,
+    fn locate(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Event | ErrorKind::Settings => error,
+            kind => {
+                let text = error.to_string().replace("<role>", self.config.options.get_username());
+                Error::new(kind, format!("outbox {}: {text}", self.place()))
+            }
         }
     }
 }
 
-impl<T> PgErrorContext<T> for Result<T, StatementError> {
-    fn at(self, store: &PostgresStore) -> Result<T> {
-        self.map_err(Error::from).at(store)
-    }
+/// Whether the statement waited for a lock until its own limit.
+pub(super) fn gave_way(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("55P03")
 }
 
-/// Puts the database's address before a message that has none.
-fn locate(error: Error, config: &PostgresConfig) -> Error {
-    match error.kind() {
-        ErrorKind::Event | ErrorKind::Settings => error,
-        kind => {
-            let text = error.to_string().replace("<role>", config.options.get_username());
-            Error::new(kind, format!("outbox {}: {text}", config.place()))
-        }
-    }
-}
-
-fn store_error(config: &PostgresConfig, error: &sqlx::Error) -> Error {
-    locate(classify(error), config)
-}
-
-fn classify(error: &sqlx::Error) -> Error {
+pub(super) fn classify(error: &sqlx::Error) -> Error {
     match error {
         sqlx::Error::Database(error) => answered(&**error),
         sqlx::Error::PoolTimedOut => {
@@ -164,15 +113,11 @@ fn constraint(error: &dyn DatabaseError) -> String {
 fn missing_grant(message: &str) -> String {
     let what = message.strip_prefix("permission denied for ").and_then(|rest| rest.split_once(' '));
     let statement = match what {
-        Some(("table" | "relation", table)) => {
-            let table = table.trim_matches('"');
-            let rights = GRANTS.iter().find(|(name, _)| *name == table).map_or("SELECT", |(_, rights)| *rights);
-            format!("let their owner run GRANT {rights} ON {table} TO <role>")
-        }
-        Some(("sequence", sequence)) => {
-            let sequence = sequence.trim_matches('"');
-            let rights = GRANTS.iter().find(|(name, _)| *name == sequence).map_or("USAGE", |(_, rights)| *rights);
-            format!("let their owner run GRANT {rights} ON SEQUENCE {sequence} TO <role>")
+        Some((kind @ ("table" | "relation" | "sequence"), name)) => {
+            let name = name.trim_matches('"');
+            let (of, usual) = if kind == "sequence" { ("SEQUENCE ", "USAGE") } else { ("", "SELECT") };
+            let rights = GRANTS.iter().find(|(known, _)| *known == name).map_or(usual, |(_, rights)| *rights);
+            format!("let their owner run GRANT {rights} ON {of}{name} TO <role>")
         }
         Some(("schema", schema)) => {
             format!("let its owner run GRANT USAGE ON SCHEMA {schema} TO <role>, and for `outbox init` GRANT CREATE as well")

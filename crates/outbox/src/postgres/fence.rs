@@ -4,14 +4,11 @@
 //! future, which is how a server clock that was set back looks. The fence holds in both cases: a slot that is taken too early costs its
 //! former holder the slot, and nothing else.
 
-use shardwise::core::slot_start;
-use shardwise::{Incarnation, SlotSet};
-use sqlx::{Connection, PgConnection, Row};
+use shardwise::SlotSet;
+use sqlx::{Connection, PgConnection};
 
-use super::error::StatementError;
-use super::{to_ordered, unsigned};
+use crate::store::sql::{StatementError, arcs, other_slots, small, unsigned};
 use crate::store::{Hold, PublisherRegistration};
-use crate::{Error, ErrorKind};
 
 /// Whether the publisher `$p` is alive: seen within `$ttls` TTLs, one unless given.
 #[rustfmt::skip]
@@ -107,24 +104,15 @@ async fn agree_on_slots(conn: &mut PgConnection, me: &PublisherRegistration, rec
     }
     let alive: Option<String> = sqlx::query_scalar(OTHERS_ALIVE).bind(me.incarnation.to_string()).fetch_optional(&mut *conn).await?;
     if let (Some(recorded), Some(other)) = (recorded, alive) {
-        let text = format!(
-            "its publishers use {recorded} slots ({other} is alive), this one has {}: give all of them the same number, or stop the others first",
-            me.slots
-        );
-        return Err(Error::new(ErrorKind::OtherSlots, text).into());
+        return Err(other_slots(recorded, &other, me.slots).into());
     }
     Ok(lay_out(conn, me.slots).await?)
 }
 
 /// Creates a row for every slot. Each epoch is set above every earlier epoch, so that no former holder's fence matches.
 async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error> {
-    let (mut numbers, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
-    for slot in 0..slots {
-        let end = if slot + 1 == slots { u64::MAX } else { slot_start(slot + 1, slots) - 1 };
-        numbers.push(i64::from(slot));
-        from.push(to_ordered(slot_start(slot, slots)));
-        to.push(to_ordered(end));
-    }
+    let (numbers, (from, to)): (Vec<i64>, (Vec<i64>, Vec<i64>)) =
+        arcs(slots).map(|(slot, from, to)| (i64::from(slot), (from, to))).unzip();
     // Waits for concurrent marks, so that the highest epoch is final.
     sqlx::query("SELECT slot FROM outbox_slot ORDER BY slot FOR UPDATE").fetch_all(&mut *conn).await?;
     let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;
@@ -136,28 +124,21 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, StatementError> {
+pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, sqlx::Error> {
     let touch = sqlx::query_scalar(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
     let Some(seen) = touch.fetch_optional(&mut *conn).await? else { return Ok(None) };
-    Ok(Some((seen, held(conn, me.incarnation).await?)))
+    let held = sqlx::query_as(HELD).bind(me.incarnation.to_string()).fetch_all(conn).await?;
+    Ok(Some((seen, holds(held))))
 }
 
-async fn held(conn: &mut PgConnection, incarnation: Incarnation) -> Result<Vec<Hold>, StatementError> {
-    holds(&sqlx::query(HELD).bind(incarnation.to_string()).fetch_all(conn).await?)
+pub(super) fn holds(rows: Vec<(i64, i64)>) -> Vec<Hold> {
+    rows.into_iter().map(|(slot, epoch)| Hold { slot: small(slot), epoch: unsigned(epoch) }).collect()
 }
 
-pub(super) fn holds(rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Hold>, StatementError> {
-    let hold = |row: &sqlx::postgres::PgRow| {
-        let (slot, epoch): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-        Ok(Hold { slot: super::small(slot), epoch: unsigned(epoch) })
-    };
-    rows.iter().map(hold).collect()
-}
-
-pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>, StatementError> {
+pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>, sqlx::Error> {
     let wanted: Vec<i64> = slots.iter().map(i64::from).collect();
-    let take = sqlx::query(TAKE).bind(wanted).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
-    holds(&take.fetch_all(conn).await?)
+    let take = sqlx::query_as(TAKE).bind(wanted).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
+    take.fetch_all(conn).await.map(holds)
 }
 
 /// Slots and epochs as parallel arrays.
@@ -165,16 +146,15 @@ pub(super) fn columns(holds: &[Hold]) -> (Vec<i64>, Vec<i64>) {
     holds.iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
 }
 
-pub(super) async fn release(conn: &mut PgConnection, me: &PublisherRegistration, holds: &[Hold]) -> Result<(), StatementError> {
+pub(super) async fn release(conn: &mut PgConnection, me: &PublisherRegistration, holds: &[Hold]) -> Result<(), sqlx::Error> {
     let (slots, epochs) = columns(holds);
-    sqlx::query(RELEASE).bind(slots).bind(epochs).bind(me.incarnation.to_string()).execute(conn).await?;
-    Ok(())
+    sqlx::query(RELEASE).bind(slots).bind(epochs).bind(me.incarnation.to_string()).execute(conn).await.map(drop)
 }
 
-pub(super) async fn leave(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<(), StatementError> {
+pub(super) async fn leave(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
     for sql in LEAVE {
         sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await?;
     }
-    Ok(tx.commit().await?)
+    tx.commit().await
 }

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use shardwise::Incarnation;
 use sqlx::{PgConnection, Row};
 
-use super::error::StatementError;
-use crate::store::sql::done_through;
+use crate::store::sql::{StatementError, done_through};
 use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 

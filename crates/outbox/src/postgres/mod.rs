@@ -1,16 +1,14 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
-//! Each file has one concern: `config` (which database, and the session's settings), `calls` (a connection for each call), `schema`
-//! (migrations), `fence` (publishers and slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (periodic cleaning),
-//! `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `history` (lost commits), `restored` (raising numbers after that),
-//! `enqueue`, `error` (the meaning of PostgreSQL's codes).
+//! Each file has one concern: `config` (which database, and the session's settings), `schema` (migrations), `fence` (publishers and
+//! slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (periodic work), `dead_letters`, `status`, `history` (lost
+//! commits), `restored` (raising numbers after that), `enqueue`, `error` (the meaning of PostgreSQL's codes).
 //!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer (docs/adr/0021).
 //! All times are the database's.
 //!
 #![doc = include_str!("../../postgres.md")]
 
-mod calls;
 mod clean;
 mod config;
 mod dead_letters;
@@ -24,15 +22,17 @@ mod restored;
 mod schema;
 mod status;
 mod sweep;
-mod upkeep;
 mod wakes;
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use shardwise::SlotSet;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
@@ -46,16 +46,14 @@ pub use fence::RELEASE;
 pub use fetch::{FETCH, LARGE};
 #[doc(hidden)]
 pub use record::MARK;
-pub use schema::{MIGRATIONS, Migration, SCHEMA_VERSION, revert};
+pub use schema::{MIGRATIONS, SCHEMA_VERSION};
 
-use self::calls::LeasedConnection;
-use self::error::PgErrorContext;
 use self::history::CommitHistory;
-use crate::options::RETRY_DELAY_MAX;
-use crate::store::sql::{to_ordered, unsigned};
+pub use crate::store::sql::Migration;
+use crate::store::sql::{ErrorContext, signed};
 use crate::store::{
-    AuditEntry, Backlog, CleanResult, DeadLetter, DeadLetters, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration,
-    ReplayResult, ResendResult, RestoreResult, Signature, Status, Store, SweepResult, TouchReply,
+    Backlog, CleanResult, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration, RestoreResult, Status, Store, SweepResult,
+    TouchReply,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -70,7 +68,8 @@ macro_rules! call {
         let mut leased = $store.lease().await?;
         let $conn: &mut PgConnection = &mut leased;
         let answer = $work.await;
-        leased.back(answer).at(&$store)
+        leased.back();
+        answer.at($store)
     }};
 }
 use call;
@@ -82,7 +81,7 @@ pub struct PostgresStore {
     pool: PgPool,
     struck_at: Arc<Mutex<Option<Instant>>>,
     /// The search for idle aggregates continues behind this one.
-    forget_after: Arc<Mutex<i64>>,
+    forget_after: Arc<AtomicI64>,
     history: CommitHistory,
 }
 
@@ -91,7 +90,7 @@ impl PostgresStore {
     /// there is none, or one with another schema.
     pub async fn open(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
-        call!(store, conn => schema::check(conn))?;
+        call!(&store, conn => schema::check(conn))?;
         if store.config.listen {
             store.set_notify(true).await?;
         }
@@ -102,7 +101,7 @@ impl PostgresStore {
     /// up to date; a newer schema is an error. From then on writers notify of their commits if `config` listens, and otherwise no longer.
     pub async fn init(config: PostgresConfig) -> Result<Self> {
         let store = Self::connect(config).await?;
-        call!(store, conn => schema::migrate(conn))?;
+        call!(&store, conn => schema::migrate(conn))?;
         store.set_notify(store.config.listen).await?;
         Ok(store)
     }
@@ -138,7 +137,7 @@ impl PostgresStore {
     }
 
     async fn lease(&self) -> Result<LeasedConnection> {
-        let mut leased = self.pool.acquire().await.map(LeasedConnection::new).at(self)?;
+        let mut leased = LeasedConnection(Some(self.pool.acquire().await.at(self)?));
         if self.history.is_suspect() {
             self.history.compare(&mut leased).await.at(self)?;
         }
@@ -213,29 +212,44 @@ impl PostgresStore {
     }
 }
 
-/// A retry further in the future than this, in milliseconds, is due: it means that the clock was set back.
-fn retry_ahead_max_ms() -> i64 {
-    2 * millis(RETRY_DELAY_MAX)
+/// A connection out of the pool. A call that is dropped closes its connection: the answer may still arrive at any time, and the next call
+/// must not wait for it.
+struct LeasedConnection(Option<PoolConnection<Postgres>>);
+
+impl LeasedConnection {
+    /// Returns the connection to the pool.
+    fn back(mut self) {
+        drop(self.0.take());
+    }
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+impl Deref for LeasedConnection {
+    type Target = PgConnection;
+
+    #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
+    fn deref(&self) -> &PgConnection {
+        self.0.as_ref().expect("the connection is there")
+    }
 }
 
-/// A duration from milliseconds, which are negative if a clock was set back.
-fn ago(ms: i64) -> Duration {
-    Duration::from_millis(unsigned(ms))
+impl DerefMut for LeasedConnection {
+    #[expect(clippy::expect_used, reason = "it is there until `back`, which takes the whole of it")]
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("the connection is there")
+    }
 }
 
-/// A number that the schema keeps between 0 and a few thousand.
-fn small(number: i64) -> u32 {
-    u32::try_from(number).unwrap_or(0)
+impl Drop for LeasedConnection {
+    fn drop(&mut self) {
+        // A detached connection is closed when it is dropped.
+        drop(self.0.take().map(PoolConnection::detach));
+    }
 }
 
 #[async_trait]
 impl Store for PostgresStore {
     async fn id(&self) -> Result<Option<String>> {
-        call!(self, conn => schema::id(conn))
+        call!(self, conn => sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn))
     }
 
     async fn register(&self, me: &PublisherRegistration) -> Result<()> {
@@ -280,7 +294,7 @@ impl Store for PostgresStore {
     }
 
     async fn place_new(&self, limit: usize) -> Result<usize> {
-        call!(self, conn => upkeep::place_new(conn, limit))
+        call!(self, conn => clean::place_new(conn, limit))
     }
 
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
@@ -300,33 +314,14 @@ impl Store for PostgresStore {
     }
 
     async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
-        call!(self, conn => status::backlog(conn, most)).map(Some)
+        call!(self, conn => status::backlog(conn, signed(most))).map(Some)
     }
 
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {
-        call!(self, conn => upkeep::unblock(conn, key))
-    }
-}
-
-#[async_trait]
-impl DeadLetters for PostgresStore {
-    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
-        call!(self, conn => dead_letters::list(conn, key, limit))
-    }
-
-    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
-        call!(self, conn => dead_letters::replay(conn, id, by))
-    }
-
-    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
-        call!(self, conn => dead_letters::replay_aggregate(conn, key, from, events_max, by))
-    }
-
-    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
-        call!(self, conn => dead_letters::discard(conn, id, by))
-    }
-
-    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
-        call!(self, conn => dead_letters::audit(conn, limit))
+        let update = "UPDATE outbox_head AS h
+            SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL
+            FROM outbox_aggregate AS a
+            WHERE h.blocked_at IS NOT NULL AND a.id = h.aggregate AND ($1::text IS NULL OR a.key = $1)";
+        call!(self, conn => sqlx::query(update).bind(key).execute(conn)).map(|done| done.rows_affected())
     }
 }

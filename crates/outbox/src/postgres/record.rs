@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::StatementError;
+use super::error::gave_way;
 use super::fence::{columns, holds};
-use super::millis;
-use crate::store::sql::{changes, done_through, shortened};
+use crate::store::sql::{changes, done_through, holds_of, millis, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
@@ -135,11 +134,11 @@ pub(super) async fn record(
     me: &PublisherRegistration,
     outcomes: &[Outcome],
     delete: bool,
-) -> Result<Vec<Hold>, StatementError> {
+) -> Result<Vec<Hold>, sqlx::Error> {
     for _ in 1..TRIES {
         let begun = Instant::now();
         match record_once(conn, me, outcomes, delete).await {
-            Err(fault) if fault.gave_way() && begun.elapsed() < GAVE_WAY_WITHIN => {}
+            Err(error) if gave_way(&error) && begun.elapsed() < GAVE_WAY_WITHIN => {}
             other => return other,
         }
     }
@@ -151,7 +150,7 @@ async fn record_once(
     me: &PublisherRegistration,
     outcomes: &[Outcome],
     delete: bool,
-) -> Result<Vec<Hold>, StatementError> {
+) -> Result<Vec<Hold>, sqlx::Error> {
     let incarnation = me.incarnation.to_string();
     let expected = changes(outcomes);
     let written = if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
@@ -159,8 +158,9 @@ async fn record_once(
     } else {
         let mut tx = conn.begin().await?;
         // Parking first: the mark after it may delete delivered events and must see which are parked.
-        park(&mut tx, &incarnation, outcomes).await?;
-        discard(&mut tx, me, &incarnation, outcomes).await?;
+        for discard in [false, true] {
+            put_away(&mut tx, me, outcomes, discard).await?;
+        }
         let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;
         tx.commit().await?;
         written
@@ -187,34 +187,24 @@ async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], 
     Ok(marked)
 }
 
-async fn park(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
+/// Writes the events that are discarded, or those that are parked.
+async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome], discard: bool) -> Result<(), sqlx::Error> {
     let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
     for outcome in outcomes {
-        let HeadUpdate::Park { sequence, error } = &outcome.then else { continue };
+        let (HeadUpdate::Park { sequence, error }, false) | (HeadUpdate::Discard { sequence, error }, true) = (&outcome.then, discard) else {
+            continue;
+        };
         columns.push(outcome);
         sequences.push(sequence.cast_signed());
         errors.push(kept(error));
     }
-    if !errors.is_empty() {
-        let park = sqlx::query(PARK).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
-        park.bind(sequences).bind(errors).execute(conn).await?;
+    if errors.is_empty() {
+        return Ok(());
     }
-    Ok(())
-}
-
-async fn discard(conn: &mut PgConnection, me: &PublisherRegistration, incarnation: &str, outcomes: &[Outcome]) -> Result<(), sqlx::Error> {
-    let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
-    for outcome in outcomes {
-        let HeadUpdate::Discard { sequence, error } = &outcome.then else { continue };
-        columns.push(outcome);
-        sequences.push(sequence.cast_signed());
-        errors.push(kept(error));
-    }
-    if !errors.is_empty() {
-        let discard = sqlx::query(DISCARD).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
-        discard.bind(sequences).bind(errors).bind(format!("publisher {}", me.publisher)).execute(conn).await?;
-    }
-    Ok(())
+    let query = sqlx::query(if discard { DISCARD } else { PARK }).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs);
+    let query = query.bind(me.incarnation.to_string()).bind(sequences).bind(errors);
+    let query = if discard { query.bind(format!("publisher {}", me.publisher)) } else { query };
+    query.execute(conn).await.map(drop)
 }
 
 async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
@@ -250,10 +240,7 @@ fn kept(error: &str) -> String {
     shortened(error).replace('\0', "\u{fffd}")
 }
 
-async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, StatementError> {
-    let mut asked: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
-    asked.sort_unstable();
-    asked.dedup();
-    let (slots, epochs) = columns(&asked);
-    holds(&sqlx::query(FENCED).bind(slots).bind(epochs).bind(incarnation).fetch_all(conn).await?)
+async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, sqlx::Error> {
+    let (slots, epochs) = columns(&holds_of(outcomes));
+    sqlx::query_as(FENCED).bind(slots).bind(epochs).bind(incarnation).fetch_all(conn).await.map(holds)
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::{PgErrorContext, StatementError};
+use super::error::gave_way;
 use super::fence::alive;
 use super::history;
 use super::record::short_of_a_deadlock;
-use super::{PostgresStore, call, unsigned};
+use super::{PostgresStore, call};
 use crate::Result;
+use crate::store::sql::{ErrorContext, unsigned};
 use crate::store::{RestoreResult, checked};
 
 const BATCH: i64 = 1_000;
@@ -62,7 +63,7 @@ pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_a
     Ok(restored)
 }
 
-async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<RestoreResult, StatementError> {
+async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<RestoreResult, sqlx::Error> {
     let timeline = history::place(conn).await?.and_then(|place| place.timeline);
     let mut tx = conn.begin().await?;
     sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE").execute(&mut *tx).await?;
@@ -81,10 +82,10 @@ async fn lift_slots(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Resul
 }
 
 /// Raises one batch; gives way to writers and retries.
-async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
+async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), sqlx::Error> {
     for _ in 1..TRIES {
         match lift(conn, after, sequence).await {
-            Err(fault) if fault.gave_way() => tokio::time::sleep(GIVEN_WAY).await,
+            Err(error) if gave_way(&error) => tokio::time::sleep(GIVEN_WAY).await,
             other => return other,
         }
     }
@@ -92,7 +93,7 @@ async fn lift_behind_writers(conn: &mut PgConnection, after: i64, sequence: i64)
 }
 
 /// Returns how many aggregates were raised, and where to continue.
-async fn lift(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), StatementError> {
+async fn lift(conn: &mut PgConnection, after: i64, sequence: i64) -> Result<(u64, Option<i64>), sqlx::Error> {
     let (looked_at, last, lifted): (i64, Option<i64>, i64) =
         sqlx::query_as(LIFT).bind(after).bind(BATCH).bind(sequence).fetch_one(conn).await?;
     Ok((unsigned(lifted), last.filter(|_| looked_at == BATCH)))

@@ -2,23 +2,11 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::error::StatementError;
+use crate::store::sql::{Migration, StatementError, refuse_newer, require_schema};
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
 pub const SCHEMA_VERSION: i64 = 4;
-
-/// One migration, for the user's own migration tool: the resulting version, the statements, and their reversal. Each runs in one
-/// transaction.
-#[derive(Debug, Clone, Copy)]
-pub struct Migration {
-    /// The resulting schema version.
-    pub version: i64,
-    /// The statements.
-    pub up: &'static str,
-    /// The statements that revert it, which delete the events too.
-    pub down: &'static str,
-}
 
 /// All migrations, in order.
 pub const MIGRATIONS: [Migration; 4] = [
@@ -57,7 +45,7 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
         let mut tx = conn.begin().await?;
         sqlx::raw_sql(ONE_AT_A_TIME).execute(&mut *tx).await?;
         let found = version(&mut tx).await?;
-        refuse_newer(found)?;
+        refuse_newer(found, SCHEMA_VERSION)?;
         if found < migration.version {
             sqlx::raw_sql(migration.up).execute(&mut *tx).await.map_err(occupied)?;
         }
@@ -68,53 +56,16 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
 
 /// Fails unless the schema is exactly this version's.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
-    let found = version(conn).await?;
-    refuse_newer(found)?;
-    if found == SCHEMA_VERSION {
-        return Ok(());
-    }
-    let what = if found == 0 {
-        "it has no outbox where its search_path leads".to_owned()
-    } else {
-        format!("its schema is {found}, this version needs {SCHEMA_VERSION}")
-    };
-    Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")).into())
-}
-
-/// Removes the outbox from a database, with every event in it. For tests and for a fresh start.
-pub async fn revert(conn: &mut PgConnection) -> crate::Result<()> {
-    Ok(take_back(conn).await?)
-}
-
-async fn take_back(conn: &mut PgConnection) -> Result<(), StatementError> {
-    let mut tx = conn.begin().await?;
-    let found = version(&mut tx).await?;
-    refuse_newer(found)?;
-    for migration in MIGRATIONS.iter().rev().filter(|migration| migration.version <= found) {
-        sqlx::raw_sql(migration.down).execute(&mut *tx).await?;
-    }
-    Ok(tx.commit().await?)
-}
-
-pub(super) async fn id(conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
-    Ok(sqlx::query_scalar("SELECT outbox_id FROM outbox_meta").fetch_one(conn).await?)
+    Ok(require_schema(version(conn).await?, SCHEMA_VERSION, "it has no outbox where its search_path leads")?)
 }
 
 /// The schema version; 0 if there is no outbox.
-async fn version(conn: &mut PgConnection) -> Result<i64, StatementError> {
+async fn version(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     let there: bool = sqlx::query_scalar("SELECT to_regclass('outbox_meta') IS NOT NULL").fetch_one(&mut *conn).await?;
     if !there {
         return Ok(0);
     }
-    Ok(sqlx::query_scalar("SELECT schema_version FROM outbox_meta").fetch_one(conn).await?)
-}
-
-fn refuse_newer(found: i64) -> Result<(), StatementError> {
-    if found > SCHEMA_VERSION {
-        let text = format!("its schema is {found}, newer than this version's {SCHEMA_VERSION}: use a newer shardwise");
-        return Err(Error::new(ErrorKind::Schema, text).into());
-    }
-    Ok(())
+    sqlx::query_scalar("SELECT schema_version FROM outbox_meta").fetch_one(conn).await
 }
 
 /// Requires UTF-8, because keys are hashed as UTF-8 bytes, and PostgreSQL 13, because the statements need it.

@@ -1,14 +1,10 @@
-//! The status of the outbox. Reads all pending aggregates once, in one snapshot and as of its beginning.
+//! The status of the outbox, in one snapshot and as of its beginning.
 
-use std::time::Duration;
+use sqlx::{Connection, PgConnection};
 
-use sqlx::{Connection, PgConnection, Row};
-
-use super::error::StatementError;
 use super::fence::alive;
-use super::{ago, retry_ahead_max_ms, small, unsigned};
-use crate::one_line;
-use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
+use crate::store::sql::{ago, retry_ahead_max_ms, small, unsigned};
+use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
 macro_rules! ms_since {
     ($time:literal) => {
@@ -16,16 +12,6 @@ macro_rules! ms_since {
     };
 }
 
-/// New aggregates, whose hash is NULL, are pending too. Listed aggregates that have nothing to send count in neither sum.
-const PENDING: &str = concat!(
-    "SELECT coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, ",
-    ms_since!("min(o.created_at)"),
-    ", count(*) FILTER (WHERE h.blocked_at IS NOT NULL),
-    coalesce(sum(a.last_seq - h.done_seq) FILTER (WHERE h.blocked_at IS NOT NULL), 0)::bigint
-    FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
-    LEFT JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq = h.done_seq + 1
-    WHERE h.ready OR h.waiting OR h.blocked_at IS NOT NULL"
-);
 const BLOCKED_LIST: &str = concat!(
     "SELECT a.key, a.last_seq - h.done_seq, ",
     ms_since!("h.blocked_at"),
@@ -83,7 +69,8 @@ const UNPUBLISHED: &str = concat!(
 );
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
 
-/// $1 how many of each kind to visit.
+/// $1 how many of each kind to visit. New aggregates, whose hash is NULL, are pending too. Listed aggregates that have nothing to send
+/// count in no sum.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
         SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
@@ -104,13 +91,17 @@ const BACKLOG: &str = concat!(
     FROM every AS b LEFT JOIN outbox AS o ON o.aggregate = b.aggregate AND o.seq = b.done_seq + 1"
 );
 
-pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Backlog, StatementError> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
+pub(super) async fn backlog(conn: &mut PgConnection, most: i64) -> Result<Backlog, sqlx::Error> {
     let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(&mut *conn).await?;
     let (pending, oldest, waiting, blocked, parked, held_back): (i64, Option<i64>, i64, i64, i64, i64) = found;
-    let free: i64 = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
+    let free = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
+    let mut unpublished = pending - held_back;
+    // Without a living publisher, that is all of them.
+    if unpublished > 0 && sqlx::query_scalar(ANY_ALIVE).fetch_one(&mut *conn).await? {
+        unpublished = sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).fetch_one(conn).await?;
+    }
     Ok(Backlog {
-        unpublished: unpublished(conn, unsigned(pending - held_back)).await?,
+        unpublished: unsigned(unpublished),
         free_slots: small(free),
         pending: unsigned(pending),
         oldest_pending_age: oldest.map(ago),
@@ -120,82 +111,20 @@ pub(super) async fn backlog(conn: &mut PgConnection, most: usize) -> Result<Back
     })
 }
 
-pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, StatementError> {
+pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    let mut status = read(&mut tx).await?;
-    status.publishers = publishers(&mut tx).await?;
+    let counted = backlog(&mut tx, i64::MAX).await?;
+    let blocked = sqlx::query_as(BLOCKED_LIST).fetch_all(&mut *tx).await?;
+    let sums = sqlx::query_as(RETRYING).bind(retry_ahead_max_ms()).fetch_one(&mut *tx).await?;
+    let latest: Option<_> = sqlx::query_as(LATEST_FAILURE).fetch_optional(&mut *tx).await?;
+    let publishers = sqlx::query_as(PUBLISHERS).fetch_all(&mut *tx).await?;
+    let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *tx).await?;
     tx.commit().await?;
-    Ok(status)
-}
-
-async fn read(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
-    let (pending, oldest, blocked_count, blocked_events): (i64, Option<i64>, i64, i64) =
-        sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
-    let mut blocked = Vec::new();
-    for row in sqlx::query(BLOCKED_LIST).fetch_all(&mut *conn).await? {
-        blocked.push(BlockedAggregate {
-            key: row.try_get(0)?,
-            pending: unsigned(row.try_get(1)?),
-            blocked_for: ago(row.try_get(2)?),
-            error: shown(row.try_get(3)?),
-        });
-    }
-    let retrying = retrying(conn).await?;
-    let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
-    let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
-    let free: i64 = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
-    let held_back: u64 = unsigned(blocked_events);
     Ok(Status {
-        unpublished: unpublished(conn, unsigned(pending).saturating_sub(held_back)).await?,
-        pending: unsigned(pending),
-        oldest_pending_age: oldest.map(ago),
-        blocked_aggregates: unsigned(blocked_count),
-        blocked,
-        retrying,
-        parked: unsigned(parked),
-        publishers: Vec::new(),
+        blocked: blocked.into_iter().map(BlockedAggregate::from_row::<String>).collect(),
+        retrying: latest.map(|latest| Retrying::from_rows::<String>(sums, latest)),
+        publishers: publishers.into_iter().map(PublisherStatus::from_row).collect(),
         slots: slots.map(small),
-        free_slots: small(free),
+        ..Status::from(counted)
     })
-}
-
-/// How many of `pending` events, none of them blocked, are in slots without a live publisher; all of them if no publisher is alive.
-async fn unpublished(conn: &mut PgConnection, pending: u64) -> Result<u64, sqlx::Error> {
-    if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).fetch_one(&mut *conn).await? {
-        return Ok(pending);
-    }
-    sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).fetch_one(conn).await.map(unsigned)
-}
-
-async fn retrying(conn: &mut PgConnection) -> Result<Option<Retrying>, sqlx::Error> {
-    let sums = sqlx::query_as(RETRYING).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
-    let (aggregates, pending, failing, next): (i64, i64, i64, i64) = sums;
-    let Some(latest) = sqlx::query(LATEST_FAILURE).fetch_optional(conn).await? else { return Ok(None) };
-    Ok(Some(Retrying {
-        aggregates: unsigned(aggregates),
-        pending: unsigned(pending),
-        failing_for: ago(failing),
-        next_attempt_in: ago(next),
-        key: latest.try_get(0)?,
-        failed_ago: ago(latest.try_get(1)?),
-        error: shown(latest.try_get(2)?),
-    }))
-}
-
-/// A sink's message in the form for the status.
-fn shown(error: &str) -> String {
-    one_line(error, ERROR_CHARS_MAX)
-}
-
-async fn publishers(conn: &mut PgConnection) -> Result<Vec<PublisherStatus>, sqlx::Error> {
-    let publisher = |row: &sqlx::postgres::PgRow| {
-        Ok(PublisherStatus {
-            publisher: row.try_get(0)?,
-            incarnation: row.try_get(1)?,
-            alive: row.try_get(2)?,
-            seen_ago: Some(Duration::from_millis(unsigned(row.try_get(3)?))),
-            slots: small(row.try_get(4)?),
-        })
-    };
-    sqlx::query(PUBLISHERS).fetch_all(conn).await?.iter().map(publisher).collect()
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use super::error::StatementError;
-use super::millis;
 use crate::store::SweepResult;
+use crate::store::sql::{millis, signed};
 
 /// How many rows to sample behind a window without old rows. Old rows are found if they make up at least one part in this many of the
 /// table.
@@ -50,18 +49,13 @@ const DELIVERED: &str = "WITH looked AS MATERIALIZED (
     )
     SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done), (SELECT count(*) FROM gone) FROM looked";
 
-pub(super) async fn sweep(
-    conn: &mut PgConnection,
-    retention: Duration,
-    position: i64,
-    limit: usize,
-) -> Result<SweepResult, StatementError> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<SweepResult, sqlx::Error> {
+    let limit = signed(limit);
     if retention.is_zero() { all_delivered(conn, position, limit).await } else { old(conn, retention, position, limit).await }
 }
 
 /// Deletes by row, from the oldest on; the position is a row's.
-async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
+async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<SweepResult, sqlx::Error> {
     let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(&mut *conn).await?;
     let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
     let Some(last) = last.filter(|_| looked_at == limit) else { return Ok(swept(deleted, None)) };
@@ -71,9 +65,9 @@ async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit:
     Ok(swept(deleted, goes_on.then_some(last)))
 }
 
-async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, StatementError> {
+async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, sqlx::Error> {
     let age = millis(retention).min(RETENTION_MS_MAX);
-    Ok(sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await?)
+    sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await
 }
 
 /// A thousand years: longer than any event is kept, and within the range of every clock.
@@ -81,7 +75,7 @@ pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
 /// Deletes by aggregate; the position is an aggregate's. Publishers delete events on delivery, so this finds only events that were
 /// delivered under another retention: usually none.
-async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<SweepResult, StatementError> {
+async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<SweepResult, sqlx::Error> {
     let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
     let (looked_at, last, found, last_found, deleted): (i64, Option<i64>, i64, Option<i64>, i64) = window;
     // The last aggregate may have more.

@@ -6,8 +6,8 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use sqlx::postgres::PgListener;
 
 use super::PostgresStore;
-use super::error::PgErrorContext;
 use crate::Result;
+use crate::store::sql::ErrorContext;
 
 /// The interval between connection attempts.
 const AGAIN: Duration = Duration::from_secs(2);

@@ -1,19 +1,16 @@
-//! Periodic cleaning: expired parked events, aggregates without events, old audit entries. Candidates are looked up without
-//! the write lock and checked again under it.
+//! Periodic work that needs no slot: hashing new aggregates, and deleting expired parked events, aggregates without events and old audit
+//! entries. Candidates are looked up without the write lock and checked again under it.
 
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
+use shardwise::ShardKey;
 
-use super::error::SqliteErrorContext;
-use super::{SqliteStore, millis, unix_ms};
+use super::{SqliteStore, unix_ms};
 use crate::Result;
 use crate::store::CleanResult;
+use crate::store::sql::{self, ErrorContext, millis, signed, to_ordered};
 
-/// The most batches of one kind in one call, and how long they may take together.
-const BATCHES: usize = 20;
-const WITHIN: Duration = Duration::from_secs(3);
 const YEAR_MS: i64 = 365 * 24 * 3_600 * 1_000;
 
 /// ?1 the oldest time to keep (ms), ?2 how many.
@@ -47,31 +44,11 @@ const RAISE: &str = concat!(
 const FORGET: &str = concat!("DELETE FROM outbox_aggregate WHERE id IN (SELECT value FROM json_each(?1)) AND ", idle!());
 
 pub(super) async fn clean(store: &SqliteStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
-    let (begun, rows) = (Instant::now(), i64::try_from(limit).unwrap_or(i64::MAX));
-    let mut cleaned = CleanResult::default();
+    let rows = signed(limit);
     let lines = || sqlx::query(FORGET_LINES).bind(unix_ms() - YEAR_MS).bind(rows).execute(&store.writer);
     store.when_free(lines).await.at(store)?;
-    for _ in 0..BATCHES {
-        let expired = expire(store, unix_ms().saturating_sub(millis(parked_retention)), rows).await?;
-        cleaned.expired += expired;
-        cleaned.more = expired >= limit as u64;
-        if !cleaned.more || begun.elapsed() > WITHIN {
-            break;
-        }
-    }
-    let mut further = false;
-    for _ in 0..BATCHES {
-        let after = *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner);
-        let (forgotten, next) = forget(store, after, rows).await?;
-        cleaned.forgotten += forgotten;
-        *store.forget_after.lock().unwrap_or_else(PoisonError::into_inner) = next.unwrap_or(0);
-        further = next.is_some();
-        if !further || begun.elapsed() > WITHIN {
-            break;
-        }
-    }
-    cleaned.more |= further && cleaned.forgotten > 0;
-    Ok(cleaned)
+    let expire = || expire(store, unix_ms().saturating_sub(millis(parked_retention)), rows);
+    sql::clean(limit, &store.forget_after, expire, |after| forget(store, after, rows)).await
 }
 
 async fn expire(store: &SqliteStore, oldest_kept: i64, limit: i64) -> Result<u64> {
@@ -88,9 +65,9 @@ async fn expire(store: &SqliteStore, oldest_kept: i64, limit: i64) -> Result<u64
 }
 
 /// Returns the number of forgotten aggregates, and where to continue.
-async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<(u64, Option<i64>)> {
+async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>> {
     let (looked_at, last): (i64, Option<i64>) = sqlx::query_as(WINDOW).bind(after).bind(limit).fetch_one(&store.readers).await.at(store)?;
-    let Some(last) = last else { return Ok((0, None)) };
+    let Some(last) = last else { return Ok(Some((0, None))) };
     let idle: Vec<i64> = sqlx::query_scalar(IDLE).bind(after).bind(last).fetch_all(&store.readers).await.at(store)?;
     let mut forgotten = 0;
     if !idle.is_empty() {
@@ -100,5 +77,20 @@ async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<(u64, Opt
         forgotten = sqlx::query(FORGET).bind(&idle).execute(&mut *tx).await.at(store)?.rows_affected();
         tx.commit().await.at(store)?;
     }
-    Ok((forgotten, (looked_at == limit).then_some(last)))
+    Ok(Some((forgotten, (looked_at == limit).then_some(last))))
+}
+
+pub(super) async fn place_new(store: &SqliteStore, limit: usize) -> Result<usize> {
+    let select = "SELECT id, CAST(key AS BLOB) FROM outbox_aggregate INDEXED BY outbox_aggregate_new WHERE hash IS NULL LIMIT ?1";
+    let new: Vec<(i64, Vec<u8>)> = sqlx::query_as(select).bind(signed(limit)).fetch_all(&store.readers).await.at(store)?;
+    if new.is_empty() {
+        return Ok(0);
+    }
+    let hashes: Vec<(i64, i64)> = new.iter().map(|(id, key)| (*id, to_ordered(key.as_slice().key_hash()))).collect();
+    let update = "UPDATE outbox_aggregate SET hash = h.hash
+        FROM (SELECT value ->> 0 AS id, value ->> 1 AS hash FROM json_each(?1)) AS h
+        WHERE outbox_aggregate.id = h.id AND outbox_aggregate.hash IS NULL";
+    let hashes = json!(hashes).to_string();
+    store.when_free(|| sqlx::query(update).bind(&hashes).execute(&store.writer)).await.at(store)?;
+    Ok(new.len())
 }

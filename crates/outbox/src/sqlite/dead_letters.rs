@@ -1,23 +1,21 @@
 //! An operator's actions on dead letters: each is one transaction under the write lock, with its audit entry.
 
-use std::time::Duration;
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use super::{LossyText, SqliteStore, unix_ms};
+use crate::Result;
+use crate::store::sql::{ErrorContext, signed, unsigned};
+use crate::store::{AuditEntry, DeadLetter, DeadLetters, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
-use super::error::SqliteErrorContext;
-use super::{SqliteStore, unix_ms, unsigned};
-use crate::store::{AuditEntry, DeadLetter, DeadState, ERROR_CHARS_MAX, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
-use crate::{Result, one_line};
-
-/// ?1 key or NULL, ?2 how many.
-const BLOCKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.type AS BLOB), o.seq, 1, a.blocked_at,
+/// ?1 key or NULL, ?2 how many, ?3 now.
+const BLOCKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.type AS BLOB), o.seq, 1, ?3 - a.blocked_at,
         CAST(coalesce(a.last_error, '') AS BLOB), coalesce(length(CAST(o.payload AS BLOB)), 0), o.replayed
     FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_blocked CROSS JOIN outbox AS o INDEXED BY outbox_in_order
     WHERE a.blocked_at IS NOT NULL AND (?1 IS NULL OR a.key = ?1) AND o.aggregate = a.id
       AND o.seq = (SELECT min(n.seq) FROM outbox AS n INDEXED BY outbox_in_order WHERE n.aggregate = a.id AND n.seq > a.done_seq)
     ORDER BY a.blocked_at LIMIT ?2";
-const PARKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.type AS BLOB), o.seq, 0, o.parked_at,
+const PARKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.type AS BLOB), o.seq, 0, ?3 - o.parked_at,
         CAST(coalesce(o.parked_error, '') AS BLOB), coalesce(length(CAST(o.payload AS BLOB)), 0), o.replayed
     FROM outbox AS o INDEXED BY outbox_parked CROSS JOIN outbox_aggregate AS a
     WHERE o.parked_at IS NOT NULL AND a.id = o.aggregate AND (?1 IS NULL OR a.key = ?1)
@@ -52,40 +50,6 @@ const REWIND: &str = "UPDATE outbox_aggregate
 /// ?1 now, ?2 who, ?3 action, ?4 event, ?5 key, ?6 sequence, ?7 events, ?8 why.
 const NOTE: &str = "INSERT INTO outbox_audit (at, who, action, event, key, seq, events, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-fn text(row: &SqliteRow, column: usize) -> Result<String, sqlx::Error> {
-    Ok(String::from_utf8_lossy(row.try_get(column)?).into_owned())
-}
-
-fn since(at: i64) -> Duration {
-    Duration::from_millis(unsigned(unix_ms().saturating_sub(at)))
-}
-
-pub(super) async fn list(store: &SqliteStore, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
-    let limit = limit.clamp(1, LIST_MAX);
-    let letter = |row: &SqliteRow| -> Result<DeadLetter, sqlx::Error> {
-        Ok(DeadLetter {
-            id: text(row, 0)?,
-            key: text(row, 1)?,
-            event_type: text(row, 2)?,
-            sequence: unsigned(row.try_get(3)?),
-            state: if row.try_get(4)? { DeadState::Blocked } else { DeadState::Parked },
-            dead_for: since(row.try_get(5)?),
-            error: one_line(&text(row, 6)?, ERROR_CHARS_MAX),
-            payload_bytes: unsigned(row.try_get(7)?),
-            replayed: row.try_get::<Option<i64>, _>(8)?.map(unsigned),
-        })
-    };
-    let mut letters = Vec::new();
-    for sql in [BLOCKED, PARKED] {
-        let left = i64::try_from(limit - letters.len()).unwrap_or(i64::MAX);
-        let rows = sqlx::query(sql).bind(key).bind(left).fetch_all(&store.readers).await.at(store)?;
-        for row in &rows {
-            letters.push(letter(row).at(store)?);
-        }
-    }
-    Ok(letters)
-}
-
 /// An event as an operator identifies it.
 struct SqliteEventRow {
     position: i64,
@@ -96,14 +60,8 @@ struct SqliteEventRow {
 }
 
 async fn find(conn: &mut SqliteConnection, id: &str) -> Result<Option<SqliteEventRow>, sqlx::Error> {
-    let Some(row) = sqlx::query(FIND).bind(id).fetch_optional(conn).await? else { return Ok(None) };
-    Ok(Some(SqliteEventRow {
-        position: row.try_get(0)?,
-        aggregate: row.try_get(1)?,
-        key: text(&row, 2)?,
-        seq: row.try_get(3)?,
-        parked: row.try_get(4)?,
-    }))
+    let found: Option<(i64, i64, LossyText, i64, bool)> = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
+    Ok(found.map(|(position, aggregate, key, seq, parked)| SqliteEventRow { position, aggregate, key: key.into(), seq, parked }))
 }
 
 async fn note(conn: &mut SqliteConnection, by: &Signature, action: &str, id: &str, about: (&str, i64, i64)) -> Result<(), sqlx::Error> {
@@ -118,21 +76,6 @@ async fn release(conn: &mut SqliteConnection, found: &SqliteEventRow, done: i64)
     Ok(released.rows_affected() > 0)
 }
 
-pub(super) async fn replay(store: &SqliteStore, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
-    let mut tx = store.begin().await?;
-    let Some(found) = find(&mut tx, id).await.at(store)? else { return Ok(None) };
-    let (replayed, action) = if found.parked {
-        (ReplayResult::Appended { sequence: append(&mut tx, &found).await.at(store)? }, "replay")
-    } else if release(&mut tx, &found, found.seq - 1).await.at(store)? {
-        (ReplayResult::Unblocked, "unblock")
-    } else {
-        return Ok(None);
-    };
-    note(&mut tx, by, action, id, (&found.key, found.seq, 1)).await.at(store)?;
-    tx.commit().await.at(store)?;
-    Ok(Some(replayed))
-}
-
 async fn append(conn: &mut SqliteConnection, found: &SqliteEventRow) -> Result<u64, sqlx::Error> {
     let next = "UPDATE outbox_aggregate SET last_seq = last_seq + 1 WHERE id = ?1 RETURNING last_seq";
     let next: i64 = sqlx::query_scalar(next).bind(found.aggregate).fetch_one(&mut *conn).await?;
@@ -142,62 +85,73 @@ async fn append(conn: &mut SqliteConnection, found: &SqliteEventRow) -> Result<u
     Ok(unsigned(next))
 }
 
-pub(super) async fn discard(store: &SqliteStore, id: &str, by: &Signature) -> Result<bool> {
-    let mut tx = store.begin().await?;
-    let Some(found) = find(&mut tx, id).await.at(store)? else { return Ok(false) };
-    if !found.parked && !release(&mut tx, &found, found.seq).await.at(store)? {
-        return Ok(false);
+#[async_trait]
+impl DeadLetters for SqliteStore {
+    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
+        let limit = limit.clamp(1, LIST_MAX);
+        let mut letters = Vec::new();
+        for sql in [BLOCKED, PARKED] {
+            let left = signed(limit - letters.len());
+            let rows = sqlx::query_as(sql).bind(key).bind(left).bind(unix_ms()).fetch_all(&self.readers).await.at(self)?;
+            letters.extend(rows.into_iter().map(DeadLetter::from_row::<LossyText>));
+        }
+        Ok(letters)
     }
-    sqlx::query("DELETE FROM outbox WHERE position = ?1").bind(found.position).execute(&mut *tx).await.at(store)?;
-    note(&mut tx, by, "discard", id, (&found.key, found.seq, 1)).await.at(store)?;
-    tx.commit().await.at(store)?;
-    Ok(true)
-}
 
-pub(super) async fn replay_aggregate(
-    store: &SqliteStore,
-    key: &str,
-    from: Option<&str>,
-    events_max: usize,
-    by: &Signature,
-) -> Result<Option<ResendResult>> {
-    let mut tx = store.begin().await?;
-    let aggregate = "SELECT id, last_seq, done_seq FROM outbox_aggregate WHERE key = ?1";
-    let aggregate: Option<(i64, i64, i64)> = sqlx::query_as(aggregate).bind(key).fetch_optional(&mut *tx).await.at(store)?;
-    let Some((aggregate, last, done)) = aggregate else { return Ok(None) };
-    let first = "SELECT CAST(o.id AS BLOB), o.seq, (SELECT count(*) FROM outbox AS n WHERE n.aggregate = ?1 AND n.seq >= o.seq)
-        FROM outbox AS o INDEXED BY outbox_in_order
-        WHERE o.aggregate = ?1 AND o.parked_at IS NOT NULL AND (?2 IS NULL OR o.id = ?2) ORDER BY o.seq LIMIT 1";
-    let Some(first) = sqlx::query(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await.at(store)? else { return Ok(None) };
-    let (id, seq, events): (String, i64, i64) = (text(&first, 0).at(store)?, first.try_get(1).at(store)?, first.try_get(2).at(store)?);
-    if usize::try_from(events).unwrap_or(usize::MAX) > events_max {
-        return Err(too_many(key, unsigned(events), events_max));
+    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
+        let mut tx = self.begin().await?;
+        let Some(found) = find(&mut tx, id).await.at(self)? else { return Ok(None) };
+        let (replayed, action) = if found.parked {
+            (ReplayResult::Appended { sequence: append(&mut tx, &found).await.at(self)? }, "replay")
+        } else if release(&mut tx, &found, found.seq - 1).await.at(self)? {
+            (ReplayResult::Unblocked, "unblock")
+        } else {
+            return Ok(None);
+        };
+        note(&mut tx, by, action, id, (&found.key, found.seq, 1)).await.at(self)?;
+        tx.commit().await.at(self)?;
+        Ok(Some(replayed))
     }
-    sqlx::query(FENCE).bind(aggregate).execute(&mut *tx).await.at(store)?;
-    let shift = last - seq + 1;
-    sqlx::query(MOVE).bind(aggregate).bind(seq).bind(done).bind(shift).execute(&mut *tx).await.at(store)?;
-    sqlx::query(REWIND).bind(aggregate).bind(last).bind(last + shift).execute(&mut *tx).await.at(store)?;
-    note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await.at(store)?;
-    tx.commit().await.at(store)?;
-    Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(shift - events), from: unsigned(last + 1) }))
-}
 
-pub(super) async fn audit(store: &SqliteStore, limit: usize) -> Result<Vec<AuditEntry>> {
-    let sql = "SELECT at, CAST(who AS BLOB), action, CAST(event AS BLOB), CAST(key AS BLOB), seq, events, CAST(why AS BLOB)
-        FROM outbox_audit ORDER BY id DESC LIMIT ?1";
-    let limit = i64::try_from(limit.clamp(1, LIST_MAX)).unwrap_or(i64::MAX);
-    let entry = |row: &SqliteRow| {
-        Ok(AuditEntry {
-            ago: since(row.try_get(0)?),
-            who: text(row, 1)?,
-            action: row.try_get(2)?,
-            event: text(row, 3)?,
-            key: text(row, 4)?,
-            sequence: unsigned(row.try_get(5)?),
-            events: unsigned(row.try_get(6)?),
-            why: text(row, 7)?,
-        })
-    };
-    let rows = sqlx::query(sql).bind(limit).fetch_all(&store.readers).await.at(store)?;
-    rows.iter().map(entry).collect::<Result<_, sqlx::Error>>().at(store)
+    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
+        let mut tx = self.begin().await?;
+        let aggregate = "SELECT id, last_seq, done_seq FROM outbox_aggregate WHERE key = ?1";
+        let aggregate: Option<(i64, i64, i64)> = sqlx::query_as(aggregate).bind(key).fetch_optional(&mut *tx).await.at(self)?;
+        let Some((aggregate, last, done)) = aggregate else { return Ok(None) };
+        let first = "SELECT CAST(o.id AS BLOB), o.seq, (SELECT count(*) FROM outbox AS n WHERE n.aggregate = ?1 AND n.seq >= o.seq)
+            FROM outbox AS o INDEXED BY outbox_in_order
+            WHERE o.aggregate = ?1 AND o.parked_at IS NOT NULL AND (?2 IS NULL OR o.id = ?2) ORDER BY o.seq LIMIT 1";
+        let first: Option<(LossyText, i64, i64)> = sqlx::query_as(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await.at(self)?;
+        let Some((LossyText(id), seq, events)) = first else { return Ok(None) };
+        if usize::try_from(events).unwrap_or(usize::MAX) > events_max {
+            return Err(too_many(key, unsigned(events), events_max));
+        }
+        sqlx::query(FENCE).bind(aggregate).execute(&mut *tx).await.at(self)?;
+        let shift = last - seq + 1;
+        sqlx::query(MOVE).bind(aggregate).bind(seq).bind(done).bind(shift).execute(&mut *tx).await.at(self)?;
+        sqlx::query(REWIND).bind(aggregate).bind(last).bind(last + shift).execute(&mut *tx).await.at(self)?;
+        note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await.at(self)?;
+        tx.commit().await.at(self)?;
+        Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(shift - events), from: unsigned(last + 1) }))
+    }
+
+    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
+        let mut tx = self.begin().await?;
+        let Some(found) = find(&mut tx, id).await.at(self)? else { return Ok(false) };
+        if !found.parked && !release(&mut tx, &found, found.seq).await.at(self)? {
+            return Ok(false);
+        }
+        sqlx::query("DELETE FROM outbox WHERE position = ?1").bind(found.position).execute(&mut *tx).await.at(self)?;
+        note(&mut tx, by, "discard", id, (&found.key, found.seq, 1)).await.at(self)?;
+        tx.commit().await.at(self)?;
+        Ok(true)
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
+        let sql = "SELECT ?2 - at, CAST(who AS BLOB), action, CAST(event AS BLOB), CAST(key AS BLOB), seq, events, CAST(why AS BLOB)
+            FROM outbox_audit ORDER BY id DESC LIMIT ?1";
+        let query = sqlx::query_as(sql).bind(signed(limit.clamp(1, LIST_MAX))).bind(unix_ms());
+        let rows = query.fetch_all(&self.readers).await.at(self)?;
+        Ok(rows.into_iter().map(AuditEntry::from_row::<LossyText>).collect())
+    }
 }

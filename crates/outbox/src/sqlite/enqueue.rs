@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::error::classify;
-use super::to_ordered;
+use crate::store::sql::to_ordered;
 use crate::{Error, ErrorKind, NewEvent, Payload, Result};
 
 /// Does the work of the trigger for a new aggregate, including the hash, which the trigger cannot compute.

@@ -3,35 +3,20 @@
 use std::path::Path;
 
 use super::SqliteStore;
+use crate::store::sql::SqlStore;
 use crate::{Error, ErrorKind, Result};
 
-/// Converts errors of sqlx into errors of this crate, with the file's name.
-pub(super) trait SqliteErrorContext<T> {
-    fn at(self, store: &SqliteStore) -> Result<T>;
-}
-
-impl<T> SqliteErrorContext<T> for Result<T, sqlx::Error> {
-    fn at(self, store: &SqliteStore) -> Result<T> {
-        self.map_err(|error| store_error(store.path(), &error))
+impl SqlStore for SqliteStore {
+    fn classify(error: &sqlx::Error) -> Error {
+        classify(error)
     }
-}
 
-impl<T> SqliteErrorContext<T> for Result<T> {
-    fn at(self, store: &SqliteStore) -> Result<T> {
-        self.map_err(|error| locate(error, store.path()))
+    fn locate(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Event | ErrorKind::Settings => error,
+            kind => Error::new(kind, format!("outbox {}: {error}", self.path().display())),
+        }
     }
-}
-
-/// Puts the file's name before a message that has none.
-pub(super) fn locate(error: Error, path: &Path) -> Error {
-    match error.kind() {
-        ErrorKind::Event | ErrorKind::Settings => error,
-        kind => Error::new(kind, format!("outbox {}: {error}", path.display())),
-    }
-}
-
-pub(super) fn store_error(path: &Path, error: &sqlx::Error) -> Error {
-    locate(classify(error), path)
 }
 
 /// The primary result code: the low byte of SQLite's code.

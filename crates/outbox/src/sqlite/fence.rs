@@ -4,14 +4,13 @@
 //! time it is compared with. Without a boot id a publisher seen more than its TTL in the future is dead: that is how another boot looks.
 
 use serde_json::json;
-use shardwise::core::slot_start;
-use shardwise::{Incarnation, SlotSet};
-use sqlx::{Row, SqliteConnection};
+use shardwise::SlotSet;
+use sqlx::SqliteConnection;
 
-use super::error::{SqliteErrorContext, classify};
-use super::{SqliteStore, nanos, to_ordered, unsigned};
+use super::{SqliteStore, nanos};
+use crate::Result;
+use crate::store::sql::{ErrorContext, StatementError, arcs, other_slots, unsigned};
 use crate::store::{Hold, PublisherRegistration, TouchReply};
-use crate::{Error, ErrorKind, Result};
 
 /// Whether the publisher `$p` is alive, by the boot id, the present time and the number of TTLs within which it must have been seen.
 #[rustfmt::skip]
@@ -86,37 +85,31 @@ pub(super) async fn register(store: &SqliteStore, me: &PublisherRegistration) ->
 }
 
 /// Keeps the recorded number of slots, or changes it if no other publisher is alive.
-async fn agree_on_slots(conn: &mut SqliteConnection, store: &SqliteStore, me: &PublisherRegistration, now: i64) -> Result<()> {
-    let recorded: Option<i64> =
-        sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await.map_err(|e| classify(&e))?;
+async fn agree_on_slots(
+    conn: &mut SqliteConnection,
+    store: &SqliteStore,
+    me: &PublisherRegistration,
+    now: i64,
+) -> Result<(), StatementError> {
+    let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
     if recorded == Some(i64::from(me.slots)) {
         return Ok(());
     }
     let alive = sqlx::query_scalar(OTHERS_ALIVE).bind(&store.config.boot_id).bind(now).bind(me.incarnation.to_string());
-    let alive: Option<String> = alive.fetch_optional(&mut *conn).await.map_err(|e| classify(&e))?;
+    let alive: Option<String> = alive.fetch_optional(&mut *conn).await?;
     if let (Some(recorded), Some(other)) = (recorded, alive) {
-        let text = format!(
-            "its publishers use {recorded} slots ({other} is alive), this one has {}: give all of them the same number, or stop the others first",
-            me.slots
-        );
-        return Err(Error::new(ErrorKind::OtherSlots, text));
+        return Err(other_slots(recorded, &other, me.slots).into());
     }
-    lay_out(conn, me.slots).await.map_err(|e| classify(&e))
+    Ok(lay_out(conn, me.slots).await?)
 }
 
 /// Creates a row for every slot. Each epoch is set above every earlier epoch, so that no former holder's fence matches.
 async fn lay_out(conn: &mut SqliteConnection, slots: u32) -> Result<(), sqlx::Error> {
-    let arcs: Vec<_> = (0..slots)
-        .map(|slot| {
-            let end = if slot + 1 == slots { u64::MAX } else { slot_start(slot + 1, slots) - 1 };
-            (slot, to_ordered(slot_start(slot, slots)), to_ordered(end))
-        })
-        .collect();
     let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;
     sqlx::query("DELETE FROM outbox_slot").execute(&mut *conn).await?;
     let insert = "INSERT INTO outbox_slot (slot, epoch, hash_from, hash_to)
         SELECT value ->> 0, ?2 + 1, value ->> 1, value ->> 2 FROM json_each(?1)";
-    sqlx::query(insert).bind(json!(arcs).to_string()).bind(highest).execute(&mut *conn).await?;
+    sqlx::query(insert).bind(json!(arcs(slots).collect::<Vec<_>>()).to_string()).bind(highest).execute(&mut *conn).await?;
     sqlx::query("UPDATE outbox_meta SET slots = ?1").bind(slots).execute(conn).await?;
     Ok(())
 }
@@ -132,16 +125,12 @@ pub(super) async fn touch(store: &SqliteStore, me: &PublisherRegistration) -> Re
     if seen.rows_affected() == 0 {
         return Ok(TouchReply::Unknown);
     }
-    held(store, me.incarnation).await.map(TouchReply::Seen)
+    let rows = sqlx::query_as(HELD).bind(me.incarnation.to_string()).fetch_all(&store.writer).await.at(store)?;
+    Ok(TouchReply::Seen(holds(rows)))
 }
 
-async fn held(store: &SqliteStore, incarnation: Incarnation) -> Result<Vec<Hold>> {
-    let rows = sqlx::query(HELD).bind(incarnation.to_string()).fetch_all(&store.writer).await.at(store)?;
-    rows.iter().map(|row| hold(row).at(store)).collect()
-}
-
-fn hold(row: &sqlx::sqlite::SqliteRow) -> Result<Hold, sqlx::Error> {
-    Ok(Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) })
+pub(super) fn holds(rows: Vec<(u32, i64)>) -> Vec<Hold> {
+    rows.into_iter().map(|(slot, epoch)| Hold { slot, epoch: unsigned(epoch) }).collect()
 }
 
 pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
@@ -154,11 +143,10 @@ pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots:
     }
     // Each attempt to get the lock reads the clock again.
     let take = || {
-        let take = sqlx::query(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos());
+        let take = sqlx::query_as(TAKE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos());
         take.bind(me.slots).fetch_all(&store.writer)
     };
-    let rows = store.when_free(take).await.at(store)?;
-    rows.iter().map(|row| hold(row).at(store)).collect()
+    Ok(holds(store.when_free(take).await.at(store)?))
 }
 
 /// Holds as JSON pairs of slot and epoch.
@@ -178,4 +166,28 @@ pub(super) async fn leave(store: &SqliteStore, me: &PublisherRegistration) -> Re
         sqlx::query(sql).bind(me.incarnation.to_string()).execute(&mut *tx).await.at(store)?;
     }
     tx.commit().await.at(store)
+}
+
+/// One row of the fence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotHolder {
+    /// The slot.
+    pub slot: u32,
+    /// The epoch under which it is, or was last, held.
+    pub epoch: u64,
+    /// The holder's incarnation in hexadecimal; `None` if the slot was released.
+    pub incarnation: Option<String>,
+    /// The holder's name, as long as the store knows the publisher, which may be dead.
+    pub publisher: Option<String>,
+}
+
+impl SqliteStore {
+    /// Every slot that was ever taken and its present holder, in the order of the slots.
+    pub async fn holders(&self) -> Result<Vec<SlotHolder>> {
+        let sql = "SELECT s.slot, s.epoch, s.incarnation, p.publisher
+            FROM outbox_slot AS s LEFT JOIN outbox_publisher AS p ON p.incarnation = s.incarnation ORDER BY s.slot";
+        let rows: Vec<(u32, i64, _, _)> = sqlx::query_as(sql).fetch_all(&self.readers).await.at(self)?;
+        let holder = |(slot, epoch, incarnation, publisher)| SlotHolder { slot, epoch: unsigned(epoch), incarnation, publisher };
+        Ok(rows.into_iter().map(holder).collect())
+    }
 }

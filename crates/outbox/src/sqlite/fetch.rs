@@ -4,35 +4,32 @@
 //! wait for a retry are in an index by retry time. `CROSS JOIN` fixes the nesting of the loops and the index is named, so that statistics
 //! cannot change the plan; a test reads the plan.
 
-use std::collections::HashSet;
-use std::time::Duration;
-
 use futures::TryStreamExt;
 use serde_json::json;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::error::SqliteErrorContext;
-use super::{SqliteStore, retry_ahead_max_ms, unix_ms};
-use crate::store::sql::{around, from_ordered, unsigned};
-use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, Hold, PublisherRegistration};
-use crate::{Delivery, Payload, Result};
+use super::{LossyText, SqliteStore, unix_ms};
+use crate::store::rows::{EventBody, RunCollector};
+use crate::store::sql::{ErrorContext, around, from_ordered, retry_ahead_max_ms, signed};
+use crate::store::{FetchRequest, FetchResult, PublisherRegistration};
+use crate::{Payload, Result};
 
-/// The columns of a reading, from a slot `s`, an aggregate `a` and an event `o`.
+/// The columns of a reading, from a slot `s`, an aggregate `a` and an event `o`: those of [`RunCollector`], the sequence of the next event
+/// if the window behind the mark is empty, and the event's payload and headers.
 #[rustfmt::skip]
 macro_rules! columns {
     () => {
-        "SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, a.failing_since, a.attempted_at,
-           o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, typeof(o.payload), o.headers,
-           CAST(o.created_at AS INTEGER),
+        "SELECT s.slot, s.epoch, a.id, a.hash, a.done_seq, a.last_seq, a.attempts, a.failures, ?7 - a.failing_since, ?7 - a.attempted_at,
+           o.seq, o.id, o.aggregatetype, o.aggregateid, o.type, CAST(o.created_at AS INTEGER), o.replayed,
            iif(o.seq IS NULL, (SELECT min(n.seq) FROM outbox AS n INDEXED BY outbox_in_order
                                WHERE n.aggregate = a.id AND n.seq > a.done_seq AND n.seq <= a.last_seq), NULL),
-           o.replayed "
+           o.payload, typeof(o.payload), o.headers "
     };
 }
 
-/// ?1 incarnation, ?2 and ?3 first and last hash, ?4 slots and ?5 aggregates to leave out, ?6 events at most. Public for the test that reads
-/// the plan.
+/// ?1 incarnation, ?2 and ?3 first and last hash, ?4 slots and ?5 aggregates to leave out, ?6 events at most, ?7 now (ms).
+/// Public for the test that reads the plan.
 pub const FETCH: &str = concat!(
     columns!(),
     "FROM outbox_slot AS s INDEXED BY outbox_slot_of
@@ -65,13 +62,7 @@ pub const DUE: &str = concat!(
 
 pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
     let events_max = request.events_max.max(1);
-    let mut reading = SqliteRunCollector {
-        events_left: events_max,
-        bytes_left: request.bytes_max,
-        runs: Vec::new(),
-        last_hash: None,
-        former: HashSet::new(),
-    };
+    let mut reading = RunCollector::new(request.events_max, request.bytes_max);
     let now = unix_ms();
     // A retry further in the future than possible means that the wall clock was set back. Retries leave room for other events.
     for due in [(i64::MIN, now), (now.saturating_add(retry_ahead_max_ms() + 1), i64::MAX)] {
@@ -80,7 +71,6 @@ pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, reque
     }
     let retries_left = events_max - reading.events_left >= events_max.div_ceil(2);
     // If only retries were read, the cursor stays where it was.
-    reading.last_hash = None;
     let resume = |last: Option<i64>| Some(last.map(from_ordered).or(request.after).unwrap_or(u64::MAX));
     for range in around(request.after) {
         let room = reading.events_left;
@@ -99,20 +89,22 @@ async fn read(
     request: &FetchRequest,
     range: (i64, i64),
     room: usize,
-    reading: &mut SqliteRunCollector,
+    reading: &mut RunCollector,
 ) -> Result<bool> {
-    let now = unix_ms();
     let query = sqlx::query(statement)
         .bind(me.incarnation.to_string())
         .bind(range.0)
         .bind(range.1)
         .bind(json!(request.except_slots).to_string())
         .bind(json!(request.except_aggregates).to_string())
-        .bind(i64::try_from(room).unwrap_or(i64::MAX));
-    reading.former.extend(reading.runs.iter().map(|run| run.aggregate));
+        .bind(signed(room))
+        .bind(unix_ms());
+    let is_due = statement == DUE;
+    reading.next_statement();
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
-        reading.add(&row, now).at(store)?;
+        let further = row.try_get(17).at(store)?;
+        reading.add::<LossyText, _>(&row, is_due, further, body).at(store)?;
         if reading.events_left == 0 || reading.bytes_left == 0 {
             return Ok(false);
         }
@@ -120,95 +112,17 @@ async fn read(
     Ok(true)
 }
 
-struct SqliteRunCollector {
-    events_left: usize,
-    bytes_left: usize,
-    runs: Vec<EventRun>,
-    last_hash: Option<i64>,
-    /// Aggregates of earlier statements. Events written between two statements are left for the next reading; otherwise an event would
-    /// come twice.
-    former: HashSet<i64>,
-}
-
-impl SqliteRunCollector {
-    fn add(&mut self, row: &SqliteRow, now: i64) -> Result<(), sqlx::Error> {
-        let aggregate: i64 = row.try_get(2)?;
-        if self.former.contains(&aggregate) {
-            self.events_left -= 1;
-            return Ok(());
-        }
-        if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
-            self.runs.push(new_run(row, aggregate, now)?);
-            self.last_hash = Some(row.try_get(3)?);
-        }
-        // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
-        self.events_left -= 1;
-        let Some(sequence) = row.try_get::<Option<i64>, _>(10)? else { return Ok(()) };
-        if let Some(run) = self.runs.last_mut() {
-            let delivery = delivery(row, run.hold, aggregate, unsigned(sequence))?;
-            self.bytes_left = self.bytes_left.saturating_sub(delivery.bytes());
-            run.through = delivery.sequence;
-            run.events.push(delivery);
-        }
-        Ok(())
-    }
-}
-
-fn new_run(row: &SqliteRow, aggregate: i64, now: i64) -> Result<EventRun, sqlx::Error> {
-    let ago = |since: Option<i64>| since.map(|since| Duration::from_millis(unsigned(now - since)));
-    let last = unsigned(row.try_get(5)?);
-    // If the window behind the mark is empty, the next event further on: those missing before it were deleted by hand.
-    let further: Option<i64> = row.try_get(19)?;
-    let through = match (row.try_get::<Option<i64>, _>(10)?, further) {
-        (Some(_), _) => unsigned(row.try_get(4)?),
-        (None, Some(further)) => unsigned(further).saturating_sub(1),
-        (None, None) => last,
-    };
-    Ok(EventRun {
-        aggregate,
-        hold: Hold { slot: row.try_get(0)?, epoch: unsigned(row.try_get(1)?) },
-        trouble: HeadTrouble {
-            attempts: row.try_get(6)?,
-            failures: row.try_get(7)?,
-            failing_for: ago(row.try_get(8)?),
-            attempted_ago: ago(row.try_get(9)?),
-        },
-        through,
-        last,
-        events: Vec::new(),
-    })
-}
-
-fn delivery(row: &SqliteRow, hold: Hold, aggregate: i64, sequence: u64) -> Result<Delivery, sqlx::Error> {
-    Ok(Delivery {
-        id: text(row, 11)?,
-        aggregate_type: text(row, 12)?,
-        aggregate_id: text(row, 13)?,
-        event_type: text(row, 14)?,
-        payload: payload(row)?,
-        headers: row.try_get::<Option<&[u8]>, _>(17)?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
-        created_at_unix_ms: row.try_get(18)?,
-        sequence,
-        replayed: row.try_get::<Option<i64>, _>(20)?.map(unsigned),
-        slot: hold.slot,
-        epoch: hold.epoch,
-        aggregate,
-    })
-}
-
-/// SQLite does not check that text is UTF-8; invalid bytes become replacement characters instead of an error, which would stop the whole
-/// outbox.
-fn text(row: &SqliteRow, column: usize) -> Result<String, sqlx::Error> {
-    let bytes: &[u8] = row.try_get(column)?;
-    Ok(String::from_utf8_lossy(bytes).into_owned())
+fn body(row: &SqliteRow) -> Result<EventBody, sqlx::Error> {
+    let headers: Option<LossyText> = row.try_get(20)?;
+    Ok((payload(row)?, headers.map(String::from)))
 }
 
 fn payload(row: &SqliteRow) -> Result<Payload, sqlx::Error> {
-    let kind: &str = row.try_get(16)?;
+    let kind: &str = row.try_get(19)?;
     if kind == "null" {
         return Ok(Payload::None);
     }
-    let bytes: Vec<u8> = row.try_get(15)?;
+    let bytes: Vec<u8> = row.try_get(18)?;
     if kind == "blob" {
         return Ok(Payload::Binary(bytes));
     }

@@ -1,8 +1,8 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
 //!
 //! Each file has one concern: `config` (which file, and how to open it), `schema` (migrations), `fence` (publishers and slots), `fetch`,
-//! `record`, `sweep` (retention), `clean` (periodic cleaning), `dead_letters`, `upkeep` (new aggregates, unblocking), `status`, `holders`,
-//! `restored` (raising numbers after a restore), `enqueue`, `error` (the meaning of SQLite's codes).
+//! `record`, `sweep` (retention), `clean` (periodic work), `dead_letters`, `status`, `restored` (raising numbers after a restore), `enqueue`,
+//! `error` (the meaning of SQLite's codes).
 
 mod clean;
 mod config;
@@ -11,39 +11,38 @@ mod enqueue;
 mod error;
 mod fence;
 mod fetch;
-mod holders;
 mod record;
 mod restored;
 mod schema;
 mod status;
 mod sweep;
-mod upkeep;
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use shardwise::SlotSet;
+use sqlx::error::BoxDynError;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Connection, Database, Decode, Sqlite, SqliteConnection, SqlitePool, Transaction, Type};
 
 pub use config::SqliteConfig;
 pub use enqueue::enqueue;
 #[doc(hidden)]
 pub use fetch::{DUE, FETCH};
-pub use holders::SlotHolder;
-pub use schema::{SCHEMA_VERSION, revert};
+pub use fence::SlotHolder;
+pub use schema::{MIGRATIONS, SCHEMA_VERSION};
 #[doc(hidden)]
 pub use sweep::DELIVERED;
 
-use self::error::{SqliteErrorContext, store_error};
-use crate::options::RETRY_DELAY_MAX;
-use crate::store::sql::{to_ordered, unsigned};
+pub use crate::store::sql::Migration;
+use crate::store::sql::{ErrorContext, signed};
 use crate::store::{
-    AuditEntry, Backlog, CleanResult, DeadLetter, DeadLetters, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration,
-    ReplayResult, ResendResult, RestoreResult, Signature, Status, Store, SweepResult, TouchReply,
+    Backlog, CleanResult, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration, RestoreResult, Status, Store, SweepResult,
+    TouchReply,
 };
 use crate::{ErrorKind, NewEvent, Result, private_file};
 
@@ -59,7 +58,7 @@ pub struct SqliteStore {
     /// A separate connection, because `PRAGMA data_version` reports the commits of *other* connections.
     watcher: SqlitePool,
     /// The search for idle aggregates continues behind this one.
-    forget_after: Arc<Mutex<i64>>,
+    forget_after: Arc<AtomicI64>,
 }
 
 impl SqliteStore {
@@ -99,19 +98,20 @@ impl SqliteStore {
         // The writer tries to get the lock in short attempts, see [`SqliteStore::when_free`].
         let in_turns =
             pool(1).after_connect(|connection, _| Box::pin(async { sqlx::query(LOCK_TURN).execute(connection).await.map(drop) }));
-        let writer = in_turns.connect_with(options.clone()).await.map_err(|e| store_error(&config.path, &e))?;
-        for beside in ["", "-wal", "-shm"] {
-            let mut name = config.path.clone().into_os_string();
-            name.push(beside);
-            private_file::warn_if_public(Path::new(&name));
-        }
-        Ok(Self {
-            writer,
+        let store = Self {
+            writer: in_turns.connect_lazy_with(options.clone()),
             readers: pool(2).connect_lazy_with(options.clone()),
             watcher: pool(1).connect_lazy_with(options),
             config,
             forget_after: Arc::default(),
-        })
+        };
+        drop(store.writer.acquire().await.at(&store)?);
+        for beside in ["", "-wal", "-shm"] {
+            let mut name = store.config.path.clone().into_os_string();
+            name.push(beside);
+            private_file::warn_if_public(Path::new(&name));
+        }
+        Ok(store)
     }
 
     /// Repeats a write that found the file locked, for at most the busy timeout. `SQLite` itself waits in increasing sleeps, up to 100 ms:
@@ -146,9 +146,9 @@ impl SqliteStore {
         let mut tx = self.begin().await?;
         let mut ids = Vec::with_capacity(events.len());
         for event in events {
-            ids.push(enqueue(&mut tx, event).await.map_err(|error| error::locate(error, &self.config.path))?);
+            ids.push(enqueue(&mut tx, event).await.at(self)?);
         }
-        tx.commit().await.at(self)?;
+        self.commit(tx).await?;
         Ok(ids)
     }
 
@@ -164,7 +164,7 @@ impl SqliteStore {
                 _ => answers.push(answer),
             }
         }
-        tx.commit().await.at(self)?;
+        self.commit(tx).await?;
         Ok(answers)
     }
 
@@ -209,18 +209,36 @@ async fn is_sound(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error
     Ok(sound)
 }
 
-/// A retry further in the future than this, in milliseconds, is due: it means that the wall clock was set back.
-fn retry_ahead_max_ms() -> i64 {
-    2 * millis(RETRY_DELAY_MAX)
-}
-
 /// Milliseconds since 1970: for retries, retention and display, where a changed clock does no harm.
 fn unix_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// Text, which SQLite does not check: bytes that are not UTF-8 become replacement characters instead of an error, which would stop the
+/// whole outbox.
+struct LossyText(String);
+
+impl From<LossyText> for String {
+    fn from(text: LossyText) -> Self {
+        text.0
+    }
+}
+
+impl Type<Sqlite> for LossyText {
+    fn type_info() -> <Sqlite as Database>::TypeInfo {
+        <[u8] as Type<Sqlite>>::type_info()
+    }
+
+    fn compatible(found: &<Sqlite as Database>::TypeInfo) -> bool {
+        <[u8] as Type<Sqlite>>::compatible(found)
+    }
+}
+
+impl<'r> Decode<'r, Sqlite> for LossyText {
+    fn decode(value: <Sqlite as Database>::ValueRef<'r>) -> Result<Self, BoxDynError> {
+        let bytes = <&[u8] as Decode<Sqlite>>::decode(value)?;
+        Ok(Self(String::from_utf8_lossy(bytes).into_owned()))
+    }
 }
 
 fn nanos(duration: Duration) -> i64 {
@@ -262,7 +280,7 @@ impl Store for SqliteStore {
     }
 
     async fn place_new(&self, limit: usize) -> Result<usize> {
-        upkeep::place_new(self, limit).await
+        clean::place_new(self, limit).await
     }
 
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
@@ -283,33 +301,13 @@ impl Store for SqliteStore {
     }
 
     async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
-        status::backlog(self, most).await.map(Some)
+        status::backlog(self, signed(most)).await.map(Some)
     }
 
     async fn unblock(&self, key: Option<&str>) -> Result<u64> {
-        upkeep::unblock(self, key).await
-    }
-}
-
-#[async_trait]
-impl DeadLetters for SqliteStore {
-    async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>> {
-        dead_letters::list(self, key, limit).await
-    }
-
-    async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>> {
-        dead_letters::replay(self, id, by).await
-    }
-
-    async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>> {
-        dead_letters::replay_aggregate(self, key, from, events_max, by).await
-    }
-
-    async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {
-        dead_letters::discard(self, id, by).await
-    }
-
-    async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
-        dead_letters::audit(self, limit).await
+        let update = "UPDATE outbox_aggregate
+            SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL
+            WHERE blocked_at IS NOT NULL AND (?1 IS NULL OR key = ?1)";
+        Ok(self.when_free(|| sqlx::query(update).bind(key).execute(&self.writer)).await.at(self)?.rows_affected())
     }
 }

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use sqlx::SqliteConnection;
 
-use super::error::SqliteErrorContext;
-use super::fence::pairs;
-use super::{SqliteStore, millis, unix_ms};
+use super::fence::{holds, pairs};
+use super::{SqliteStore, unix_ms};
 use crate::Result;
-use crate::store::sql::{changes, done_through, shortened};
+use crate::store::sql::{ErrorContext, changes, done_through, holds_of, millis, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. Updates one row for each aggregate, not for each
@@ -138,9 +137,6 @@ async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: 
 }
 
 async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>> {
-    let mut holds: Vec<Hold> = outcomes.iter().map(|outcome| outcome.hold).collect();
-    holds.sort_unstable();
-    holds.dedup();
-    let rows: Vec<(u32, i64)> = sqlx::query_as(FENCED).bind(pairs(&holds)).bind(incarnation).fetch_all(&store.writer).await.at(store)?;
-    Ok(rows.into_iter().map(|(slot, epoch)| Hold { slot, epoch: epoch.cast_unsigned() }).collect())
+    let asked = pairs(&holds_of(outcomes));
+    Ok(holds(sqlx::query_as(FENCED).bind(asked).bind(incarnation).fetch_all(&store.writer).await.at(store)?))
 }

@@ -1,8 +1,8 @@
 //! Raising epochs and sequences after the file was replaced by an older copy, in one transaction.
 
-use super::error::SqliteErrorContext;
-use super::{SqliteStore, unsigned};
+use super::SqliteStore;
 use crate::Result;
+use crate::store::sql::{ErrorContext, unsigned};
 use crate::store::{RestoreResult, Store as _, checked};
 
 /// A row that carries the epoch until the first publisher creates the real rows.

@@ -1,51 +1,33 @@
-//! The status of the outbox. Reads all pending aggregates once, in one snapshot.
+//! The status of the outbox, in one snapshot.
 
-use std::time::Duration;
+use sqlx::SqliteConnection;
 
-use sqlx::{Row, SqliteConnection};
-
-use super::error::SqliteErrorContext;
 use super::fence::alive;
-use super::{SqliteStore, retry_ahead_max_ms, unix_ms, unsigned};
-use crate::store::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
-use crate::{Result, one_line};
+use super::{LossyText, SqliteStore, unix_ms};
+use crate::Result;
+use crate::store::sql::{ErrorContext, ago, retry_ahead_max_ms, small, unsigned};
+use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
-/// Uses the two indexes of pending aggregates instead of all aggregates. Blocked ones are in another index and counted separately.
-const PENDING: &str = "
-    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL))
-    FROM (
-        SELECT id, done_seq, last_seq FROM outbox_aggregate INDEXED BY outbox_aggregate_pending
-        WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NULL
-        UNION ALL
-        SELECT id, done_seq, last_seq FROM outbox_aggregate INDEXED BY outbox_aggregate_waiting
-        WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
-    ) AS a
-    LEFT JOIN outbox AS o INDEXED BY outbox_in_order ON o.aggregate = a.id AND o.seq = a.done_seq + 1";
-/// New aggregates are pending too; their hash is NULL, and so is their entry in the index by hash.
-const BLOCKED: &str = "
-    SELECT coalesce(sum(a.last_seq - a.done_seq), 0), min(iif(typeof(o.created_at) = 'integer', o.created_at, NULL)), count(*)
-    FROM outbox_aggregate AS a INDEXED BY outbox_aggregate_blocked
-    LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = a.done_seq + 1
-    WHERE a.blocked_at IS NOT NULL";
+/// ?1 now (ms).
 const BLOCKED_LIST: &str = "
-    SELECT CAST(key AS BLOB), last_seq - done_seq, blocked_at, CAST(coalesce(last_error, '') AS BLOB)
+    SELECT CAST(key AS BLOB), last_seq - done_seq, ?1 - blocked_at, CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE blocked_at IS NOT NULL ORDER BY blocked_at LIMIT 100";
 /// ?1 now (ms), ?2 the longest wait a retry can have: a longer wait means that the wall clock was set back; the retry is then due, as for
 /// a fetch.
 const RETRYING: &str = "
-    SELECT count(*), coalesce(sum(last_seq - done_seq), 0), coalesce(min(failing_since), ?1),
-           coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1)
+    SELECT count(*), coalesce(sum(last_seq - done_seq), 0), ?1 - coalesce(min(failing_since), ?1),
+           coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1) - ?1
     FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL";
 /// ?1 now (ms).
 const LATEST_FAILURE: &str = "
-    SELECT CAST(key AS BLOB), coalesce(attempted_at, ?1), CAST(coalesce(last_error, '') AS BLOB)
+    SELECT CAST(key AS BLOB), ?1 - coalesce(attempted_at, ?1), CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE done_seq < last_seq AND blocked_at IS NULL AND retry_at IS NOT NULL
     ORDER BY attempted_at DESC, id LIMIT 1";
 /// ?1 boot id, ?2 now (ns).
 const PUBLISHERS: &str = concat!(
     "SELECT p.publisher, p.incarnation, ",
     alive!("p", "?1", "?2"),
-    ", iif(p.boot_id = ?1, max(?2 - p.seen_at, 0), NULL),
+    ", iif(p.boot_id = ?1, (?2 - p.seen_at) / 1000000, NULL),
            (SELECT count(*) FROM outbox_slot s WHERE s.incarnation = p.incarnation)
     FROM outbox_publisher p ORDER BY p.publisher, p.incarnation LIMIT 10000"
 );
@@ -95,116 +77,57 @@ const COUNTED: [&str; 3] = [
 ];
 const PARKED: &str = "SELECT count(*) FROM (SELECT 1 FROM outbox INDEXED BY outbox_parked WHERE parked_at IS NOT NULL LIMIT ?1)";
 
-pub(super) async fn backlog(store: &SqliteStore, most: usize) -> Result<Backlog> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
+pub(super) async fn backlog(store: &SqliteStore, most: i64) -> Result<Backlog> {
     let mut tx = store.readers.begin().await.at(store)?;
+    count(store, &mut tx, most).await.at(store)
+}
+
+async fn count(store: &SqliteStore, conn: &mut SqliteConnection, most: i64) -> Result<Backlog, sqlx::Error> {
     let mut backlog = Backlog { complete: true, ..Backlog::default() };
     let mut oldest: Option<i64> = None;
     let mut blocked = 0;
     for sql in COUNTED {
-        let counted = sqlx::query_as(sql).bind(most).fetch_one(&mut *tx).await.at(store)?;
-        let (events, since, aggregates): (i64, Option<i64>, i64) = counted;
+        let (events, since, aggregates): (i64, Option<i64>, i64) = sqlx::query_as(sql).bind(most).fetch_one(&mut *conn).await?;
         backlog.pending += unsigned(events);
         blocked = unsigned(events);
         backlog.complete &= aggregates < most;
-        // Only this count is of blocked aggregates.
+        // Only the last count is of blocked aggregates.
         backlog.blocked_aggregates = unsigned(aggregates);
         oldest = oldest.into_iter().chain(since).min();
     }
-    let parked: i64 = sqlx::query_scalar(PARKED).bind(most).fetch_one(&mut *tx).await.at(store)?;
+    let parked: i64 = sqlx::query_scalar(PARKED).bind(most).fetch_one(&mut *conn).await?;
     backlog.complete &= parked < most;
-    backlog.free_slots = free_slots(store, &mut tx).await.at(store)?;
-    backlog.unpublished = unpublished(store, &mut tx, backlog.pending - blocked).await.at(store)?;
-    Ok(Backlog { parked: unsigned(parked), oldest_pending_age: oldest.map(|since| between(since, unix_ms())), ..backlog })
+    backlog.parked = unsigned(parked);
+    backlog.oldest_pending_age = oldest.map(|since| ago(unix_ms().saturating_sub(since)));
+    let (boot_id, now) = (&store.config.boot_id, store.boot_nanos());
+    backlog.free_slots = sqlx::query_scalar(FREE).bind(boot_id).bind(now).fetch_one(&mut *conn).await?;
+    backlog.unpublished = backlog.pending - blocked;
+    // Without a living publisher, that is all of them.
+    if backlog.unpublished > 0 && sqlx::query_scalar(ANY_ALIVE).bind(boot_id).bind(now).fetch_one(&mut *conn).await? {
+        let unpublished = sqlx::query_scalar(UNPUBLISHED).bind(boot_id).bind(now).bind(UNPUBLISHED_MAX);
+        backlog.unpublished = unpublished.fetch_one(conn).await.map(unsigned)?;
+    }
+    Ok(backlog)
 }
 
 pub(super) async fn status(store: &SqliteStore) -> Result<Status> {
     let mut tx = store.readers.begin().await.at(store)?;
-    let mut status = read(store, &mut tx).await.at(store)?;
-    status.publishers = publishers(store, &mut tx).await.at(store)?;
-    Ok(status)
+    read(store, &mut tx).await.at(store)
 }
 
 async fn read(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Status, sqlx::Error> {
     let now = unix_ms();
-    let ago = |since| between(since, now);
-    let (pending, oldest): (i64, Option<i64>) = sqlx::query_as(PENDING).fetch_one(&mut *conn).await?;
-    let (held_back, oldest_blocked, blocked_count): (i64, Option<i64>, i64) = sqlx::query_as(BLOCKED).fetch_one(&mut *conn).await?;
-    let mut blocked = Vec::new();
-    for row in sqlx::query(BLOCKED_LIST).fetch_all(&mut *conn).await? {
-        blocked.push(BlockedAggregate {
-            key: String::from_utf8_lossy(row.try_get(0)?).into_owned(),
-            pending: unsigned(row.try_get(1)?),
-            blocked_for: ago(row.try_get(2)?),
-            error: shown(row.try_get(3)?),
-        });
-    }
-    let retrying = retrying(conn, now).await?;
-    let parked: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE parked_at IS NOT NULL").fetch_one(&mut *conn).await?;
-    let slots: Option<u32> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *conn).await?;
-    let free = free_slots(store, conn).await?;
-    Ok(Status {
-        unpublished: unpublished(store, conn, unsigned(pending)).await?,
-        pending: unsigned(pending + held_back),
-        oldest_pending_age: oldest.into_iter().chain(oldest_blocked).min().map(ago),
-        blocked_aggregates: unsigned(blocked_count),
-        blocked,
-        retrying,
-        parked: unsigned(parked),
-        publishers: Vec::new(),
-        slots,
-        free_slots: free,
-    })
-}
-
-async fn free_slots(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<u32, sqlx::Error> {
-    sqlx::query_scalar(FREE).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_one(conn).await
-}
-
-/// How many of `pending` events, none of them blocked, are in slots without a live publisher; all of them if no publisher is alive.
-async fn unpublished(store: &SqliteStore, conn: &mut SqliteConnection, pending: u64) -> Result<u64, sqlx::Error> {
-    let (boot, now) = (&store.config.boot_id, store.boot_nanos());
-    if pending == 0 || !sqlx::query_scalar::<_, bool>(ANY_ALIVE).bind(boot).bind(now).fetch_one(&mut *conn).await? {
-        return Ok(pending);
-    }
-    sqlx::query_scalar(UNPUBLISHED).bind(boot).bind(now).bind(UNPUBLISHED_MAX).fetch_one(conn).await.map(unsigned)
-}
-
-async fn retrying(conn: &mut SqliteConnection, now: i64) -> Result<Option<Retrying>, sqlx::Error> {
+    let counted = count(store, conn, i64::MAX).await?;
+    let blocked = sqlx::query_as(BLOCKED_LIST).bind(now).fetch_all(&mut *conn).await?;
     let sums = sqlx::query_as(RETRYING).bind(now).bind(retry_ahead_max_ms()).fetch_one(&mut *conn).await?;
-    let (aggregates, pending, since, next): (i64, i64, i64, i64) = sums;
-    let Some(latest) = sqlx::query(LATEST_FAILURE).bind(now).fetch_optional(conn).await? else { return Ok(None) };
-    Ok(Some(Retrying {
-        aggregates: unsigned(aggregates),
-        pending: unsigned(pending),
-        failing_for: between(since, now),
-        next_attempt_in: between(now, next),
-        key: String::from_utf8_lossy(latest.try_get(0)?).into_owned(),
-        failed_ago: between(latest.try_get(1)?, now),
-        error: shown(latest.try_get(2)?),
-    }))
-}
-
-/// The time between two wall clock times; zero if they are in reverse order.
-fn between(from: i64, to: i64) -> Duration {
-    Duration::from_millis(unsigned(to.saturating_sub(from)))
-}
-
-/// A sink's message in the form for the status.
-fn shown(error: &[u8]) -> String {
-    one_line(&String::from_utf8_lossy(error), ERROR_CHARS_MAX)
-}
-
-async fn publishers(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<Vec<PublisherStatus>, sqlx::Error> {
-    let rows = sqlx::query(PUBLISHERS).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_all(conn).await?;
-    let publisher = |row: &sqlx::sqlite::SqliteRow| {
-        Ok(PublisherStatus {
-            publisher: row.try_get(0)?,
-            incarnation: row.try_get(1)?,
-            alive: row.try_get(2)?,
-            seen_ago: row.try_get::<Option<i64>, _>(3)?.map(|nanos| Duration::from_nanos(unsigned(nanos))),
-            slots: row.try_get(4)?,
-        })
-    };
-    rows.iter().map(publisher).collect()
+    let latest: Option<_> = sqlx::query_as(LATEST_FAILURE).bind(now).fetch_optional(&mut *conn).await?;
+    let publishers = sqlx::query_as(PUBLISHERS).bind(&store.config.boot_id).bind(store.boot_nanos()).fetch_all(&mut *conn).await?;
+    let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(conn).await?;
+    Ok(Status {
+        blocked: blocked.into_iter().map(BlockedAggregate::from_row::<LossyText>).collect(),
+        retrying: latest.map(|latest| Retrying::from_rows::<LossyText>(sums, latest)),
+        publishers: publishers.into_iter().map(PublisherStatus::from_row).collect(),
+        slots: slots.map(small),
+        ..Status::from(counted)
+    })
 }

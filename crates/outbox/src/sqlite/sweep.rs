@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sqlx::Row;
 
-use super::error::SqliteErrorContext;
-use super::{SqliteStore, millis, unix_ms};
+use super::{SqliteStore, unix_ms};
 use crate::Result;
+use crate::store::sql::{ErrorContext, millis, signed};
 use crate::store::SweepResult;
 
 /// ?1 position, ?2 rows to visit. A value that is not a number counts as oldest.
@@ -45,7 +45,7 @@ const DELETE: &str = "DELETE FROM outbox WHERE position IN (SELECT value FROM js
     AND seq <= (SELECT a.done_seq FROM outbox_aggregate AS a WHERE a.id = outbox.aggregate)";
 
 pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let limit = signed(limit);
     if retention.is_zero() { all_delivered(store, position, limit).await } else { old(store, retention, position, limit).await }
 }
 

@@ -3,10 +3,11 @@
 mod dead_letters;
 mod restored;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod rows;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod sql;
 mod status;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -243,10 +244,7 @@ pub trait Store: Send + Sync + 'static {
     /// Periodic cleaning, in batches of at most `limit`: deletes events that have been parked for longer than `parked_retention`,
     /// forgets aggregates without events (their sequences continue if they come back), and deletes audit entries older than a year. Needs
     /// no slot.
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
-        let _ = (parked_retention, limit);
-        Ok(CleanResult::default())
-    }
+    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult>;
 
     /// A number that changes with every change to the store and is cheap to read; `None` if the store has none. It is useful for a fetch
     /// only if it is read before it.
@@ -280,75 +278,8 @@ pub trait Store: Send + Sync + 'static {
 /// # Errors
 ///
 /// Those of [`Store::id`]; [`ErrorKind::Settings`] if the store has no id.
-pub async fn serves(store: &impl Store, name: &str) -> Result<Serves> {
+pub async fn serves(store: &(impl Store + ?Sized), name: &str) -> Result<Serves> {
     let id = store.id().await?;
     let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;
     Ok(Serves::Outbox { id, name: name.to_owned() })
-}
-
-#[async_trait]
-impl<S: Store + ?Sized> Store for Arc<S> {
-    async fn id(&self) -> Result<Option<String>> {
-        (**self).id().await
-    }
-
-    async fn register(&self, me: &PublisherRegistration) -> Result<()> {
-        (**self).register(me).await
-    }
-
-    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
-        (**self).touch(me).await
-    }
-
-    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
-        (**self).take(me, slots).await
-    }
-
-    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
-        (**self).release(me, holds).await
-    }
-
-    async fn leave(&self, me: &PublisherRegistration) -> Result<()> {
-        (**self).leave(me).await
-    }
-
-    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
-        (**self).fetch(me, request).await
-    }
-
-    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
-        (**self).record(me, outcomes, delete).await
-    }
-
-    async fn place_new(&self, limit: usize) -> Result<usize> {
-        (**self).place_new(limit).await
-    }
-
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
-        (**self).sweep(retention, position, limit).await
-    }
-
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
-        (**self).clean(parked_retention, limit).await
-    }
-
-    async fn change_mark(&self) -> Result<Option<u64>> {
-        (**self).change_mark().await
-    }
-
-    fn wakes(&self) -> BoxStream<'static, Result<()>> {
-        (**self).wakes()
-    }
-
-    async fn status(&self) -> Result<Status> {
-        (**self).status().await
-    }
-
-    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
-        (**self).backlog(most).await
-    }
-
-    async fn unblock(&self, key: Option<&str>) -> Result<u64> {
-        (**self).unblock(key).await
-    }
 }

@@ -17,6 +17,15 @@ fn request() -> FetchRequest {
     FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] }
 }
 
+/// Removes the outbox from the database.
+async fn revert(conn: &mut sqlx::PgConnection) {
+    for migration in postgres::MIGRATIONS.iter().rev() {
+        let mut tx = conn.begin().await.unwrap();
+        sqlx::raw_sql(migration.down).execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn refused_inserts_say_why() {
     let outbox = Outbox::new().await;
@@ -114,7 +123,7 @@ async fn a_schema_of_ones_own_works_and_the_way_back_leaves_nothing() {
     assert_eq!(store.status().await.unwrap().pending, 1);
     assert_eq!(outbox.store().await.status().await.unwrap().pending, 0);
     let mut conn = outbox.connection().await;
-    postgres::revert(&mut conn).await.unwrap();
+    revert(&mut conn).await;
     let left = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace),
         (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)";
     assert_eq!(outbox.execute(left).await, [["0", "0"].map(|text| Some(text.into()))]);
@@ -131,7 +140,7 @@ async fn a_schema_of_ones_own_works_and_the_way_back_leaves_nothing() {
 async fn the_files_know_when_they_are_not_in_a_transaction() {
     let outbox = Outbox::new().await;
     let mut conn = outbox.connection().await;
-    postgres::revert(&mut conn).await.unwrap();
+    revert(&mut conn).await;
     let up = postgres::MIGRATIONS[0].up;
     let first = up.find("DO $$").unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(up[..first].to_owned())).execute(&mut conn).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shardwise::Serves;
 use shardwise_outbox::settings::{OutboxSettings, StoreSettings};
-use shardwise_outbox::{DeadLetters, NewEvent, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, OutboxPublisherBuilder, SqliteStore, Store};
 #[cfg(feature = "postgres")]
 use shardwise_outbox::{PostgresConfig, PostgresStore};
 
@@ -45,9 +45,18 @@ impl OpenedStore {
         }
     }
 
+    /// A publisher of its events, without sink and sharding.
+    pub(super) fn publisher(&self) -> OutboxPublisherBuilder {
+        match self {
+            Self::Sqlite(store) => OutboxPublisher::builder().store(store.clone()),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => OutboxPublisher::builder().store(store.clone()),
+        }
+    }
+
     /// The work that its publishers serve.
     pub(super) async fn serves(&self, name: &str) -> Result<Serves> {
-        Ok(shardwise_outbox::serves(&self.shared(), name).await?)
+        Ok(shardwise_outbox::serves(&*self.shared(), name).await?)
     }
 
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {

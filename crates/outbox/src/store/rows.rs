@@ -1,0 +1,203 @@
+//! From the rows of the SQL stores to the types of this module. `T` is a text column's type.
+
+use std::collections::HashSet;
+
+use sqlx::{ColumnIndex, Decode, Row};
+
+use super::sql::{ago, small, unsigned};
+use super::{
+    AuditEntry, Backlog, BlockedAggregate, DeadLetter, DeadState, ERROR_CHARS_MAX, EventRun, HeadTrouble, Hold, PublisherStatus, Retrying,
+    Status,
+};
+use crate::{AggregateId, Delivery, Payload, one_line};
+
+/// A sink's message in the form for people.
+fn shown(error: impl Into<String>) -> String {
+    one_line(&error.into(), ERROR_CHARS_MAX)
+}
+
+impl DeadLetter {
+    pub(crate) fn from_row<T: Into<String>>(row: (T, T, T, i64, bool, i64, T, i64, Option<i64>)) -> Self {
+        let (id, key, event_type, sequence, is_blocked, dead_ms, error, payload_bytes, replayed) = row;
+        Self {
+            id: id.into(),
+            key: key.into(),
+            event_type: event_type.into(),
+            sequence: unsigned(sequence),
+            state: if is_blocked { DeadState::Blocked } else { DeadState::Parked },
+            dead_for: ago(dead_ms),
+            error: shown(error),
+            payload_bytes: unsigned(payload_bytes),
+            replayed: replayed.map(unsigned),
+        }
+    }
+}
+
+impl AuditEntry {
+    pub(crate) fn from_row<T: Into<String>>(row: (i64, T, String, T, T, i64, i64, T)) -> Self {
+        let (ms, who, action, event, key, sequence, events, why) = row;
+        Self {
+            ago: ago(ms),
+            who: who.into(),
+            action,
+            event: event.into(),
+            key: key.into(),
+            sequence: unsigned(sequence),
+            events: unsigned(events),
+            why: why.into(),
+        }
+    }
+}
+
+impl BlockedAggregate {
+    pub(crate) fn from_row<T: Into<String>>((key, pending, blocked_ms, error): (T, i64, i64, T)) -> Self {
+        Self { key: key.into(), pending: unsigned(pending), blocked_for: ago(blocked_ms), error: shown(error) }
+    }
+}
+
+impl Retrying {
+    /// From the sums over all aggregates, and the latest failure.
+    pub(crate) fn from_rows<T: Into<String>>(sums: (i64, i64, i64, i64), latest: (T, i64, T)) -> Self {
+        let ((aggregates, pending, failing_ms, next_ms), (key, failed_ms, error)) = (sums, latest);
+        Self {
+            aggregates: unsigned(aggregates),
+            pending: unsigned(pending),
+            failing_for: ago(failing_ms),
+            next_attempt_in: ago(next_ms),
+            key: key.into(),
+            failed_ago: ago(failed_ms),
+            error: shown(error),
+        }
+    }
+}
+
+impl PublisherStatus {
+    pub(crate) fn from_row((publisher, incarnation, alive, seen_ms, slots): (String, String, bool, Option<i64>, i64)) -> Self {
+        Self { publisher, incarnation, alive, seen_ago: seen_ms.map(ago), slots: small(slots) }
+    }
+}
+
+impl From<Backlog> for Status {
+    /// From a whole count.
+    fn from(counted: Backlog) -> Self {
+        Self {
+            pending: counted.pending,
+            oldest_pending_age: counted.oldest_pending_age,
+            blocked_aggregates: counted.blocked_aggregates,
+            parked: counted.parked,
+            free_slots: counted.free_slots,
+            unpublished: counted.unpublished,
+            ..Self::default()
+        }
+    }
+}
+
+/// An event's payload and headers.
+pub(crate) type EventBody = (Payload, Option<String>);
+
+/// Collects the rows of a fetch into runs, within the limits of the reading.
+///
+/// The columns from 0 on: slot, epoch, aggregate, hash, done and last sequence, attempts, failures, milliseconds since the first and the
+/// last failure; of the event sequence, id, aggregate type and id, type, time of writing and original sequence. They are read unchecked:
+/// our own statement determines their types, and checking each value costs as much as reading it.
+pub(crate) struct RunCollector {
+    pub(crate) events_left: usize,
+    pub(crate) bytes_left: usize,
+    pub(crate) runs: Vec<EventRun>,
+    /// The hash of the last row in the order of hashes.
+    pub(crate) last_hash: Option<i64>,
+    /// Aggregates that have nothing to send.
+    pub(crate) drained: Vec<AggregateId>,
+    /// Aggregates of earlier statements. Events written between two statements are left for the next reading; otherwise an event would
+    /// come twice.
+    former: HashSet<AggregateId>,
+}
+
+impl RunCollector {
+    pub(crate) fn new(events_max: usize, bytes_max: usize) -> Self {
+        let (events_left, bytes_left) = (events_max.max(1), bytes_max.max(1));
+        Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), former: HashSet::new() }
+    }
+
+    /// The following rows come from another statement, with another snapshot.
+    pub(crate) fn next_statement(&mut self) {
+        self.former.extend(self.runs.iter().map(|run| run.aggregate));
+    }
+
+    /// Adds a row; `is_due` if it is a retry's, outside the order of hashes. `further` is the sequence at which events continue if the row
+    /// has none. Returns whether an event was added.
+    pub(crate) fn add<'r, T, R>(
+        &mut self,
+        row: &'r R,
+        is_due: bool,
+        further: Option<i64>,
+        body: impl FnOnce(&'r R) -> Result<EventBody, sqlx::Error>,
+    ) -> Result<bool, sqlx::Error>
+    where
+        R: Row,
+        usize: ColumnIndex<R>,
+        i64: Decode<'r, R::Database>,
+        T: Decode<'r, R::Database> + Into<String>,
+    {
+        // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
+        self.events_left = self.events_left.saturating_sub(1);
+        if self.bytes_left == 0 {
+            return Ok(false);
+        }
+        let aggregate: i64 = row.try_get_unchecked(2)?;
+        let (done, last): (i64, i64) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+        if !is_due {
+            self.last_hash = Some(row.try_get_unchecked(3)?);
+        }
+        if self.former.contains(&aggregate) {
+            return Ok(false);
+        }
+        if done >= last {
+            self.drained.push(aggregate);
+            return Ok(false);
+        }
+        let sequence: Option<i64> = row.try_get_unchecked(10)?;
+        if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
+            self.runs.push(EventRun {
+                aggregate,
+                hold: Hold { slot: small(row.try_get_unchecked(0)?), epoch: unsigned(row.try_get_unchecked(1)?) },
+                trouble: HeadTrouble {
+                    attempts: small(row.try_get_unchecked(6)?),
+                    failures: small(row.try_get_unchecked(7)?),
+                    failing_for: row.try_get_unchecked::<Option<i64>, _>(8)?.map(ago),
+                    attempted_ago: row.try_get_unchecked::<Option<i64>, _>(9)?.map(ago),
+                },
+                // Missing events were deleted by hand.
+                through: unsigned(if sequence.is_some() { done } else { further.map_or(last, |further| further - 1) }),
+                last: unsigned(last),
+                events: Vec::new(),
+            });
+        }
+        let (Some(sequence), Some(run)) = (sequence.map(unsigned), self.runs.last_mut()) else { return Ok(false) };
+        if sequence <= run.through {
+            // The statement makes this impossible; if it happens nevertheless, nothing is sent.
+            let text = format!("of aggregate {aggregate}, event {sequence} came behind {}: not in its order, and not sent", run.through);
+            return Err(sqlx::Error::Protocol(text));
+        }
+        let text = |column: usize| row.try_get_unchecked::<T, _>(column).map(Into::into);
+        let (payload, headers) = body(row)?;
+        let delivery = Delivery {
+            id: text(11)?,
+            aggregate_type: text(12)?,
+            aggregate_id: text(13)?,
+            event_type: text(14)?,
+            payload,
+            headers,
+            created_at_unix_ms: row.try_get_unchecked(15)?,
+            sequence,
+            replayed: row.try_get_unchecked::<Option<i64>, _>(16)?.map(unsigned),
+            slot: run.hold.slot,
+            epoch: run.hold.epoch,
+            aggregate,
+        };
+        self.bytes_left = self.bytes_left.saturating_sub(delivery.bytes());
+        run.through = sequence;
+        run.events.push(delivery);
+        Ok(true)
+    }
+}
