@@ -1,12 +1,6 @@
 //! The one public error.
-//!
-//! Not shared with `shardwise::Error`, which has the same shape: the common part is about twenty lines, the kinds differ, and a generic
-//! type would appear in every signature and page of documentation.
 
 use std::fmt;
-use std::sync::Arc;
-
-use shardwise::core::write_with_causes;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -40,23 +34,17 @@ pub enum ErrorKind {
 }
 
 /// A failure: its kind, and one line with what happened and what to do.
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{message}")]
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of a store or sink.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
-    }
-
-    /// The same error with its cause.
-    #[must_use]
-    pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self { source: Some(Arc::new(source)), ..self }
+        Self { kind, message: message.into() }
     }
 
     /// The kind of the failure.
@@ -71,21 +59,9 @@ impl Error {
 }
 
 impl fmt::Debug for Error {
-    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error with `Debug`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_with_causes(f, self)
-    }
-}
-
-impl fmt::Display for Error {
+    /// Like [`Display`](fmt::Display): `main` prints a returned error with `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
     }
 }
 
@@ -94,12 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn main_shows_what_happened_and_why() {
-        let cause = std::io::Error::other("no such file");
-        assert_eq!(
-            format!("{:?}", Error::new(ErrorKind::Settings, "cannot read a.toml").caused_by(cause)),
-            "cannot read a.toml; cause: no such file"
-        );
+    fn main_shows_what_happened() {
         assert_eq!(format!("{:#?}", Error::new(ErrorKind::Settings, "no policy")), "no policy");
     }
 }

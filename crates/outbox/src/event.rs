@@ -58,12 +58,6 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
-impl From<&serde_json::Value> for Payload {
-    fn from(json: &serde_json::Value) -> Self {
-        Self::Text(json.to_string())
-    }
-}
-
 /// An event to write; its fields are the columns of the `outbox` table.
 ///
 /// ```

@@ -87,18 +87,13 @@ impl PublisherOptions {
         if self.max_attempts == 0 {
             return refuse("max_attempts is 0: a number from 1 is allowed".into());
         }
-        if self.backoff.is_zero() {
-            return refuse("backoff is 0s: more than zero is needed".into());
-        }
         if self.poll < Self::POLL_MIN {
             return refuse(format!("poll is {:?}: 25ms or more is allowed", self.poll));
         }
-        if self.parked_retention.is_zero() {
-            return refuse("parked_retention is 0s: more than zero is needed".into());
+        let needed = [("backoff", self.backoff), ("parked_retention", self.parked_retention), ("send_timeout", self.send_timeout)];
+        match needed.iter().find(|(_, duration)| duration.is_zero()) {
+            Some((name, _)) => refuse(format!("{name} is 0s: more than zero is needed")),
+            None => Ok(self),
         }
-        if self.send_timeout.is_zero() {
-            return refuse("send_timeout is 0s: more than zero is needed".into());
-        }
-        Ok(self)
     }
 }

@@ -10,3 +10,8 @@
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+/// At most a thousand years, which every clock can subtract.
+fn seconds(age: std::time::Duration) -> i64 {
+    i64::try_from(age.as_secs()).unwrap_or(i64::MAX).min(1_000 * 366 * 24 * 3_600)
+}

@@ -40,9 +40,5 @@ pub async fn seen(conn: &mut SqliteConnection, consumer: &str, event: &str) -> R
 /// Forgets at most `limit` events, of all consumers, that were seen longer ago than `older_than`; returns how many. Call it from time to
 /// time. An event that arrives again after it was forgotten counts as new.
 pub async fn forget(conn: &mut SqliteConnection, older_than: Duration, limit: u32) -> Result<u64, sqlx::Error> {
-    let seconds = i64::try_from(older_than.as_secs()).unwrap_or(i64::MAX).min(AGE_MAX);
-    Ok(sqlx::query(FORGET).bind(seconds).bind(i64::from(limit)).execute(conn).await?.rows_affected())
+    Ok(sqlx::query(FORGET).bind(super::seconds(older_than)).bind(i64::from(limit)).execute(conn).await?.rows_affected())
 }
-
-/// A thousand years, which every clock can subtract.
-const AGE_MAX: i64 = 1_000 * 366 * 24 * 3_600;

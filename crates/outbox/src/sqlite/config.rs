@@ -1,6 +1,6 @@
 //! Where the database file is and how to open it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shardwise::discovery::Clock;
@@ -44,11 +44,6 @@ impl SqliteConfig {
     #[must_use]
     pub fn clock(self, clock: Clock, boot_id: impl Into<String>) -> Self {
         Self { clock, boot_id: boot_id.into(), ..self }
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(super) fn connect_options(&self, create: bool) -> SqliteConnectOptions {
