@@ -4,7 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::StoreHarness;
-use super::store::{events, fetch, ids, outcome, owner, retake};
+use super::fence::take;
+use super::store::{events, fetch, ids, outcome, owner};
 use crate::store::{DeadState, HeadUpdate, ReplayResult, ResendResult, Signature};
 use crate::{ErrorKind, Store};
 
@@ -136,7 +137,7 @@ async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl Store
     // The recording on its way is fenced: it may neither mark later events nor change the new head.
     let late = outcome(run, Some(5), HeadUpdate::Next);
     assert_eq!(store.record(&me, &[late], false).await.unwrap(), [run.hold]);
-    retake(&*store, &me).await;
+    take(&*store, &me, 0..me.slots).await;
     let again = fetch(&*store, &me).await;
     let run = again.iter().find(|run| run.events.len() == 4).unwrap();
     let found: Vec<_> = run.events.iter().map(|event| (event.id.as_str(), event.sequence, event.replayed)).collect();

@@ -8,7 +8,7 @@ use shardwise::{Incarnation, SlotSet};
 
 use super::StoreHarness;
 use crate::store::{Hold, PublisherRegistration, Store, TouchReply};
-use crate::{Error, ErrorKind};
+use crate::ErrorKind;
 
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
@@ -34,12 +34,8 @@ pub(super) async fn joined(harness: &impl StoreHarness, number: u64, slots: u32)
     (store, me)
 }
 
-pub(super) fn slots(of: u32, members: impl IntoIterator<Item = u32>) -> SlotSet {
-    SlotSet::from_slots(of, members)
-}
-
 pub(super) async fn take(store: &dyn Store, me: &PublisherRegistration, members: impl IntoIterator<Item = u32>) -> Vec<Hold> {
-    let mut holds = store.take(me, &slots(me.slots, members)).await.unwrap();
+    let mut holds = store.take(me, &SlotSet::from_slots(me.slots, members)).await.unwrap();
     holds.sort_unstable();
     holds
 }
@@ -118,7 +114,7 @@ async fn another_number_of_slots_is_refused_while_a_publisher_lives(harness: &im
     let (one, a) = joined(harness, 1, 8).await;
     let highest = take(&*one, &a, 0..8).await.iter().map(|hold| hold.epoch).max().unwrap();
     let two = harness.open().await;
-    let mut refused: Error = two.register(&publisher(2, 16)).await.unwrap_err();
+    let mut refused = two.register(&publisher(2, 16)).await.unwrap_err();
     // A busy machine's server may take longer than a call is waited for.
     for _ in 0..10 {
         if refused.kind() == ErrorKind::Unavailable {

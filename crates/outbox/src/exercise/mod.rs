@@ -24,6 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use scripted::{ScriptedReply, ScriptedSink};
+pub use sink::sink;
 
 use crate::{DeadLetters, Delivery, NewEvent, Sink, Store};
 
@@ -83,23 +84,10 @@ pub trait SinkServer: Send + Sync {
 }
 
 /// Runs every case of the store suite, each on a fresh outbox.
-pub async fn store<H, F>(fresh: impl Fn() -> F)
-where
-    H: StoreHarness,
-    F: Future<Output = H>,
-{
+pub async fn store<H: StoreHarness, F: Future<Output = H>>(fresh: impl Fn() -> F) {
     fence::all(&fresh).await;
     store::all(&fresh).await;
     dead_letters::all(&fresh).await;
-}
-
-/// Runs every case of the sink suite, each on a fresh destination.
-pub async fn sink<H, F>(fresh: impl Fn() -> F)
-where
-    H: SinkHarness,
-    F: Future<Output = H>,
-{
-    sink::all(&fresh).await;
 }
 
 /// Events of one aggregate, numbered from `from`, ready for a sink.

@@ -12,12 +12,13 @@ use crate::{Delivery, Payload};
 
 type Arrivals = Vec<(String, u64, String)>;
 
-pub(super) async fn all<H: SinkHarness, F: Future<Output = H>>(fresh: &impl Fn() -> F) {
+/// Runs every case of the sink suite, each on a fresh destination.
+pub async fn sink<H: SinkHarness, F: Future<Output = H>>(fresh: impl Fn() -> F) {
     batches_arrive_in_order(&fresh().await).await;
     odd_events_arrive(&fresh().await).await;
     two_processes_lose_nothing_and_keep_each_ones_order(&fresh().await).await;
     a_dropped_call_leaves_it_usable(&fresh().await).await;
-    server::all(fresh).await;
+    server::all(&fresh).await;
 }
 
 fn expected(events: &[Delivery]) -> Arrivals {

@@ -52,11 +52,6 @@ pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Publi
     (store, me)
 }
 
-/// Takes the slots that the publisher has lost.
-pub(super) async fn retake(store: &dyn Store, me: &PublisherRegistration) {
-    take(store, me, 0..SLOTS).await;
-}
-
 async fn place(store: &dyn Store) {
     while store.place_new(2).await.unwrap() > 0 {}
 }
@@ -277,8 +272,8 @@ async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness
             assert_eq!(store.record(&me, std::slice::from_ref(late), delete).await.unwrap(), [], "the hold is current: {late:?}");
             assert_eq!(fetch(&*store, &me).await, [], "the head still waits for its retry, {late:?} came late");
         }
-        let due =
-            outcome(&run, None, HeadUpdate::Retry { sequence: 2, attempts: 2, failures: 2, retry_in: Duration::ZERO, error: "503".into() });
+        let now = HeadUpdate::Retry { sequence: 2, attempts: 2, failures: 2, retry_in: Duration::ZERO, error: "503".into() };
+        let due = outcome(&run, None, now);
         assert_eq!(store.record(&me, &[due], delete).await.unwrap(), []);
         let head = fetch(&*store, &me).await.remove(0);
         assert_eq!((head.events[0].sequence, head.trouble.attempts, head.trouble.failures), (2, 2, 2), "what was charged is remembered");

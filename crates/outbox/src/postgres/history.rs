@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use shardwise::Incarnation;
 use sqlx::{PgConnection, Row};
 
-use crate::store::sql::{StatementError, done_through};
+use crate::store::sql::{StatementError, done_through, signed};
 use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 
@@ -137,19 +137,16 @@ impl CommitHistory {
     pub(super) async fn compare(&self, conn: &mut PgConnection) -> Result<(), StatementError> {
         let begun = Instant::now();
         let Some(found) = place(conn).await? else {
-            let text = "the server takes no writes at present; it is a standby: try again";
-            return Err(Error::new(ErrorKind::Unavailable, text).into());
+            return Err(Error::new(ErrorKind::Unavailable, "the server takes no writes at present; it is a standby: try again").into());
         };
         let missing = self.missing(conn).await?;
         let mut memory = self.memory();
         let before = memory.place.as_ref().and_then(|place| place.timeline.clone());
         let other = before.filter(|before| found.timeline.as_ref() != Some(before));
-        let words =
-            |timeline: Option<&String>| timeline.map_or("an unknown timeline".to_owned(), |timeline| format!("timeline {timeline}"));
         if let Some(missing) = missing {
             let epoch = memory.holds.values().map(|(epoch, _)| *epoch).max().unwrap_or(0);
-            let from = other
-                .map_or(String::new(), |before| format!(" (it is on {} now, was on timeline {before})", words(found.timeline.as_ref())));
+            let now = found.timeline.as_ref().map_or("an unknown timeline".to_owned(), |timeline| format!("timeline {timeline}"));
+            let from = other.map_or(String::new(), |before| format!(" (it is on {now} now, was on timeline {before})"));
             let text = format!(
                 "commits that were confirmed to this publisher are missing: {missing}{from}. A standby that lagged has taken over, or an older copy was restored. {ADVICE} \
                  (this publisher knows of epoch {epoch} and sequence {})",
@@ -173,7 +170,9 @@ impl CommitHistory {
     async fn missing(&self, conn: &mut PgConnection) -> Result<Option<String>, StatementError> {
         let (seen, holds, events) = {
             let memory = self.memory();
-            (memory.seen.clone(), memory.holds.clone(), memory.events())
+            let read = memory.read.values().chain(memory.read_before.values()).map(|event| (event.clone(), false));
+            let events: Vec<_> = memory.marked.iter().map(|event| (event.clone(), true)).chain(read).collect();
+            (memory.seen.clone(), memory.holds.clone(), events)
         };
         let (slots, (epochs, takers)): (Vec<i64>, (Vec<i64>, Vec<String>)) =
             holds.iter().map(|(slot, (epoch, taker))| (i64::from(*slot), (epoch.cast_signed(), taker.to_string()))).unzip();
@@ -183,24 +182,17 @@ impl CommitHistory {
         }
         for (incarnation, seen) in &seen {
             let found: Option<i64> = sqlx::query_scalar(SEEN).bind(incarnation.to_string()).fetch_optional(&mut *conn).await?;
-            // A missing row was deleted long ago, or every number was raised above those that are known here.
             let is_missing = match found {
                 Some(found) => found < seen.micros,
-                None => {
-                    seen.confirmed.elapsed() < seen.ttl * FORGOTTEN_AFTER && !(more > 0 && more == i64::try_from(holds.len()).unwrap_or(-1))
-                }
+                // It was deleted long ago, or every number was raised above those that are known here.
+                None => seen.confirmed.elapsed() < seen.ttl * FORGOTTEN_AFTER && !(more > 0 && more == signed(holds.len())),
             };
             if is_missing {
                 return Ok(Some("its last renewal".into()));
             }
         }
-        let (mut keys, mut sequences, mut ids, mut marked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (event, is_marked) in events {
-            keys.push(event.key);
-            sequences.push(event.sequence.cast_signed());
-            ids.push(event.id);
-            marked.push(is_marked);
-        }
+        let columns = events.into_iter().map(|(event, is_marked)| (event.key, (event.sequence.cast_signed(), (event.id, is_marked))));
+        let (keys, (sequences, (ids, marked))): (Vec<_>, (Vec<_>, (Vec<_>, Vec<_>))) = columns.unzip();
         let event = sqlx::query_as(EVENTS).bind(keys).bind(sequences).bind(ids).bind(marked).fetch_optional(conn).await?;
         Ok(event.map(|(key, sequence): (String, i64)| format!("event {sequence} of {}, or its mark", crate::one_line(&key, 200))))
     }
@@ -263,14 +255,6 @@ impl CommitHistory {
     pub(super) fn has_followed_to(&self, timeline: &str) -> bool {
         let memory = self.memory();
         memory.since.is_some() && memory.place.as_ref().and_then(|place| place.timeline.as_deref()) == Some(timeline)
-    }
-}
-
-impl ConfirmedState {
-    /// The events that were read or marked, and whether each is marked.
-    fn events(&self) -> Vec<(ConfirmedEvent, bool)> {
-        let read = self.read.values().chain(self.read_before.values()).map(|known| (known.clone(), false));
-        self.marked.iter().map(|known| (known.clone(), true)).chain(read).collect()
     }
 }
 

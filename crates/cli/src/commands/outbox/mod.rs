@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use shardwise::{Sharding, ShardingFactory};
 use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
-use shardwise_outbox::ErrorKind;
+use shardwise_outbox::{ErrorKind, OutboxPublisher};
 use shardwise_sidecar::goes_on;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -300,7 +300,8 @@ impl RunPublisher {
             }
         };
         let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher = store.publisher().sink(sink).sharding(shared).options(outbox.options.clone()).build()?;
+        let publisher =
+            OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(outbox.options.clone()).build()?;
         let joined = tokio::select! {
             joined = joining(outbox.policy.as_str(), sharding.register_self()) => joined,
             () = shutdown.cancelled() => Ok(()),

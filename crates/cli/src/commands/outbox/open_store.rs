@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shardwise::Serves;
 use shardwise_outbox::settings::{OutboxSettings, StoreSettings};
-use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, OutboxPublisherBuilder, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, SqliteStore, Store};
 #[cfg(feature = "postgres")]
 use shardwise_outbox::{PostgresConfig, PostgresStore};
 
@@ -42,15 +42,6 @@ impl OpenedStore {
             Self::Sqlite(store) => Arc::new(store.clone()),
             #[cfg(feature = "postgres")]
             Self::Postgres(store) => Arc::new(store.clone()),
-        }
-    }
-
-    /// A publisher of its events, without sink and sharding.
-    pub(super) fn publisher(&self) -> OutboxPublisherBuilder {
-        match self {
-            Self::Sqlite(store) => OutboxPublisher::builder().store(store.clone()),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => OutboxPublisher::builder().store(store.clone()),
         }
     }
 
