@@ -59,13 +59,6 @@ impl From<Vec<u8>> for Payload {
 }
 
 /// An event to write; its fields are the columns of the `outbox` table.
-///
-/// ```
-/// use shardwise_outbox::NewEvent;
-///
-/// let event = NewEvent::new("order", "42", "OrderPlaced", r#"{"total":12}"#);
-/// assert_eq!(event.key(), "order/42");
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
     /// Column `aggregatetype`: 1 to 255 bytes.

@@ -21,14 +21,7 @@ pub enum Poison {
     Discard,
 }
 
-/// How a publisher works. The defaults are those of the settings; each field can be set separately:
-///
-/// ```
-/// use shardwise_outbox::{Poison, PublisherOptions};
-///
-/// let options = PublisherOptions { poison: Poison::Park, ..PublisherOptions::default() };
-/// assert_eq!(options.batch, 1000);
-/// ```
+/// How a publisher works. The defaults are those of the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublisherOptions {
     /// The most events fetched, sent and marked together: 1 to 10,000, default 1,000.

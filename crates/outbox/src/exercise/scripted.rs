@@ -1,6 +1,6 @@
 //! A sink that follows a script and remembers what it received.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
@@ -48,20 +48,20 @@ impl ScriptedSink {
 
     /// The accepted events, in order, repetitions included.
     pub fn arrived(&self) -> Vec<Delivery> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.arrived.lock().unwrap().clone()
     }
 
     /// Every event that was offered, accepted or not.
     pub fn tried(&self) -> Vec<Delivery> {
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tried.lock().unwrap().clone()
     }
 
     /// The answer, unless every event of the batch is accepted.
     fn answer(&self, batch: &[Delivery]) -> Option<Acceptance> {
         for (index, event) in batch.iter().enumerate() {
-            self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+            self.tried.lock().unwrap().push(event.clone());
             match (self.script)(event) {
-                ScriptedReply::Accept => self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone()),
+                ScriptedReply::Accept => self.arrived.lock().unwrap().push(event.clone()),
                 ScriptedReply::Refuse(refusal) => return Some(Acceptance::up_to(index, refusal)),
                 ScriptedReply::Hang => return None,
             }

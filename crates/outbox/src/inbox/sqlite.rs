@@ -21,18 +21,6 @@ pub async fn create_table(conn: &mut SqliteConnection) -> Result<(), sqlx::Error
 
 /// Returns whether this consumer has already seen the event with this id; if not, records it, effective with the commit of this
 /// transaction.
-///
-/// ```no_run
-/// # async fn example(pool: sqlx::SqlitePool, id: &str) -> Result<(), sqlx::Error> {
-/// use shardwise_outbox::inbox::sqlite::seen;
-///
-/// let mut tx = pool.begin().await?;
-/// if !seen(&mut tx, "billing", id).await? {
-///     sqlx::query("UPDATE accounts SET balance = balance - 10 WHERE id = 42").execute(&mut *tx).await?;
-/// }
-/// tx.commit().await
-/// # }
-/// ```
 pub async fn seen(conn: &mut SqliteConnection, consumer: &str, event: &str) -> Result<bool, sqlx::Error> {
     Ok(sqlx::query(NOTE).bind(consumer).bind(event).execute(conn).await?.rows_affected() == 0)
 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
 
 use crate::{Error, ErrorKind, Result, secret};
 
@@ -80,10 +80,6 @@ impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresConfig").field("place", &self.place()).field("user", &self.options.get_username()).finish_non_exhaustive()
     }
-}
-
-pub(super) async fn set_up(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(SESSION).execute(conn).await.map(drop)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::{PostgresStore, call};
 use crate::Result;
+use crate::store::rows::FoundEvent;
 use crate::store::sql::{ErrorContext, StatementError, signed, unsigned};
 use crate::store::{AuditEntry, DeadLetter, DeadLetters, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
@@ -91,17 +92,8 @@ impl DeadLetters for PostgresStore {
     }
 }
 
-/// An event as an operator identifies it.
-struct PgEventRow {
-    aggregate: i64,
-    key: String,
-    seq: i64,
-    parked: bool,
-}
-
-async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<PgEventRow>, sqlx::Error> {
-    let found = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
-    Ok(found.map(|(aggregate, key, seq, parked)| PgEventRow { aggregate, key, seq, parked }))
+async fn find(conn: &mut PgConnection, id: &str) -> Result<Option<FoundEvent>, sqlx::Error> {
+    Ok(sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?.map(FoundEvent::from_row::<String>))
 }
 
 async fn note(conn: &mut PgConnection, by: &Signature, action: &str, id: &str, about: (&str, i64, i64)) -> Result<(), sqlx::Error> {
@@ -111,7 +103,7 @@ async fn note(conn: &mut PgConnection, by: &Signature, action: &str, id: &str, a
 }
 
 /// Returns whether the event was the blocked head; if so, its aggregate continues behind `done`.
-async fn release(conn: &mut PgConnection, found: &PgEventRow, done: i64) -> Result<bool, sqlx::Error> {
+async fn release(conn: &mut PgConnection, found: &FoundEvent, done: i64) -> Result<bool, sqlx::Error> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).execute(conn).await?;
     Ok(released.rows_affected() > 0)
 }

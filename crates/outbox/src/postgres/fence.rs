@@ -7,7 +7,7 @@
 use shardwise::SlotSet;
 use sqlx::{Connection, PgConnection};
 
-use crate::store::sql::{StatementError, arcs, other_slots, small, unsigned};
+use crate::store::sql::{StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration};
 
 /// Whether the publisher `$p` is alive: seen within `$ttls` TTLs, one unless given.
@@ -131,10 +131,6 @@ pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -
     Ok(Some((seen, holds(held))))
 }
 
-pub(super) fn holds(rows: Vec<(i64, i64)>) -> Vec<Hold> {
-    rows.into_iter().map(|(slot, epoch)| Hold { slot: small(slot), epoch: unsigned(epoch) }).collect()
-}
-
 pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>, sqlx::Error> {
     let wanted: Vec<i64> = slots.iter().map(i64::from).collect();
     let take = sqlx::query_as(TAKE).bind(wanted).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
@@ -142,12 +138,12 @@ pub(super) async fn take(conn: &mut PgConnection, me: &PublisherRegistration, sl
 }
 
 /// Slots and epochs as parallel arrays.
-pub(super) fn columns(holds: &[Hold]) -> (Vec<i64>, Vec<i64>) {
-    holds.iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
+pub(super) fn columns(holds: impl IntoIterator<Item = Hold>) -> (Vec<i64>, Vec<i64>) {
+    holds.into_iter().map(|hold| (i64::from(hold.slot), hold.epoch.cast_signed())).unzip()
 }
 
 pub(super) async fn release(conn: &mut PgConnection, me: &PublisherRegistration, holds: &[Hold]) -> Result<(), sqlx::Error> {
-    let (slots, epochs) = columns(holds);
+    let (slots, epochs) = columns(holds.iter().copied());
     sqlx::query(RELEASE).bind(slots).bind(epochs).bind(me.incarnation.to_string()).execute(conn).await.map(drop)
 }
 

@@ -1,9 +1,5 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
-//! Each file has one concern: `config` (which database, and the session's settings), `schema` (migrations), `fence` (publishers and
-//! slots), `fetch`, `wakes` (LISTEN), `record`, `sweep` (retention), `clean` (periodic work), `dead_letters`, `status`, `history` (lost
-//! commits), `restored` (raising numbers after that), `enqueue`, `error` (the meaning of PostgreSQL's codes).
-//!
 //! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer (docs/adr/0021).
 //! All times are the database's.
 //!
@@ -118,7 +114,7 @@ impl PostgresStore {
         let pool = pool.after_connect(move |conn, _| {
             let history = of_new.clone();
             Box::pin(async move {
-                config::set_up(conn).await?;
+                sqlx::raw_sql(SESSION).execute(&mut *conn).await?;
                 history.connected(conn).await
             })
         });

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Connection, PgConnection, Postgres};
 
 use super::error::gave_way;
-use super::fence::{columns, holds};
-use crate::store::sql::{changes, done_through, holds_of, millis, shortened};
+use super::fence::columns;
+use crate::store::sql::{changes, done_through, holds, holds_of, millis, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
@@ -112,20 +114,11 @@ const DISCARD: &str = concat!(
 const TRIES: usize = 3;
 const GAVE_WAY_WITHIN: Duration = Duration::from_secs(1);
 
-/// Outcomes of one kind, as parallel arrays.
-#[derive(Default)]
-struct Columns {
-    aggregates: Vec<i64>,
-    slots: Vec<i64>,
-    epochs: Vec<i64>,
-}
-
-impl Columns {
-    fn push(&mut self, outcome: &Outcome) {
-        self.aggregates.push(outcome.aggregate);
-        self.slots.push(i64::from(outcome.hold.slot));
-        self.epochs.push(outcome.hold.epoch.cast_signed());
-    }
+/// A statement under the fence with its first four arguments.
+fn fenced_query(sql: &'static str, outcomes: &[&Outcome], me: &PublisherRegistration) -> Query<'static, Postgres, PgArguments> {
+    let aggregates: Vec<i64> = outcomes.iter().map(|outcome| outcome.aggregate).collect();
+    let (slots, epochs) = columns(outcomes.iter().map(|outcome| outcome.hold));
+    sqlx::query(sql).bind(aggregates).bind(slots).bind(epochs).bind(me.incarnation.to_string())
 }
 
 /// Retries immediately after giving way to a writer, because the writer has then finished.
@@ -151,37 +144,35 @@ async fn record_once(
     outcomes: &[Outcome],
     delete: bool,
 ) -> Result<Vec<Hold>, sqlx::Error> {
-    let incarnation = me.incarnation.to_string();
-    let expected = changes(outcomes);
     let written = if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
-        mark(conn, &incarnation, outcomes, false).await?
+        mark(conn, me, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
         // Parking first: the mark after it may delete delivered events and must see which are parked.
         for discard in [false, true] {
             put_away(&mut tx, me, outcomes, discard).await?;
         }
-        let written = mark(&mut tx, &incarnation, outcomes, delete).await? + fail(&mut tx, &incarnation, outcomes).await?;
+        let written = mark(&mut tx, me, outcomes, delete).await? + fail(&mut tx, me, outcomes).await?;
         tx.commit().await?;
         written
     };
-    if written == expected { Ok(Vec::new()) } else { fenced(conn, &incarnation, outcomes).await }
+    if written == changes(outcomes) {
+        return Ok(Vec::new());
+    }
+    let (slots, epochs) = columns(holds_of(outcomes));
+    let fenced = sqlx::query_as(FENCED).bind(slots).bind(epochs).bind(me.incarnation.to_string()).fetch_all(conn).await?;
+    Ok(holds(fenced))
 }
 
-async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], delete: bool) -> Result<u64, sqlx::Error> {
-    let (mut columns, mut through) = (Columns::default(), Vec::new());
-    for outcome in outcomes {
-        let Some(done) = done_through(outcome) else { continue };
-        columns.push(outcome);
-        through.push(done.cast_signed());
-    }
-    if through.is_empty() {
+async fn mark(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<u64, sqlx::Error> {
+    let through = |outcome| Some((outcome, done_through(outcome)?.cast_signed()));
+    let (moved, through): (Vec<&Outcome>, Vec<i64>) = outcomes.iter().filter_map(through).unzip();
+    if moved.is_empty() {
         return Ok(0);
     }
-    let Columns { aggregates, slots, epochs } = columns;
-    let mark = sqlx::query(MARK).bind(&aggregates).bind(slots).bind(epochs).bind(incarnation).bind(&through);
-    let marked = mark.execute(&mut *conn).await?.rows_affected();
+    let marked = fenced_query(MARK, &moved, me).bind(&through).execute(&mut *conn).await?.rows_affected();
     if delete {
+        let aggregates: Vec<i64> = moved.iter().map(|outcome| outcome.aggregate).collect();
         sqlx::query(DELETE).bind(aggregates).bind(through).execute(conn).await?;
     }
     Ok(marked)
@@ -189,58 +180,50 @@ async fn mark(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome], 
 
 /// Writes the events that are discarded, or those that are parked.
 async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome], discard: bool) -> Result<(), sqlx::Error> {
-    let (mut columns, mut sequences, mut errors) = (Columns::default(), Vec::new(), Vec::new());
+    let (mut away, mut sequences, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for outcome in outcomes {
         let (HeadUpdate::Park { sequence, error }, false) | (HeadUpdate::Discard { sequence, error }, true) = (&outcome.then, discard) else {
             continue;
         };
-        columns.push(outcome);
+        away.push(outcome);
         sequences.push(sequence.cast_signed());
         errors.push(kept(error));
     }
-    if errors.is_empty() {
+    if away.is_empty() {
         return Ok(());
     }
-    let query = sqlx::query(if discard { DISCARD } else { PARK }).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs);
-    let query = query.bind(me.incarnation.to_string()).bind(sequences).bind(errors);
+    let query = fenced_query(if discard { DISCARD } else { PARK }, &away, me).bind(sequences).bind(errors);
     let query = if discard { query.bind(format!("publisher {}", me.publisher)) } else { query };
     query.execute(conn).await.map(drop)
 }
 
-async fn fail(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
-    let mut columns = Columns::default();
-    let (mut attempts, mut failures, mut retry_in, mut blocked, mut errors, mut sequences) =
-        (vec![], vec![], vec![], vec![], vec![], vec![]);
+async fn fail(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
+    let (mut failed, mut attempts, mut failures, mut retry_in, mut blocked, mut errors, mut sequences) =
+        (vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
     for outcome in outcomes {
-        let (sequence, charged, failed, wait, error) = match &outcome.then {
+        let (sequence, charged, in_a_row, wait, error) = match &outcome.then {
             HeadUpdate::Retry { sequence, attempts, failures, retry_in, error } => {
                 (*sequence, *attempts, *failures, Some(millis(*retry_in)), error)
             }
             HeadUpdate::Block { sequence, attempts, error } => (*sequence, *attempts, *attempts, None, error),
             HeadUpdate::Next | HeadUpdate::Park { .. } | HeadUpdate::Discard { .. } => continue,
         };
-        columns.push(outcome);
+        failed.push(outcome);
         sequences.push(sequence.cast_signed());
         attempts.push(i64::from(charged));
-        failures.push(i64::from(failed));
+        failures.push(i64::from(in_a_row));
         retry_in.push(wait);
         blocked.push(wait.is_none());
         errors.push(kept(error));
     }
-    if errors.is_empty() {
+    if failed.is_empty() {
         return Ok(0);
     }
-    let fail = sqlx::query(FAIL).bind(columns.aggregates).bind(columns.slots).bind(columns.epochs).bind(incarnation);
-    let fail = fail.bind(attempts).bind(failures).bind(retry_in).bind(blocked).bind(errors).bind(sequences);
-    Ok(fail.execute(conn).await?.rows_affected())
+    let fail = fenced_query(FAIL, &failed, me).bind(attempts).bind(failures).bind(retry_in);
+    Ok(fail.bind(blocked).bind(errors).bind(sequences).execute(conn).await?.rows_affected())
 }
 
 /// The sink's message, shortened and without NUL, which PostgreSQL's text cannot hold.
 fn kept(error: &str) -> String {
     shortened(error).replace('\0', "\u{fffd}")
-}
-
-async fn fenced(conn: &mut PgConnection, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>, sqlx::Error> {
-    let (slots, epochs) = columns(&holds_of(outcomes));
-    sqlx::query_as(FENCED).bind(slots).bind(epochs).bind(incarnation).fetch_all(conn).await.map(holds)
 }

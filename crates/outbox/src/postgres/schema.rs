@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, PgConnection};
 
-use crate::store::sql::{Migration, StatementError, refuse_newer, require_schema};
+use crate::store::sql::{Migration, StatementError, migration, refuse_newer, require_schema};
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
@@ -10,26 +10,10 @@ pub const SCHEMA_VERSION: i64 = 4;
 
 /// All migrations, in order.
 pub const MIGRATIONS: [Migration; 4] = [
-    Migration {
-        version: 1,
-        up: include_str!("../../migrations/postgres/0001_outbox.up.sql"),
-        down: include_str!("../../migrations/postgres/0001_outbox.down.sql"),
-    },
-    Migration {
-        version: 2,
-        up: include_str!("../../migrations/postgres/0002_dead_letters.up.sql"),
-        down: include_str!("../../migrations/postgres/0002_dead_letters.down.sql"),
-    },
-    Migration {
-        version: 3,
-        up: include_str!("../../migrations/postgres/0003_identity.up.sql"),
-        down: include_str!("../../migrations/postgres/0003_identity.down.sql"),
-    },
-    Migration {
-        version: 4,
-        up: include_str!("../../migrations/postgres/0004_timeline.up.sql"),
-        down: include_str!("../../migrations/postgres/0004_timeline.down.sql"),
-    },
+    migration!(1, "postgres/0001_outbox"),
+    migration!(2, "postgres/0002_dead_letters"),
+    migration!(3, "postgres/0003_identity"),
+    migration!(4, "postgres/0004_timeline"),
 ];
 
 /// The oldest supported server, in the format of `server_version_num`.

@@ -5,6 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::{LossyText, SqliteStore, unix_ms};
 use crate::Result;
+use crate::store::rows::FoundEvent;
 use crate::store::sql::{ErrorContext, signed, unsigned};
 use crate::store::{AuditEntry, DeadLetter, DeadLetters, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
@@ -22,7 +23,7 @@ const PARKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.typ
     ORDER BY o.parked_at, o.position LIMIT ?2";
 
 /// ?1 id.
-const FIND: &str = "SELECT o.position, o.aggregate, CAST(a.key AS BLOB), o.seq, o.parked_at IS NOT NULL
+const FIND: &str = "SELECT o.aggregate, CAST(a.key AS BLOB), o.seq, o.parked_at IS NOT NULL
     FROM outbox AS o CROSS JOIN outbox_aggregate AS a WHERE o.id = ?1 AND a.id = o.aggregate";
 
 /// ?1 aggregate, ?2 sequence, ?3 the sequence through which the aggregate is done from now on. Applies only if that event is at the head
@@ -50,18 +51,8 @@ const REWIND: &str = "UPDATE outbox_aggregate
 /// ?1 now, ?2 who, ?3 action, ?4 event, ?5 key, ?6 sequence, ?7 events, ?8 why.
 const NOTE: &str = "INSERT INTO outbox_audit (at, who, action, event, key, seq, events, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// An event as an operator identifies it.
-struct SqliteEventRow {
-    position: i64,
-    aggregate: i64,
-    key: String,
-    seq: i64,
-    parked: bool,
-}
-
-async fn find(conn: &mut SqliteConnection, id: &str) -> Result<Option<SqliteEventRow>, sqlx::Error> {
-    let found: Option<(i64, i64, LossyText, i64, bool)> = sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?;
-    Ok(found.map(|(position, aggregate, key, seq, parked)| SqliteEventRow { position, aggregate, key: key.into(), seq, parked }))
+async fn find(conn: &mut SqliteConnection, id: &str) -> Result<Option<FoundEvent>, sqlx::Error> {
+    Ok(sqlx::query_as(FIND).bind(id).fetch_optional(conn).await?.map(FoundEvent::from_row::<LossyText>))
 }
 
 async fn note(conn: &mut SqliteConnection, by: &Signature, action: &str, id: &str, about: (&str, i64, i64)) -> Result<(), sqlx::Error> {
@@ -71,17 +62,16 @@ async fn note(conn: &mut SqliteConnection, by: &Signature, action: &str, id: &st
 }
 
 /// Returns whether the event was the blocked head; if so, its aggregate continues behind `done`.
-async fn release(conn: &mut SqliteConnection, found: &SqliteEventRow, done: i64) -> Result<bool, sqlx::Error> {
+async fn release(conn: &mut SqliteConnection, found: &FoundEvent, done: i64) -> Result<bool, sqlx::Error> {
     let released = sqlx::query(RELEASE_HEAD).bind(found.aggregate).bind(found.seq).bind(done).execute(conn).await?;
     Ok(released.rows_affected() > 0)
 }
 
-async fn append(conn: &mut SqliteConnection, found: &SqliteEventRow) -> Result<u64, sqlx::Error> {
+async fn append(conn: &mut SqliteConnection, id: &str, found: &FoundEvent) -> Result<u64, sqlx::Error> {
     let next = "UPDATE outbox_aggregate SET last_seq = last_seq + 1 WHERE id = ?1 RETURNING last_seq";
     let next: i64 = sqlx::query_scalar(next).bind(found.aggregate).fetch_one(&mut *conn).await?;
-    let update =
-        "UPDATE outbox SET replayed = coalesce(replayed, seq), parked_at = NULL, parked_error = NULL, seq = ?2 WHERE position = ?1";
-    sqlx::query(update).bind(found.position).bind(next).execute(conn).await?;
+    let update = "UPDATE outbox SET replayed = coalesce(replayed, seq), parked_at = NULL, parked_error = NULL, seq = ?2 WHERE id = ?1";
+    sqlx::query(update).bind(id).bind(next).execute(conn).await?;
     Ok(unsigned(next))
 }
 
@@ -102,7 +92,7 @@ impl DeadLetters for SqliteStore {
         let mut tx = self.begin().await?;
         let Some(found) = find(&mut tx, id).await.at(self)? else { return Ok(None) };
         let (replayed, action) = if found.parked {
-            (ReplayResult::Appended { sequence: append(&mut tx, &found).await.at(self)? }, "replay")
+            (ReplayResult::Appended { sequence: append(&mut tx, id, &found).await.at(self)? }, "replay")
         } else if release(&mut tx, &found, found.seq - 1).await.at(self)? {
             (ReplayResult::Unblocked, "unblock")
         } else {
@@ -141,7 +131,7 @@ impl DeadLetters for SqliteStore {
         if !found.parked && !release(&mut tx, &found, found.seq).await.at(self)? {
             return Ok(false);
         }
-        sqlx::query("DELETE FROM outbox WHERE position = ?1").bind(found.position).execute(&mut *tx).await.at(self)?;
+        sqlx::query("DELETE FROM outbox WHERE id = ?1").bind(id).execute(&mut *tx).await.at(self)?;
         note(&mut tx, by, "discard", id, (&found.key, found.seq, 1)).await.at(self)?;
         tx.commit().await.at(self)?;
         Ok(true)

@@ -31,17 +31,6 @@ const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, 
 ///     Ok(!connection.is_in_transaction())
 /// }));
 /// ```
-///
-/// ```no_run
-/// # async fn example(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
-/// use shardwise_outbox::{NewEvent, sqlite::enqueue};
-///
-/// let mut tx = pool.begin().await?;
-/// sqlx::query("UPDATE orders SET state = 'placed' WHERE id = 42").execute(&mut *tx).await?;
-/// enqueue(&mut tx, NewEvent::new("order", "42", "OrderPlaced", r#"{"total":12}"#)).await?;
-/// tx.commit().await?;
-/// # Ok(()) }
-/// ```
 pub async fn enqueue(conn: &mut SqliteConnection, event: NewEvent) -> Result<String> {
     event.validated()?;
     refuse_too_large(conn, &event).await?;

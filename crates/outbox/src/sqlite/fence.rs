@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 
 use super::{SqliteStore, nanos};
 use crate::Result;
-use crate::store::sql::{ErrorContext, StatementError, arcs, other_slots, unsigned};
+use crate::store::sql::{ErrorContext, StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration, TouchReply};
 
 /// Whether the publisher `$p` is alive, by the boot id, the present time and the number of TTLs within which it must have been seen.
@@ -129,10 +129,6 @@ pub(super) async fn touch(store: &SqliteStore, me: &PublisherRegistration) -> Re
     Ok(TouchReply::Seen(holds(rows)))
 }
 
-pub(super) fn holds(rows: Vec<(u32, i64)>) -> Vec<Hold> {
-    rows.into_iter().map(|(slot, epoch)| Hold { slot, epoch: unsigned(epoch) }).collect()
-}
-
 pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
     let (wanted, incarnation) = (json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
     let boot_id = &store.config.boot_id;
@@ -173,8 +169,6 @@ pub(super) async fn leave(store: &SqliteStore, me: &PublisherRegistration) -> Re
 pub struct SlotHolder {
     /// The slot.
     pub slot: u32,
-    /// The epoch under which it is, or was last, held.
-    pub epoch: u64,
     /// The holder's incarnation in hexadecimal; `None` if the slot was released.
     pub incarnation: Option<String>,
     /// The holder's name, as long as the store knows the publisher, which may be dead.
@@ -184,10 +178,9 @@ pub struct SlotHolder {
 impl SqliteStore {
     /// Every slot that was ever taken and its present holder, in the order of the slots.
     pub async fn holders(&self) -> Result<Vec<SlotHolder>> {
-        let sql = "SELECT s.slot, s.epoch, s.incarnation, p.publisher
+        let sql = "SELECT s.slot, s.incarnation, p.publisher
             FROM outbox_slot AS s LEFT JOIN outbox_publisher AS p ON p.incarnation = s.incarnation ORDER BY s.slot";
-        let rows: Vec<(u32, i64, _, _)> = sqlx::query_as(sql).fetch_all(&self.readers).await.at(self)?;
-        let holder = |(slot, epoch, incarnation, publisher)| SlotHolder { slot, epoch: unsigned(epoch), incarnation, publisher };
-        Ok(rows.into_iter().map(holder).collect())
+        let rows = sqlx::query_as(sql).fetch_all(&self.readers).await.at(self)?;
+        Ok(rows.into_iter().map(|(slot, incarnation, publisher)| SlotHolder { slot, incarnation, publisher }).collect())
     }
 }

@@ -1,8 +1,4 @@
 //! The SQLite store: an outbox inside the application's own database file, for publishers on one machine.
-//!
-//! Each file has one concern: `config` (which file, and how to open it), `schema` (migrations), `fence` (publishers and slots), `fetch`,
-//! `record`, `sweep` (retention), `clean` (periodic work), `dead_letters`, `status`, `restored` (raising numbers after a restore), `enqueue`,
-//! `error` (the meaning of SQLite's codes).
 
 mod clean;
 mod config;

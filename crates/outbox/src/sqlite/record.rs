@@ -1,13 +1,11 @@
 //! Recording the outcomes of events under the fence: one transaction for a whole batch.
 
-use std::fmt::Write as _;
-
 use sqlx::SqliteConnection;
 
-use super::fence::{holds, pairs};
+use super::fence::pairs;
 use super::{SqliteStore, unix_ms};
 use crate::Result;
-use crate::store::sql::{ErrorContext, changes, done_through, holds_of, millis, shortened};
+use crate::store::sql::{ErrorContext, changes, done_through, holds, holds_of, millis, shortened};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// ?1 outcomes as JSON lists of aggregate, slot, epoch and sequence; ?2 incarnation. Updates one row for each aggregate, not for each
@@ -78,8 +76,7 @@ pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outc
     let mut tx = store.begin().await?;
     // Parking first: the mark after it may delete delivered events and must see which are parked.
     for outcome in outcomes {
-        write_park(&mut tx, &incarnation, outcome).await.at(store)?;
-        write_discard(&mut tx, me, outcome).await.at(store)?;
+        put_away(&mut tx, me, outcome).await.at(store)?;
     }
     let mut written = sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&mut *tx).await.at(store)?.rows_affected();
     for outcome in outcomes {
@@ -93,32 +90,23 @@ pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outc
 }
 
 fn marks(outcomes: &[Outcome]) -> String {
-    let mut json = String::with_capacity(outcomes.len() * 40 + 2);
-    for outcome in outcomes {
-        let Some(through) = done_through(outcome) else { continue };
-        let open = if json.is_empty() { '[' } else { ',' };
-        // Writing to a String does not fail.
-        let _ = write!(json, "{open}[{},{},{},{through}]", outcome.aggregate, outcome.hold.slot, outcome.hold.epoch);
-    }
-    json.push_str(if json.is_empty() { "[]" } else { "]" });
-    json
+    let mark = |outcome: &Outcome| Some((outcome.aggregate, outcome.hold.slot, outcome.hold.epoch, done_through(outcome)?));
+    // Numbers can always be written.
+    serde_json::to_string(&outcomes.iter().filter_map(mark).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-async fn write_park(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<(), sqlx::Error> {
-    let HeadUpdate::Park { sequence, error } = &outcome.then else { return Ok(()) };
+/// Writes an event that is parked or discarded.
+async fn put_away(conn: &mut SqliteConnection, me: &PublisherRegistration, outcome: &Outcome) -> Result<(), sqlx::Error> {
+    let (sql, sequence, error) = match &outcome.then {
+        HeadUpdate::Park { sequence, error } => (PARK, sequence, error),
+        HeadUpdate::Discard { sequence, error } => (DISCARD, sequence, error),
+        HeadUpdate::Next | HeadUpdate::Retry { .. } | HeadUpdate::Block { .. } => return Ok(()),
+    };
     let hold = outcome.hold;
-    let park = sqlx::query(PARK).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
-    park.bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error)).execute(conn).await?;
-    Ok(())
-}
-
-async fn write_discard(conn: &mut SqliteConnection, me: &PublisherRegistration, outcome: &Outcome) -> Result<(), sqlx::Error> {
-    let HeadUpdate::Discard { sequence, error } = &outcome.then else { return Ok(()) };
-    let hold = outcome.hold;
-    let discard = sqlx::query(DISCARD).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed());
-    let discard = discard.bind(me.incarnation.to_string()).bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error));
-    discard.bind(format!("publisher {}", me.publisher)).execute(conn).await?;
-    Ok(())
+    let query = sqlx::query(sql).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(me.incarnation.to_string());
+    let query = query.bind(sequence.cast_signed()).bind(unix_ms()).bind(shortened(error));
+    let query = if sql == DISCARD { query.bind(format!("publisher {}", me.publisher)) } else { query };
+    query.execute(conn).await.map(drop)
 }
 
 async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: &Outcome) -> Result<u64, sqlx::Error> {

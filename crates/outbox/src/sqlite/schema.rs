@@ -3,7 +3,7 @@
 use sqlx::{Connection, SqliteConnection, SqlitePool};
 
 use super::error::classify;
-use crate::store::sql::{Migration, StatementError, refuse_newer, require_schema};
+use crate::store::sql::{Migration, StatementError, migration, refuse_newer, require_schema};
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
@@ -11,21 +11,9 @@ pub const SCHEMA_VERSION: i64 = 3;
 
 /// All migrations, in order.
 pub const MIGRATIONS: [Migration; 3] = [
-    Migration {
-        version: 1,
-        up: include_str!("../../migrations/sqlite/0001_outbox.up.sql"),
-        down: include_str!("../../migrations/sqlite/0001_outbox.down.sql"),
-    },
-    Migration {
-        version: 2,
-        up: include_str!("../../migrations/sqlite/0002_dead_letters.up.sql"),
-        down: include_str!("../../migrations/sqlite/0002_dead_letters.down.sql"),
-    },
-    Migration {
-        version: 3,
-        up: include_str!("../../migrations/sqlite/0003_identity.up.sql"),
-        down: include_str!("../../migrations/sqlite/0003_identity.down.sql"),
-    },
+    migration!(1, "sqlite/0001_outbox"),
+    migration!(2, "sqlite/0002_dead_letters"),
+    migration!(3, "sqlite/0003_identity"),
 ];
 
 /// Brings the schema up to date; several processes may do so at once.

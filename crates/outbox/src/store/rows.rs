@@ -33,6 +33,20 @@ impl DeadLetter {
     }
 }
 
+/// An event as an operator identifies it.
+pub(crate) struct FoundEvent {
+    pub(crate) aggregate: i64,
+    pub(crate) key: String,
+    pub(crate) seq: i64,
+    pub(crate) parked: bool,
+}
+
+impl FoundEvent {
+    pub(crate) fn from_row<T: Into<String>>((aggregate, key, seq, parked): (i64, T, i64, bool)) -> Self {
+        Self { aggregate, key: key.into(), seq, parked }
+    }
+}
+
 impl AuditEntry {
     pub(crate) fn from_row<T: Into<String>>(row: (i64, T, String, T, T, i64, i64, T)) -> Self {
         let (ms, who, action, event, key, sequence, events, why) = row;

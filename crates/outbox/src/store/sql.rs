@@ -27,6 +27,18 @@ pub struct Migration {
     pub down: &'static str,
 }
 
+/// A migration from its two files.
+macro_rules! migration {
+    ($version:literal, $file:literal) => {
+        $crate::store::sql::Migration {
+            version: $version,
+            up: include_str!(concat!("../../migrations/", $file, ".up.sql")),
+            down: include_str!(concat!("../../migrations/", $file, ".down.sql")),
+        }
+    };
+}
+pub(crate) use migration;
+
 /// Why a statement failed: the database's error, or one of this crate.
 #[derive(Debug)]
 pub(crate) enum StatementError {
@@ -168,6 +180,11 @@ pub(crate) fn changes(outcomes: &[Outcome]) -> u64 {
         u64::from(done_through(outcome).is_some()) + u64::from(fails)
     };
     outcomes.iter().map(of).sum()
+}
+
+/// Holds from slots and epochs.
+pub(crate) fn holds(rows: Vec<(i64, i64)>) -> Vec<Hold> {
+    rows.into_iter().map(|(slot, epoch)| Hold { slot: small(slot), epoch: unsigned(epoch) }).collect()
 }
 
 /// The holds of the outcomes, each once.
