@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::StoreHarness;
 use super::fence::take;
-use super::store::{events, fetch, ids, outcome, owner};
+use super::store::{events, fetch, ids, one_run, outcome, owner};
 use crate::store::{DeadState, HeadUpdate, ReplayResult, ResendResult, Signature};
 use crate::{ErrorKind, Store};
 
@@ -26,9 +26,7 @@ fn ann() -> Signature {
 
 /// `a` has three events: the first is delivered, the second is parked, the third is delivered.
 async fn with_one_set_aside(harness: &impl StoreHarness) -> (std::sync::Arc<dyn Store>, crate::store::PublisherRegistration) {
-    harness.insert(events("a", 3)).await;
-    let (store, me) = owner(harness).await;
-    let run = fetch(&*store, &me).await.remove(0);
+    let (store, me, run) = one_run(harness, events("a", 3)).await;
     let park = outcome(&run, Some(1), HeadUpdate::Park { sequence: 2, error: "422\nno".into() });
     assert_eq!(store.record(&me, &[park], false).await.unwrap(), []);
     let rest = fetch(&*store, &me).await.remove(0);
@@ -149,9 +147,7 @@ async fn an_aggregate_is_sent_again_from_what_was_set_aside(harness: &impl Store
 }
 
 async fn what_a_publisher_discards_is_written_down_once(harness: &impl StoreHarness) {
-    harness.insert(events("a", 3)).await;
-    let (store, me) = owner(harness).await;
-    let run = fetch(&*store, &me).await.remove(0);
+    let (store, me, run) = one_run(harness, events("a", 3)).await;
     let discard = [outcome(&run, Some(1), HeadUpdate::Discard { sequence: 2, error: "422".into() })];
     for _ in 0..2 {
         assert_eq!(store.record(&me, &discard, false).await.unwrap(), []);

@@ -52,6 +52,14 @@ pub(super) async fn owner(harness: &impl StoreHarness) -> (Arc<dyn Store>, Publi
     (store, me)
 }
 
+/// The same, with the events of one aggregate read.
+pub(super) async fn one_run(harness: &impl StoreHarness, events: Vec<NewEvent>) -> (Arc<dyn Store>, PublisherRegistration, EventRun) {
+    harness.insert(events).await;
+    let (store, me) = owner(harness).await;
+    let run = fetch(&*store, &me).await.remove(0);
+    (store, me, run)
+}
+
 async fn place(store: &dyn Store) {
     while store.place_new(2).await.unwrap() > 0 {}
 }
@@ -211,9 +219,7 @@ async fn what_is_recorded_is_not_read_again(harness: &impl StoreHarness) {
 }
 
 async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
-    harness.insert(events("a", 3)).await;
-    let (one, a) = owner(harness).await;
-    let stale = fetch(&*one, &a).await.remove(0);
+    let (one, a, stale) = one_run(harness, events("a", 3)).await;
     harness.advance(TTL + Duration::from_secs(1)).await;
     let (two, b) = joined(harness, 2, SLOTS).await;
     take(&*two, &b, 0..SLOTS).await;
@@ -240,9 +246,7 @@ async fn a_fenced_publisher_records_nothing(harness: &impl StoreHarness) {
 }
 
 async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
-    harness.insert(events("a", 3)).await;
-    let (store, me) = owner(harness).await;
-    let run = fetch(&*store, &me).await.remove(0);
+    let (store, me, run) = one_run(harness, events("a", 3)).await;
     for _ in 0..2 {
         assert_eq!(store.record(&me, &[outcome(&run, Some(2), HeadUpdate::Next)], false).await.unwrap(), []);
         assert_eq!(ids(&fetch(&*store, &me).await), ["a-3"]);
@@ -252,9 +256,7 @@ async fn recording_twice_is_harmless(harness: &impl StoreHarness) {
 /// A call that was given up may be executed long after it was repeated and its result was changed.
 async fn what_is_recorded_late_changes_nothing_newer(harness: &impl StoreHarness) {
     for delete in [false, true] {
-        harness.insert(events(&format!("late{delete}"), 4)).await;
-        let (store, me) = owner(harness).await;
-        let run = fetch(&*store, &me).await.remove(0);
+        let (store, me, run) = one_run(harness, events(&format!("late{delete}"), 4)).await;
         let retry = |sequence, failures| HeadUpdate::Retry {
             sequence,
             attempts: failures,
@@ -350,9 +352,7 @@ async fn a_blocked_aggregate_waits_for_the_operator(harness: &impl StoreHarness)
 
 async fn a_parked_event_is_set_aside(harness: &impl StoreHarness) {
     for delete in [false, true] {
-        harness.insert(events(&format!("a{delete}"), 3)).await;
-        let (store, me) = owner(harness).await;
-        let run = fetch(&*store, &me).await.remove(0);
+        let (store, me, run) = one_run(harness, events(&format!("a{delete}"), 3)).await;
         let park = outcome(&run, Some(1), HeadUpdate::Park { sequence: 2, error: "422".into() });
         assert_eq!(store.record(&me, &[park], delete).await.unwrap(), []);
         let left = fetch(&*store, &me).await;

@@ -27,8 +27,7 @@ const LIST: &str = "
      FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate
      WHERE o.parked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY o.parked_at, o.position LIMIT $2)";
 
-/// The columns of an event, for moving it to the end of its aggregate: it is inserted again and gets the next sequence, like a writer's
-/// event.
+/// Moves events to the end of their aggregate: they are inserted again and get the next sequences, like a writer's events.
 #[rustfmt::skip]
 macro_rules! moved {
     ($which:literal, $replayed:literal) => {
@@ -50,8 +49,7 @@ const APPEND_ALL: &str = moved!("aggregate = $1 AND seq >= $2", "CASE WHEN seq <
 const FIND: &str = "SELECT o.aggregate, a.key, o.seq, o.parked_at IS NOT NULL
     FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate WHERE o.id = $1 FOR UPDATE OF a";
 
-/// $1 aggregate, $2 sequence, $3 the sequence through which the aggregate is done from now on. Applies only if that event is at the head
-/// and blocked.
+/// $1 aggregate, $2 sequence, $3 the sequence through which it is done from now on. Applies only if that event is the blocked head.
 const RELEASE_HEAD: &str = "UPDATE outbox_head AS h
     SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = $3
     WHERE h.aggregate = $1 AND h.blocked_at IS NOT NULL

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardwise::Incarnation;
-use sqlx::{PgConnection, Row};
+use sqlx::PgConnection;
 
 use crate::store::sql::{StatementError, done_through, signed};
 use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
@@ -129,11 +129,8 @@ impl CommitHistory {
         self.memory().suspect
     }
 
-    /// Compares the remembered state with the database's, if a connection led elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::LostCommits`] if something is missing; `Unavailable` on a standby.
+    /// Compares the remembered state with the database's, after a connection led elsewhere. [`ErrorKind::LostCommits`] if something is
+    /// missing; `Unavailable` on a standby.
     pub(super) async fn compare(&self, conn: &mut PgConnection) -> Result<(), StatementError> {
         let begun = Instant::now();
         let Some(found) = place(conn).await? else {
@@ -264,12 +261,11 @@ pub(super) const ADVICE: &str = "Stop all publishers, run `shardwise outbox rest
 
 /// Where this connection leads; `None` for a standby.
 pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIdentity>, sqlx::Error> {
-    let row = match sqlx::query(WHERE).fetch_one(&mut *conn).await {
-        Err(sqlx::Error::Database(_)) => sqlx::query(WHERE_WITHOUT_TIMELINE).fetch_one(conn).await?,
-        row => row?,
+    let (is_standby, timeline, rest) = match sqlx::query_as(WHERE).fetch_one(&mut *conn).await {
+        Err(sqlx::Error::Database(_)) => sqlx::query_as(WHERE_WITHOUT_TIMELINE).fetch_one(conn).await?,
+        found => found?,
     };
-    let is_standby: bool = row.try_get(0)?;
-    Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline: row.try_get(1)?, rest: row.try_get(2)? }) })
+    Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline, rest }) })
 }
 
 /// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it.

@@ -11,8 +11,8 @@ use super::history;
 use super::record::short_of_a_deadlock;
 use super::{PostgresStore, call};
 use crate::Result;
-use crate::store::sql::{ErrorContext, unsigned};
-use crate::store::{RestoreResult, checked};
+use crate::store::RestoreResult;
+use crate::store::sql::{ErrorContext, checked, unsigned};
 
 const BATCH: i64 = 1_000;
 /// How often a batch gives way to writers, and for how long.

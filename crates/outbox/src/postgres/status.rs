@@ -18,8 +18,7 @@ const BLOCKED_LIST: &str = concat!(
     ", coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT 100"
 );
-/// $1 the longest wait a retry can have, in milliseconds: a longer wait means that the clock was set back; the retry is then due, as for a
-/// fetch.
+/// $1 the longest wait a retry can have, in milliseconds: with a longer one the clock was set back, and the retry is due.
 const RETRYING: &str = concat!(
     "SELECT count(*), coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, coalesce(",
     ms_since!("min(h.failing_since)"),

@@ -7,8 +7,7 @@ use sqlx::PgConnection;
 use crate::store::SweepResult;
 use crate::store::sql::{millis, signed};
 
-/// How many rows to sample behind a window without old rows. Old rows are found if they make up at least one part in this many of the
-/// table.
+/// How many rows to sample behind a window without old rows: old rows are found if they are at least one in this many.
 const SAMPLES: i64 = 32;
 
 /// $1 position, $2 rows to visit, $3 the age in milliseconds from which rows are deleted.
@@ -73,8 +72,7 @@ async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64)
 /// A thousand years: longer than any event is kept, and within the range of every clock.
 pub(super) const RETENTION_MS_MAX: i64 = 1_000 * 366 * 24 * 3_600 * 1_000;
 
-/// Deletes by aggregate; the position is an aggregate's. Publishers delete events on delivery, so this finds only events that were
-/// delivered under another retention: usually none.
+/// Deletes by aggregate; the position is an aggregate's. Publishers delete on delivery, so this finds only what another retention left.
 async fn all_delivered(conn: &mut PgConnection, position: i64, limit: i64) -> Result<SweepResult, sqlx::Error> {
     let window = sqlx::query_as(DELIVERED).bind(position).bind(limit).bind(limit).fetch_one(conn).await?;
     let (looked_at, last, found, last_found, deleted): (i64, Option<i64>, i64, Option<i64>, i64) = window;

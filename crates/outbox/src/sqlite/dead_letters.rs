@@ -26,8 +26,7 @@ const PARKED: &str = "SELECT CAST(o.id AS BLOB), CAST(a.key AS BLOB), CAST(o.typ
 const FIND: &str = "SELECT o.aggregate, CAST(a.key AS BLOB), o.seq, o.parked_at IS NOT NULL
     FROM outbox AS o CROSS JOIN outbox_aggregate AS a WHERE o.id = ?1 AND a.id = o.aggregate";
 
-/// ?1 aggregate, ?2 sequence, ?3 the sequence through which the aggregate is done from now on. Applies only if that event is at the head
-/// and blocked.
+/// ?1 aggregate, ?2 sequence, ?3 the sequence through which it is done from now on. Applies only if that event is the blocked head.
 const RELEASE_HEAD: &str = "UPDATE outbox_aggregate
     SET blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, done_seq = ?3
     WHERE id = ?1 AND blocked_at IS NOT NULL

@@ -166,11 +166,7 @@ impl SqliteStore {
 
     /// Raises every epoch above `epoch_above` and every key's next sequence above `sequence_above`, the highest numbers that consumers saw
     /// before commits were lost; at most [`ABOVE_MAX`](crate::store::ABOVE_MAX) each. Slots are taken from their holders. `operations.md`
-    /// has the procedure.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if one of the numbers is too high.
+    /// has the procedure. [`ErrorKind::Settings`] if one of the numbers is too high.
     pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }

@@ -2,8 +2,8 @@
 
 use super::SqliteStore;
 use crate::Result;
-use crate::store::sql::{ErrorContext, unsigned};
-use crate::store::{RestoreResult, Store as _, checked};
+use crate::store::sql::{ErrorContext, checked, unsigned};
+use crate::store::{RestoreResult, Store as _};
 
 /// A row that carries the epoch until the first publisher creates the real rows.
 const CARRIER: &str =
@@ -15,8 +15,7 @@ const LIFT_FLOOR: &str = "UPDATE outbox_meta SET seq_floor = max(seq_floor, ?1)"
 /// ?1 sequence. Counted before anything is raised.
 const WAITING: &str =
     "SELECT coalesce(sum(min(last_seq, ?1) - done_seq), 0) FROM outbox_aggregate WHERE done_seq < last_seq AND done_seq < ?1";
-/// ?1 sequence. An aggregate with nothing to send is done up to it; for the others, the skipped numbers are a gap that publishers pass
-/// over.
+/// ?1 sequence. An aggregate with nothing to send is done up to it; for the others, publishers pass over the skipped numbers.
 const LIFT: &str = "UPDATE outbox_aggregate SET done_seq = iif(done_seq = last_seq, ?1, done_seq), last_seq = ?1 WHERE last_seq < ?1";
 
 pub(super) async fn restored(store: &SqliteStore, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {

@@ -12,8 +12,7 @@ use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status,
 const BLOCKED_LIST: &str = "
     SELECT CAST(key AS BLOB), last_seq - done_seq, ?1 - blocked_at, CAST(coalesce(last_error, '') AS BLOB)
     FROM outbox_aggregate WHERE blocked_at IS NOT NULL ORDER BY blocked_at LIMIT 100";
-/// ?1 now (ms), ?2 the longest wait a retry can have: a longer wait means that the wall clock was set back; the retry is then due, as for
-/// a fetch.
+/// ?1 now (ms), ?2 the longest wait a retry can have: with a longer one the wall clock was set back, and the retry is due.
 const RETRYING: &str = "
     SELECT count(*), coalesce(sum(last_seq - done_seq), 0), ?1 - coalesce(min(failing_since), ?1),
            coalesce(min(iif(retry_at > ?1 + ?2, ?1, retry_at)), ?1) - ?1

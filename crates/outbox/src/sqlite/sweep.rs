@@ -22,8 +22,7 @@ const OLD: &str = "SELECT o.position FROM outbox AS o CROSS JOIN outbox_aggregat
     WHERE o.position > ?1 AND o.position <= ?2 AND CAST(o.created_at AS INTEGER) < ?3 AND o.parked_at IS NULL
       AND a.id = o.aggregate AND o.seq <= a.done_seq";
 
-/// How many rows to sample behind a window without old rows. Old rows are found if they make up at least one part in this many of the
-/// table.
+/// How many rows to sample behind a window without old rows: old rows are found if they are at least one in this many.
 const SAMPLES: i64 = 32;
 
 /// ?1 position, ?2 how many rows to sample evenly among those behind that position: returns the oldest of them.
@@ -71,8 +70,7 @@ async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>
     oldest.fetch_one(&store.readers).await.at(store)
 }
 
-/// Deletes by aggregate; the position is an aggregate's. Publishers delete events on delivery, so this finds only events that were
-/// delivered under another retention: usually none.
+/// Deletes by aggregate; the position is an aggregate's. Publishers delete on delivery, so this finds only what another retention left.
 async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<SweepResult> {
     let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(SweepResult::default()) };

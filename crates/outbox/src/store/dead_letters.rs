@@ -21,11 +21,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Both are required; they are kept on one line and cut to 500 characters.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if one of them is empty.
+    /// Both are kept on one line and cut to 500 characters. [`ErrorKind::Settings`] if one of them is empty.
     pub fn new(who: &str, why: &str) -> Result<Self> {
         let signature = Self { who: one_line(who, WORDS_CHARS_MAX), why: one_line(why, WORDS_CHARS_MAX) };
         if signature.who.is_empty() || signature.why.is_empty() {
@@ -142,18 +138,13 @@ pub trait DeadLetters: Send + Sync + 'static {
     /// more than [`LIST_MAX`].
     async fn dead_letters(&self, key: Option<&str>, limit: usize) -> Result<Vec<DeadLetter>>;
 
-    /// Sends the event with this id again. `None`: it is not a dead letter.
-    ///
-    /// An event that was parked becomes the newest event of its aggregate: consumers that drop events not newer than those they have
-    /// seen accept it, and nothing is sent out of order.
+    /// Sends the event with this id again. An event that was parked becomes the newest one of its aggregate: consumers that drop events not
+    /// newer than those they have seen accept it, and nothing is sent out of order. `None`: it is not a dead letter.
     async fn replay(&self, id: &str, by: &Signature) -> Result<Option<ReplayResult>>;
 
     /// Sends an aggregate's events again, from the first one that is parked or from `from`, in order and with new sequences above all
     /// former ones. Events that were delivered before are marked `replayed`. The aggregate's slot is taken from its holder as in a
     /// takeover: events of that slot in flight may arrive twice. `None`: nothing of the aggregate is parked, or `from` is not.
-    ///
-    /// # Errors
-    ///
     /// [`ErrorKind::Event`] if more than `events_max` events follow from there; nothing is changed then.
     async fn replay_aggregate(&self, key: &str, from: Option<&str>, events_max: usize, by: &Signature) -> Result<Option<ResendResult>>;
 

@@ -1,7 +1,6 @@
 //! The store of events, from a publisher's point of view.
 
 mod dead_letters;
-mod restored;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod rows;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -20,12 +19,12 @@ pub use self::dead_letters::{
     AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, ReplayResult, ResendResult, Signature,
 };
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) use self::restored::checked;
-pub use self::restored::{ABOVE_MAX, RestoreResult};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) use self::status::UNPUBLISHED_MAX;
 pub use self::status::{Backlog, BlockedAggregate, ERROR_CHARS_MAX, PublisherStatus, Retrying, Status, Stuck, StuckCause};
 use crate::{AggregateId, Delivery, Error, ErrorKind, Result};
+
+/// The highest number accepted: it leaves as many numbers above it, up to the largest whole number that JSON readers accept.
+pub const ABOVE_MAX: u64 = 1 << 52;
 
 /// A publisher's registration in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +189,20 @@ pub struct CleanResult {
     pub more: bool,
 }
 
+/// The result of raising epochs and sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoreResult {
+    /// Every epoch from now on is above this one.
+    pub epoch: u64,
+    /// How many aggregates were raised; keys without an aggregate also begin above the given number.
+    pub aggregates: u64,
+    /// The most events that wait with sequences not above the given number. They keep them. Events that were delivered before come again
+    /// unchanged; for events written since the loss, consumers may have seen other events with the same numbers.
+    pub waiting: u64,
+    /// How many publishers were alive. They take their slots again, and events in flight may arrive twice.
+    pub publishers: u64,
+}
+
 /// A store of events, and the fence that decides which publisher may send and mark them.
 ///
 /// The fence (every implementation passes `exercise::store`):
@@ -274,11 +287,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// The work that publishers of the outbox in `store` serve, for [`shardwise::ShardingFactory::create_serving`]. `name` is the outbox's
-/// name, for messages only.
-///
-/// # Errors
-///
-/// Those of [`Store::id`]; [`ErrorKind::Settings`] if the store has no id.
+/// name, for messages only. [`ErrorKind::Settings`] if the store has no id.
 pub async fn serves(store: &(impl Store + ?Sized), name: &str) -> Result<Serves> {
     let id = store.id().await?;
     let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shardwise::core::slot_start;
 
-use super::{CleanResult, HeadUpdate, Hold, Outcome};
+use super::{ABOVE_MAX, CleanResult, HeadUpdate, Hold, Outcome};
 use crate::options::RETRY_DELAY_MAX;
 use crate::{Error, ErrorKind, Result};
 
@@ -97,6 +97,16 @@ pub(crate) fn require_schema(found: i64, known: i64, none: &str) -> Result<()> {
         _ => format!("its schema is {found}, this version needs {known}"),
     };
     Err(Error::new(ErrorKind::Schema, format!("{what}: run `shardwise outbox init`")))
+}
+
+/// Refuses numbers that leave no room above them.
+pub(crate) fn checked(epoch_above: u64, sequence_above: u64) -> Result<(i64, i64)> {
+    for (name, number) in [("epoch", epoch_above), ("sequence", sequence_above)] {
+        if number > ABOVE_MAX {
+            return Err(Error::new(ErrorKind::Settings, format!("the {name} {number} is too high: at most {ABOVE_MAX} is allowed")));
+        }
+    }
+    Ok((epoch_above.cast_signed(), sequence_above.cast_signed()))
 }
 
 /// The error for a publisher with another number of slots than the living `other`.
