@@ -7,8 +7,8 @@ use std::time::Duration;
 use shardwise::{Incarnation, SlotSet};
 
 use super::StoreHarness;
-use crate::store::{Hold, PublisherRegistration, Store, TouchReply};
 use crate::ErrorKind;
+use crate::store::{Hold, PublisherRegistration, Store, TouchReply};
 
 pub(super) const TTL: Duration = Duration::from_secs(10);
 

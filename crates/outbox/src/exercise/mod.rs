@@ -1,14 +1,6 @@
 //! Test suites that every store and every sink must pass, and a scripted sink (feature `testing`).
 //!
-//! A suite panics with the case's name and what was wrong. It needs a harness:
-//!
-//! ```
-//! use shardwise_outbox::exercise::{self, StoreHarness};
-//!
-//! async fn passes_the_store_suite<H: StoreHarness>(fresh: impl AsyncFn() -> H) {
-//!     exercise::store(|| fresh()).await;
-//! }
-//! ```
+//! A suite panics with the case's name and what was wrong.
 #![expect(clippy::unwrap_used, reason = "a test suite reports by panicking")]
 
 mod dead_letters;

@@ -111,8 +111,7 @@ async fn agree_on_slots(conn: &mut PgConnection, me: &PublisherRegistration, rec
 
 /// Creates a row for every slot. Each epoch is set above every earlier epoch, so that no former holder's fence matches.
 async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error> {
-    let (numbers, (from, to)): (Vec<i64>, (Vec<i64>, Vec<i64>)) =
-        arcs(slots).map(|(slot, from, to)| (i64::from(slot), (from, to))).unzip();
+    let (numbers, (from, to)): (Vec<i64>, (Vec<i64>, Vec<i64>)) = arcs(slots).map(|(slot, from, to)| (i64::from(slot), (from, to))).unzip();
     // Waits for concurrent marks, so that the highest epoch is final.
     sqlx::query("SELECT slot FROM outbox_slot ORDER BY slot FOR UPDATE").fetch_all(&mut *conn).await?;
     let highest: i64 = sqlx::query_scalar("SELECT coalesce(max(epoch), 0) FROM outbox_slot").fetch_one(&mut *conn).await?;

@@ -284,7 +284,8 @@ mod tests {
         let larges = [large(1, 0, 0), large(2, 0, 2), large(5, 1, 1), large(6, 1, 2), large(7, 3, 0), large(8, 3, 1)];
         let rest = |text: &str| (Payload::Text(text.into()), Some("{}".to_owned()));
         // The second run lacks its middle event, the fourth its first.
-        let all_there = filled(&mut runs, &larges, HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
+        let all_there =
+            filled(&mut runs, &larges, HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
         assert!(!all_there);
         let left: Vec<_> = runs.iter().map(|run| (run.through, run.events.len())).collect();
         assert_eq!(left, [(3, 3), (4, 1), (9, 0)]);

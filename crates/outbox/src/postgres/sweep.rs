@@ -55,18 +55,15 @@ pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position
 
 /// Deletes by row, from the oldest on; the position is a row's.
 async fn old(conn: &mut PgConnection, retention: Duration, position: i64, limit: i64) -> Result<SweepResult, sqlx::Error> {
-    let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(millis(retention).min(RETENTION_MS_MAX)).fetch_one(&mut *conn).await?;
+    let age = millis(retention).min(RETENTION_MS_MAX);
+    let window = sqlx::query_as(OLD).bind(position).bind(limit).bind(age).fetch_one(&mut *conn).await?;
     let (looked_at, last, any_old, deleted): (i64, Option<i64>, Option<bool>, i64) = window;
     let Some(last) = last.filter(|_| looked_at == limit) else { return Ok(swept(deleted, None)) };
     // Positions rise with time, except for late commits and writers whose clock is ahead. If rows behind a window without old rows are
     // old, the sample is likely to contain some.
-    let goes_on = any_old == Some(true) || old_beyond(conn, retention, last).await?;
+    let beyond = sqlx::query_scalar(OLD_BEYOND).bind(last).bind(age).bind(SAMPLES);
+    let goes_on = any_old == Some(true) || beyond.fetch_one(conn).await?;
     Ok(swept(deleted, goes_on.then_some(last)))
-}
-
-async fn old_beyond(conn: &mut PgConnection, retention: Duration, position: i64) -> Result<bool, sqlx::Error> {
-    let age = millis(retention).min(RETENTION_MS_MAX);
-    sqlx::query_scalar(OLD_BEYOND).bind(position).bind(age).bind(SAMPLES).fetch_one(conn).await
 }
 
 /// A thousand years: longer than any event is kept, and within the range of every clock.

@@ -110,7 +110,8 @@ impl DeadLetters for SqliteStore {
         let first = "SELECT CAST(o.id AS BLOB), o.seq, (SELECT count(*) FROM outbox AS n WHERE n.aggregate = ?1 AND n.seq >= o.seq)
             FROM outbox AS o INDEXED BY outbox_in_order
             WHERE o.aggregate = ?1 AND o.parked_at IS NOT NULL AND (?2 IS NULL OR o.id = ?2) ORDER BY o.seq LIMIT 1";
-        let first: Option<(LossyText, i64, i64)> = sqlx::query_as(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await.at(self)?;
+        let first: Option<(LossyText, i64, i64)> =
+            sqlx::query_as(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await.at(self)?;
         let Some((LossyText(id), seq, events)) = first else { return Ok(None) };
         if usize::try_from(events).unwrap_or(usize::MAX) > events_max {
             return Err(too_many(key, unsigned(events), events_max));

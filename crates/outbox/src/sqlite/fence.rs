@@ -7,7 +7,7 @@ use serde_json::json;
 use shardwise::SlotSet;
 use sqlx::SqliteConnection;
 
-use super::{SqliteStore, nanos};
+use super::SqliteStore;
 use crate::Result;
 use crate::store::sql::{ErrorContext, StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration, TouchReply};
@@ -80,7 +80,13 @@ pub(super) async fn register(store: &SqliteStore, me: &PublisherRegistration) ->
     agree_on_slots(&mut tx, store, me, now).await.at(store)?;
     sqlx::query(FORGET).bind(&store.config.boot_id).bind(now).execute(&mut *tx).await.at(store)?;
     let announce = sqlx::query(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher);
-    announce.bind(&store.config.boot_id).bind(now).bind(nanos(me.ttl)).execute(&mut *tx).await.at(store)?;
+    announce
+        .bind(&store.config.boot_id)
+        .bind(now)
+        .bind(i64::try_from(me.ttl.as_nanos()).unwrap_or(i64::MAX))
+        .execute(&mut *tx)
+        .await
+        .at(store)?;
     tx.commit().await.at(store)
 }
 

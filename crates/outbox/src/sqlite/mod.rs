@@ -27,9 +27,9 @@ use sqlx::{Connection, Database, Decode, Sqlite, SqliteConnection, SqlitePool, T
 
 pub use config::SqliteConfig;
 pub use enqueue::enqueue;
+pub use fence::SlotHolder;
 #[doc(hidden)]
 pub use fetch::{DUE, FETCH};
-pub use fence::SlotHolder;
 pub use schema::{MIGRATIONS, SCHEMA_VERSION};
 #[doc(hidden)]
 pub use sweep::DELIVERED;
@@ -231,10 +231,6 @@ impl<'r> Decode<'r, Sqlite> for LossyText {
         let bytes = <&[u8] as Decode<Sqlite>>::decode(value)?;
         Ok(Self(String::from_utf8_lossy(bytes).into_owned()))
     }
-}
-
-fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[async_trait]

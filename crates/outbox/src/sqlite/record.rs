@@ -65,28 +65,31 @@ const DISCARD: &str = concat!(
 );
 
 pub(super) async fn record(store: &SqliteStore, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
-    let incarnation = me.incarnation.to_string();
-    let marks = marks(outcomes);
-    let expected = changes(outcomes);
-    if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
+    let (incarnation, marks) = (me.incarnation.to_string(), marks(outcomes));
+    let written = if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
         let mark = || sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&store.writer);
-        let marked = store.when_free(mark).await.at(store)?.rows_affected();
-        return if marked == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await };
+        store.when_free(mark).await.at(store)?.rows_affected()
+    } else {
+        let mut tx = store.begin().await?;
+        // Parking first: the mark after it may delete delivered events and must see which are parked.
+        for outcome in outcomes {
+            put_away(&mut tx, me, outcome).await.at(store)?;
+        }
+        let mut written = sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&mut *tx).await.at(store)?.rows_affected();
+        for outcome in outcomes {
+            written += write_failure(&mut tx, &incarnation, outcome).await.at(store)?;
+        }
+        if delete {
+            sqlx::query(DELETE).bind(&marks).execute(&mut *tx).await.at(store)?;
+        }
+        tx.commit().await.at(store)?;
+        written
+    };
+    if written == changes(outcomes) {
+        return Ok(Vec::new());
     }
-    let mut tx = store.begin().await?;
-    // Parking first: the mark after it may delete delivered events and must see which are parked.
-    for outcome in outcomes {
-        put_away(&mut tx, me, outcome).await.at(store)?;
-    }
-    let mut written = sqlx::query(MARK).bind(&marks).bind(&incarnation).execute(&mut *tx).await.at(store)?.rows_affected();
-    for outcome in outcomes {
-        written += write_failure(&mut tx, &incarnation, outcome).await.at(store)?;
-    }
-    if delete {
-        sqlx::query(DELETE).bind(&marks).execute(&mut *tx).await.at(store)?;
-    }
-    tx.commit().await.at(store)?;
-    if written == expected { Ok(Vec::new()) } else { fenced(store, &incarnation, outcomes).await }
+    let asked = pairs(&holds_of(outcomes));
+    Ok(holds(sqlx::query_as(FENCED).bind(asked).bind(incarnation).fetch_all(&store.writer).await.at(store)?))
 }
 
 fn marks(outcomes: &[Outcome]) -> String {
@@ -122,9 +125,4 @@ async fn write_failure(conn: &mut SqliteConnection, incarnation: &str, outcome: 
     let fail = sqlx::query(FAIL).bind(outcome.aggregate).bind(hold.slot).bind(hold.epoch.cast_signed()).bind(incarnation);
     let fail = fail.bind(attempts).bind(failures).bind(now).bind(retry_at).bind(blocked_at);
     Ok(fail.bind(shortened(error)).bind(sequence.cast_signed()).execute(conn).await?.rows_affected())
-}
-
-async fn fenced(store: &SqliteStore, incarnation: &str, outcomes: &[Outcome]) -> Result<Vec<Hold>> {
-    let asked = pairs(&holds_of(outcomes));
-    Ok(holds(sqlx::query_as(FENCED).bind(asked).bind(incarnation).fetch_all(&store.writer).await.at(store)?))
 }

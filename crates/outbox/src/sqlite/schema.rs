@@ -10,11 +10,8 @@ use crate::{Error, ErrorKind};
 pub const SCHEMA_VERSION: i64 = 3;
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 3] = [
-    migration!(1, "sqlite/0001_outbox"),
-    migration!(2, "sqlite/0002_dead_letters"),
-    migration!(3, "sqlite/0003_identity"),
-];
+pub const MIGRATIONS: [Migration; 3] =
+    [migration!(1, "sqlite/0001_outbox"), migration!(2, "sqlite/0002_dead_letters"), migration!(3, "sqlite/0003_identity")];
 
 /// Brings the schema up to date; several processes may do so at once.
 pub(super) async fn migrate(pool: &SqlitePool) -> Result<(), StatementError> {

@@ -10,8 +10,8 @@ use sqlx::Row;
 
 use super::{SqliteStore, unix_ms};
 use crate::Result;
-use crate::store::sql::{ErrorContext, millis, signed};
 use crate::store::SweepResult;
+use crate::store::sql::{ErrorContext, millis, signed};
 
 /// ?1 position, ?2 rows to visit. A value that is not a number counts as oldest.
 const WINDOW: &str = "SELECT count(*), max(position), min(created_at)
