@@ -11,7 +11,7 @@ use shardwise::core::ViewPlacement;
 use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
 use utoipa::ToSchema;
 
-use crate::app::{App, KeyPath, PolicyPath, ServedGroup};
+use crate::app::{App, NamePath, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
 /// The owner of a key.
@@ -37,10 +37,9 @@ pub(crate) struct KeyOwner {
 /// 65,534 bytes: ask for longer keys by `owned`.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/owner/{key}", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
     responses((status = 200, description = "Who owns it", body = KeyOwner))
 )]
-pub(crate) async fn owner(PolicyPath(joined): PolicyPath, KeyPath(key): KeyPath) -> Result<Json<KeyOwner>> {
+pub(crate) async fn owner(PolicyPath(joined): PolicyPath, NamePath(key): NamePath) -> Result<Json<KeyOwner>> {
     let placed = joined.placed()?;
     let view = joined.observer()?.members();
     let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
@@ -93,7 +92,6 @@ pub(crate) struct WorkerShare {
 /// What does this worker own?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/ownership", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "State, deadline and slots", body = WorkerShare))
 )]
 pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShare> {
@@ -227,7 +225,6 @@ pub(crate) struct OneMember {
 /// Who is in the group?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/members", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The members", body = Group))
 )]
 pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Group>> {

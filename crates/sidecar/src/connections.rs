@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -31,7 +30,7 @@ use tower::ServiceExt;
 use crate::connection_table::{Busy, ConnectionTable, ConnectionTicket};
 use crate::gate::{LocalAddress, OPEN};
 use crate::options::Limits;
-use crate::problem::Problem;
+use crate::problem::TOO_MANY;
 use crate::write_timeout::WriteTimeout;
 
 /// The most bytes of a request's head: the longest possible path, and as much again for headers.
@@ -65,7 +64,8 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     let Some(ticket) = table.take() else {
-                        turn_away(&stream);
+                        // Sent as far as possible without waiting.
+                        let _ = stream.try_write(FULL);
                         continue;
                     };
                     let serving = ConnectionTask { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
@@ -87,11 +87,6 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
     while connections.join_next().await.is_some() {}
 }
 
-/// Sends the refusal as far as possible without waiting.
-fn turn_away(stream: &TcpStream) {
-    let _ = stream.try_write(FULL);
-}
-
 struct ConnectionTask {
     routes: Router,
     limits: Limits,
@@ -103,7 +98,7 @@ impl ConnectionTask {
     async fn connection(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
         let Ok(local) = stream.local_addr() else { return };
         let _ = stream.set_nodelay(true);
-        let closed = self.ticket.closed().clone();
+        let closed = self.ticket.closed.clone();
         let limit = self.limits.head;
         let stream = WriteTimeout::new(stream, self.limits.stall);
         let served = async move {
@@ -127,7 +122,7 @@ impl ConnectionTask {
 
     async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr, is_certified: bool) {
         let Self { routes, limits, ticket, stop } = self;
-        let probes_only = ticket.probes_only();
+        let probes_only = ticket.probes_only;
         // A member's proof is valid on this connection only.
         let answering = Arc::new(RecipientEnd::default());
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
@@ -163,11 +158,8 @@ impl ConnectionTask {
 }
 
 fn for_probes_alone() -> Response {
-    let mut response = Problem::too_many("all connections are busy; this one is for /livez and /readyz alone").into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    headers.insert(PEER_HEADER, HeaderValue::from_static(REFUSED));
-    response
+    let problem = TOO_MANY.because("all connections are busy; this one is for /livez and /readyz alone");
+    ([(CONNECTION.as_str(), "close"), (PEER_HEADER, REFUSED)], problem).into_response()
 }
 
 /// The body of an answer; keeps its connection busy until the last byte is handed over.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
-use crate::app::{App, KeyPath, PolicyPath};
+use crate::app::{App, NamePath, PolicyPath, in_turn};
 use crate::problem::Result;
 
 /// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of
@@ -56,17 +56,16 @@ pub(crate) struct Step {
 /// For people: it costs as much as two placements.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/explain/{key}", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
     responses((status = 200, description = "The steps from the key to its owner", body = ExplainResponse))
 )]
 pub(crate) async fn explain(
     State(app): State<Arc<App>>,
     PolicyPath(joined): PolicyPath,
-    KeyPath(key): KeyPath,
+    NamePath(key): NamePath,
 ) -> Result<Json<ExplainResponse>> {
     app.spend()?;
     let Some(placed) = joined.placed()? else { return Ok(Json(ExplainResponse { key, ..ExplainResponse::default() })) };
-    app.compute(move || match placed {
+    in_turn(&app.placing, move || match placed {
         ViewPlacement::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
         ViewPlacement::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
     })

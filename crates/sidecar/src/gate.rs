@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
@@ -19,7 +19,7 @@ use tracing::{Instrument, Span, field};
 use crate::app::App;
 use crate::page;
 use crate::peers::{self, PEERS};
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
 
 /// A request extension: the local address of the connection.
 #[derive(Debug, Clone, Copy)]
@@ -46,11 +46,8 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
             next.run(Request::from_parts(head, body)).instrument(span.clone()).await
         }
         Err(problem) => {
-            let mut refusal = problem.into_response();
-            if is_peers {
-                refusal.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(HOST_REFUSED));
-            }
-            refusal
+            let peer = is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]);
+            (peer, problem).into_response()
         }
     };
     page::guard(response.headers_mut());
@@ -120,8 +117,8 @@ pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
 }
 
 fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
-    let from_here = comes_here(request, &app.hosts).and_then(|()| check_site(request.headers(), route));
-    from_here.inspect_err(|problem| log_outsider(&app.outsiders, problem))?;
+    let from_here = comes_here(request, &app.options.hosts).and_then(|()| check_site(request.headers(), route));
+    from_here.inspect_err(|problem| log_outsider(&app.log.outsiders, problem))?;
     if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
         return Ok(());
     }
@@ -129,15 +126,15 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     if request.uri().path().starts_with(PEERS) {
         return Ok(());
     }
-    if let Some(token) = &app.token
+    if let Some(token) = &app.options.token
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
         let acts = request.method() == Method::POST;
-        if let Some(refused) = app.intruders.another(acts) {
+        if let Some(refused) = app.log.intruders.another(acts) {
             let may_act = if acts { " that may have been actions" } else { "" };
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
-        return Err(Problem::unauthorized());
+        return Err(UNAUTHORIZED.because("send the operator's token: Authorization: Bearer <token>").with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
     app.admit()
@@ -147,16 +144,16 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
 fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(host.to_str().map_err(|_| Problem::bad_request("the header Host is no text"))?),
-        (Some(_), Some(_)) => return Err(Problem::bad_request("there is more than one header Host")),
+        (Some(host), None) => Some(host.to_str().map_err(|_| BAD_REQUEST.because("the header Host is no text"))?),
+        (Some(_), Some(_)) => return Err(BAD_REQUEST.because("there is more than one header Host")),
         (None, _) if request.version() < Version::HTTP_11 => None,
-        (None, _) => return Err(Problem::bad_request("there is no header Host")),
+        (None, _) => return Err(BAD_REQUEST.because("there is no header Host")),
     };
     let in_line = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
     if in_line && host.is_none_or(&is_ours) {
         return Ok(());
     }
-    Err(Problem::misdirected(
+    Err(MISDIRECTED.because(
         "this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host",
     ))
 }
@@ -173,7 +170,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
         })
     };
     if headers.get_all(ORIGIN).iter().any(foreign) {
-        return Err(Problem::forbidden("pages of other origins may not send requests; serve the page from here"));
+        return Err(FORBIDDEN.because("pages of other origins may not send requests; serve the page from here"));
     }
     Ok(())
 }
@@ -187,7 +184,7 @@ fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
     if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
         return Ok(());
     }
-    Err(Problem::forbidden("a browser may send this only from this sidecar's page"))
+    Err(FORBIDDEN.because("a browser may send this only from this sidecar's page"))
 }
 
 /// Logs from time to time that a request was for another host or from another origin. The names that it used are not logged.

@@ -18,7 +18,6 @@ mod drain;
 mod explain;
 mod forward;
 mod gate;
-mod greet;
 mod health;
 mod history;
 mod key_list;

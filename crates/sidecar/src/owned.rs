@@ -9,12 +9,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
+use shardwise::Sharding as _;
 
 use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::body::{IncomingBody, media_type};
 use crate::key_list::{JsonArray, KeyList, TextLines};
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_KEY, CONFLICT, MEDIA_TYPE, Result};
 
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
 /// the answer's end.
@@ -29,7 +30,6 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 /// when that piece is answered. Read the answer while you send: the sidecar does not buffer it.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/owned", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(
         content((Vec<String> = "application/json"), (String = "text/plain")),
         description = "A JSON list of texts, or one key a line; an empty line is the key of 0 bytes. A key has at most 65,536 bytes."
@@ -42,7 +42,7 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 )]
 pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     if joined.only_observes {
-        return Err(Problem::conflict(format!(
+        return Err(CONFLICT.because(format!(
             "this sidecar only observes policy {}, so it owns no key: ask one that has joined it (--policy)",
             joined.service.policy().name
         )));
@@ -50,10 +50,10 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     let (list, kind) = match media_type(request.headers()).as_deref() {
         Some("application/json") => (KeyList::Json(JsonArray::default()), "application/json"),
         Some("text/plain") => (KeyList::Text(TextLines::default()), "text/plain; charset=utf-8"),
-        _ => return Err(Problem::media_type("application/json or text/plain, in UTF-8")),
+        _ => return Err(MEDIA_TYPE.because("send Content-Type: application/json or text/plain, in UTF-8")),
     };
-    let state = joined.state().as_str();
-    let incoming = IncomingBody::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
+    let state = joined.service.state().as_str();
+    let incoming = IncomingBody::new(request.into_body(), app.options.limits.list_bytes, &app.options.limits)?;
     let mut filter = KeyFilter { incoming, room: app.bodies.room(), list, joined, is_done: false };
     let mut first = Vec::new();
     while first.len() < JUDGED_FIRST && filter.fill(&mut first, JUDGED_FIRST).await? {}
@@ -101,7 +101,7 @@ impl KeyFilter {
                 Some(bytes) => self.list.feed(bytes, &mine, out),
                 None => self.list.finish(&mine, out),
             }
-            .map_err(Problem::bad_key)?;
+            .map_err(|why| BAD_KEY.because(why))?;
             self.is_done = piece.is_none();
         }
         Ok(!self.is_done)

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::app::{App, FOLLOWERS_MOST, PolicyPath, ServedGroup};
 use crate::history::{Cursor, NewEvents, RebalanceList};
-use crate::problem::{Problem, Result};
+use crate::problem::{Result, TOO_MANY};
 
 /// The interval of keep-alive lines in a stream, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(3);
@@ -28,10 +28,7 @@ const ALIVE_EVERY: Duration = Duration::from_secs(3);
 /// kept: ask for the current ownership.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/rebalances", tag = "group",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("Last-Event-ID" = Option<String>, Header, description = "For a stream: the id of the last event received")
-    ),
+    params(("Last-Event-ID" = Option<String>, Header, description = "For a stream: the id of the last event received")),
     responses((
         status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream the following ones too",
         content((RebalanceList = "application/json"), (String = "text/event-stream"))
@@ -44,7 +41,7 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, PolicyPath(joined): 
         app.spend()?;
         return Ok(Json(joined.history.past()).into_response());
     }
-    let busy = |_| Problem::too_many(format!("{FOLLOWERS_MOST} clients follow already"));
+    let busy = |_| TOO_MANY.because(format!("{FOLLOWERS_MOST} clients follow already"));
     let permit = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
     let last = headers.get("last-event-id").map(|id| joined.history.behind(id.to_str().unwrap_or_default()));
     let (cursor, missed) = match last {

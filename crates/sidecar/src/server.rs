@@ -25,7 +25,7 @@ use crate::gate::gate;
 use crate::history::History;
 use crate::liveness::Liveness;
 use crate::options::Options;
-use crate::problem::Problem;
+use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
 use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
@@ -98,7 +98,8 @@ impl Sidecar {
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
-        let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
+        let names: Vec<_> = policies.keys().map(String::as_str).collect();
+        let document = openapi::document(&names, options.token.is_some());
         let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
         let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));
@@ -122,7 +123,7 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let context = ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.limits.clone(), tls };
+        let context = ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.options.limits.clone(), tls };
         let server = clients.spawn(serve(listener, context, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
@@ -232,8 +233,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("plan"), post(plan::plan).fallback(post_only))
         .route(&of("drain"), post(drain::drain).fallback(post_only))
         .route(&of("undrain"), post(drain::undrain).fallback(post_only))
-        .route(&of("instances/{instance_id}/{*path}"), get(forward::of_one).post(forward::to_one).fallback(get_or_post))
-        .route(&of("any/{*path}"), get(forward::of_any).post(forward::to_any).fallback(get_or_post))
+        .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
+        .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))
         .route(&of("slots"), get(slots::slots).fallback(get_only))
         .route(&of("drained"), get(slots::drained).fallback(get_only))
@@ -246,7 +247,7 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/readyz", get(health::readyz).fallback(get_only))
         .route("/metrics", get(health::metrics).fallback(get_only))
         .route("/openapi.json", get(health::document).fallback(get_only))
-        .fallback(|| async { Problem::not_found("there is nothing at this path; /openapi.json lists what there is") })
+        .fallback(|| async { NOT_FOUND.because("there is nothing at this path; /openapi.json lists what there is") })
         .layer(from_fn_with_state(Arc::clone(app), gate))
         .with_state(Arc::clone(app))
 }

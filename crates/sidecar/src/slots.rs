@@ -58,8 +58,8 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<PolicyList> {
     };
     Json(PolicyList {
         instance_id: app.factory.instance_id().as_str().to_owned(),
-        may_act: app.token.is_some(),
-        outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
+        may_act: app.options.token.is_some(),
+        outbox: app.options.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
         policies: app.policies.iter().map(one).collect(),
     })
 }
@@ -92,7 +92,6 @@ pub(crate) struct WeightedMember {
 /// By the placement of the newest view. Under exclusive ownership another member may still hold the slot.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/slots", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The owner of every slot", body = Slots))
 )]
 pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Slots>> {
@@ -146,7 +145,6 @@ pub(crate) struct DrainedMembers {
 /// Who is drained?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/drained", tag = "operator",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The members that operators have drained", body = DrainedMembers))
 )]
 pub(crate) async fn drained(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<DrainedMembers>> {
