@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::ViewPlacement;
-use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
+use shardwise::{Departure, InstanceId, Observer, Ownership, ShardKey, slot_of};
 use utoipa::ToSchema;
 
 use crate::app::{App, NamePath, PolicyPath, ServedGroup};
@@ -98,7 +98,7 @@ pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShar
     Json(joined.owned())
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -234,13 +234,22 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     let view = observer.members();
     // A group with another placement than this worker's settings is still shown.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
-    let members = view.members().iter().map(|member| OneMember::of(member, loads.get(&member.instance_id).copied())).collect();
-    let foreign = view.foreign().iter().map(|id| id.as_str().to_owned()).collect();
+    let members = view.members().iter().map(|member| OneMember {
+        instance_id: member.instance_id.to_string(),
+        incarnation: member.incarnation.to_string(),
+        state: member.state.as_str(),
+        address: member.address.as_ref().map(ToString::to_string),
+        zone: member.zone.clone(),
+        version: member.version.clone(),
+        weight: member.weight.get().into(),
+        slots: loads.get(&member.instance_id).copied(),
+        metadata: member.metadata.clone(),
+    });
     Ok(Json(Group {
         revision: view.revision(),
         view_fingerprint: view.fingerprint().to_string(),
-        members,
-        foreign,
+        members: members.collect(),
+        foreign: view.foreign().iter().map(ToString::to_string).collect(),
         vanished: vanished(observer),
     }))
 }
@@ -255,20 +264,4 @@ fn loads(placed: &ViewPlacement) -> BTreeMap<InstanceId, u32> {
         }
     }
     loads
-}
-
-impl OneMember {
-    fn of(member: &Member, slots: Option<u32>) -> Self {
-        Self {
-            instance_id: member.instance_id.as_str().to_owned(),
-            incarnation: member.incarnation.to_string(),
-            state: member.state.as_str(),
-            address: member.address.as_ref().map(ToString::to_string),
-            zone: member.zone.clone(),
-            version: member.version.clone(),
-            weight: member.weight.get().into(),
-            slots,
-            metadata: member.metadata.clone(),
-        }
-    }
 }

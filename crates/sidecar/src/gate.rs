@@ -40,15 +40,14 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
             let (mut head, body) = request.into_parts();
             // A remote span is adopted only from admitted callers, because it decides whether this request is recorded. Members' requests
             // are checked here, because a proof is valid once.
-            if !is_peers || peers::is_let_in(&app, &mut head) {
-                go_on(&span, &head.headers);
+            if (!is_peers || peers::is_let_in(&app, &mut head))
+                && let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes))
+            {
+                trace::continues(&span, parent);
             }
             next.run(Request::from_parts(head, body)).instrument(span.clone()).await
         }
-        Err(problem) => {
-            let peer = is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]);
-            (peer, problem).into_response()
-        }
+        Err(problem) => (is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]), problem).into_response(),
     };
     page::guard(response.headers_mut());
     span.record("http.response.status_code", response.status().as_u16());
@@ -58,13 +57,6 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let status = response.status().as_str().to_owned();
     metrics::counter!(crate::metrics::REQUESTS.name, "route" => route, "status" => status).increment(1);
     response
-}
-
-/// Continues the caller's span, if the request names one.
-fn go_on(span: &Span, headers: &HeaderMap) {
-    if let Some(parent) = TraceParent::of(headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
-        trace::continues(span, parent);
-    }
 }
 
 /// The span of a request: its method and route, and nothing of its path, query or headers. Frequent requests, by probes and browsers, are

@@ -11,11 +11,11 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
 use futures::StreamExt as _;
+use futures::future::{join_all, try_join_all};
 use shardwise::core::View;
 use shardwise::{Serves, ShardingFactory};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -94,7 +94,7 @@ impl Sidecar {
             // If this sidecar's address cannot be determined, it runs without requests from other members.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
                 // The other members call it by that name, which the operator chose.
-                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(Target::into_host)),
+                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(|target| target.host)),
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
@@ -151,51 +151,44 @@ impl Sidecar {
 }
 
 /// Joins all groups concurrently, except those that are only observed, and begins to watch each.
-async fn join(app: &Arc<App>) -> Result<(), Error> {
-    let mut joining = JoinSet::new();
-    for (name, joined) in &app.policies {
-        let (factory, name, joined) = (app.factory.clone(), name.clone(), Arc::clone(joined));
-        if joined.only_observes {
-            joining.spawn(observe(factory, name, joined));
-            continue;
-        }
-        let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
-        let seen = Arc::clone(&joined);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    biased;
-                    Some(snapshot) = snapshots.recv() => seen.liveness.saw(&snapshot, seen.service.now()),
-                    Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.liveness.took(&rebalance)),
-                    else => break,
-                }
+async fn join(app: &App) -> Result<(), Error> {
+    let all = app.policies.iter().map(|(name, joined)| async move {
+        if joined.only_observes { observe(&app.factory, name, joined).await } else { join_one(&app.factory, name, joined).await }
+    });
+    try_join_all(all).await?;
+    Ok(())
+}
+
+async fn join_one(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
+    let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
+    let seen = Arc::clone(joined);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                Some(snapshot) = snapshots.recv() => seen.liveness.saw(&snapshot, seen.service.now()),
+                Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.liveness.took(&rebalance)),
+                else => break,
             }
-        });
-        joining.spawn(async move {
-            joined.service.register_self().await?;
-            let observer = factory.observe(&name).await?;
-            let _ = joined.observer.set(observer);
-            Ok::<_, Error>(())
-        });
-    }
-    while let Some(joined) = joining.join_next().await {
-        joined.map_err(|error| Error::Threads(io::Error::other(error)))??;
-    }
+        }
+    });
+    joined.service.register_self().await?;
+    let _ = joined.observer.set(factory.observe(name).await?);
     Ok(())
 }
 
 /// Shows a group and its changes, once the backend answers.
-async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup>) -> Result<(), Error> {
+async fn observe(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
     let observer = loop {
-        match factory.observe(&name).await {
-            Ok(observer) => break observer,
+        match factory.observe(name).await {
             // Each attempt takes a TTL, and the observer has logged the reason.
             Err(error) if error.is_retryable() => {}
-            Err(error) => return Err(error.into()),
+            observed => break observed?,
         }
     };
     let mut views = Box::pin(observer.views());
     let _ = joined.observer.set(observer);
+    let joined = Arc::clone(joined);
     tokio::spawn(async move {
         let mut before: Option<Arc<View>> = None;
         while let Some(view) = views.next().await {
@@ -211,7 +204,7 @@ async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup
 
 async fn leave(app: &App) {
     let leaving = app.policies.values().filter(|joined| !joined.only_observes).map(|joined| joined.service.deregister_self());
-    for error in futures::future::join_all(leaving).await.into_iter().filter_map(Result::err) {
+    for error in join_all(leaving).await.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "could not leave in good order; the lease ends by itself");
     }
 }
