@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::ViewPlacement;
-use shardwise::{Departure, InstanceId, Observer, Ownership, ShardKey, slot_of};
+use shardwise::{Departure, InstanceId, Observer, ShardKey, slot_of};
 use utoipa::ToSchema;
 
 use crate::app::{App, NamePath, PolicyPath, ServedGroup};
@@ -95,7 +95,7 @@ pub(crate) struct WorkerShare {
     responses((status = 200, description = "State, deadline and slots", body = WorkerShare))
 )]
 pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShare> {
-    Json(joined.owned())
+    Json(if joined.only_observes { joined.observed() } else { joined.owned() })
 }
 
 pub(crate) fn millis(time: Duration) -> u64 {
@@ -125,13 +125,10 @@ impl ServedGroup {
     }
 
     fn owned(&self) -> WorkerShare {
-        if self.only_observes {
-            return self.observed();
-        }
         let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
-        let ranges = || if is_live { ranges(&ownership) } else { Vec::new() };
+        let ranges = || if is_live { ownership.slots().ranges() } else { Vec::new() };
         WorkerShare {
             policy: service.policy().name.to_string(),
             group: service.group_name().as_str().to_owned(),
@@ -140,8 +137,8 @@ impl ServedGroup {
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
-            renewed_ms_ago: self.liveness.renewed_ago(now).map(millis),
-            viewed_ms_ago: self.liveness.viewed_ago(now).map(millis),
+            renewed_ms_ago: service.renewed_ago().map(millis),
+            viewed_ms_ago: self.view_since.ago(now).map(millis),
             view_age_ms: service.view_age().map(millis),
             revision: ownership.view().revision(),
             view_fingerprint: ownership.view().fingerprint().to_string(),
@@ -149,14 +146,10 @@ impl ServedGroup {
             members: ownership.view().members().len(),
             slots: slots_owned.map(|_| ownership.slots().slots()),
             slots_owned,
-            ranges: slots_owned.map(|_| ranges()),
+            ranges: slots_owned.map(|_| ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()),
             stands_still: ownership.rebalancing_frozen(),
         }
     }
-}
-
-fn ranges(ownership: &Ownership) -> Vec<[u32; 2]> {
-    ownership.slots().ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()
 }
 
 /// The group.

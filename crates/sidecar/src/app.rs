@@ -18,11 +18,11 @@ use tracing::Instrument;
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
-use crate::liveness::Liveness;
 use crate::options::Options;
 use crate::page::Page;
 use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::RateLimiter;
+use crate::view_since::ViewSince;
 
 /// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -42,7 +42,7 @@ pub(crate) struct ServedGroup {
     /// Knows the owners of all keys; set after the first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
-    pub(crate) liveness: Liveness,
+    pub(crate) view_since: ViewSince,
 }
 
 pub(crate) struct App {
@@ -115,21 +115,13 @@ impl App {
         }
     }
 
-    /// Counts one request of an admitted client against the rate that all clients share.
-    ///
-    /// # Errors
-    ///
-    /// If the rate is used up.
+    /// Counts one request of an admitted client against the rate that all clients share; an error if it is used up.
     pub(crate) fn admit(&self) -> Result<()> {
         let is_left = self.rate.as_ref().is_none_or(RateLimiter::passes);
         if is_left { Ok(()) } else { Err(TOO_MANY.because("there are more requests a second than --rate allows")) }
     }
 
-    /// Counts one expensive request against its rate.
-    ///
-    /// # Errors
-    ///
-    /// If there were too many expensive requests within the last seconds.
+    /// Counts one expensive request against its rate; an error if there were too many within the last seconds.
     pub(crate) fn spend(&self) -> Result<()> {
         let message = format!("at most {COSTLY_PER_SECOND} such requests a second");
         if self.costly.passes() { Ok(()) } else { Err(TOO_MANY.because(message)) }
@@ -187,11 +179,7 @@ impl ServedGroup {
         self.observer().err().map(|problem| problem.detail().to_owned())
     }
 
-    /// The observer of the group.
-    ///
-    /// # Errors
-    ///
-    /// Before the first view.
+    /// The observer of the group; an error before the first view.
     pub(crate) fn observer(&self) -> Result<&Observer> {
         self.observer.get().ok_or_else(|| UNAVAILABLE.because("the group has not been seen yet"))
     }

@@ -79,11 +79,8 @@ impl Bodies {
 }
 
 impl Room {
-    /// Notes progress and reserves memory for `bytes` in total. A reservation never shrinks.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory within a few seconds, or this body is dropped for others meanwhile.
+    /// Notes progress and reserves memory for `bytes` in total. A reservation never shrinks. It is an error if there is no memory within a
+    /// few seconds, or this body is dropped for others meanwhile.
     pub(crate) async fn keeps(&mut self, bytes: usize) -> Result<()> {
         let had = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         self.hears(had);

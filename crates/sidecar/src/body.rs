@@ -31,9 +31,7 @@ pub(crate) struct IncomingBody {
 }
 
 impl IncomingBody {
-    /// # Errors
-    ///
-    /// If the declared length is too large.
+    /// An error if the declared length is too large.
     pub(crate) fn new(body: Body, most: u64, limits: &Limits) -> Result<Self> {
         if body.size_hint().lower() > most {
             return Err(too_large(most));

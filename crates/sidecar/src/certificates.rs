@@ -57,10 +57,6 @@ impl Tls {
 
 /// The configuration of a client that trusts the CAs in that PEM file and presents its `own` certificate, and the verifier of client
 /// certificates: a client may present none, but a certificate must be signed by one of these CAs.
-///
-/// # Errors
-///
-/// [`Error::Options`] if the file contains no CA, or `own` is not usable.
 pub(crate) fn trusting(file: &Path, own: Option<&Tls>) -> Result<(Arc<ClientConfig>, Arc<dyn ClientCertVerifier>), Error> {
     let roots = Arc::new(roots(file)?);
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();

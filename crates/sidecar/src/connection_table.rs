@@ -2,6 +2,7 @@
 //! others.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -13,13 +14,8 @@ const FOR_PROBES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     most: usize,
-    open: Mutex<OpenConnections>,
-}
-
-#[derive(Debug, Default)]
-struct OpenConnections {
-    next: u64,
-    connections: HashMap<u64, ConnectionEntry>,
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, ConnectionEntry>>,
 }
 
 #[derive(Debug)]
@@ -51,10 +47,10 @@ pub(crate) struct Busy {
 
 impl ConnectionTable {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), open: Mutex::default() })
+        Arc::new(Self { most: most.max(1), next: AtomicU64::new(0), open: Mutex::default() })
     }
 
-    fn open(&self) -> MutexGuard<'_, OpenConnections> {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, ConnectionEntry>> {
         // A poisoned lock is safe: each change is one insertion, removal or assignment.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,40 +59,37 @@ impl ConnectionTable {
     /// probes are busy too.
     pub(crate) fn take(self: &Arc<Self>) -> Option<ConnectionTicket> {
         let mut open = self.open();
-        let probes_only = !open.has_room(false, self.most);
-        if probes_only && !open.has_room(true, FOR_PROBES) {
+        let probes_only = !has_room(&mut open, false, self.most);
+        if probes_only && !has_room(&mut open, true, FOR_PROBES) {
             return None;
         }
-        open.next += 1;
-        let (number, closed) = (open.next, CancellationToken::new());
-        open.connections.insert(number, ConnectionEntry { requests: 0, idle: Instant::now(), closed: closed.clone(), probes_only });
+        let (number, closed) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        open.insert(number, ConnectionEntry { requests: 0, idle: Instant::now(), closed: closed.clone(), probes_only });
         Some(ConnectionTicket { table: Arc::clone(self), number, closed, probes_only })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.open().connections.len()
+        self.open().len()
     }
 }
 
-impl OpenConnections {
-    /// Whether there is room for one more connection of that kind; closes an idle one to make room.
-    fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
-        let alike = || self.connections.iter().filter(|(_, entry)| entry.probes_only == probes_only);
-        if alike().count() < most {
-            return true;
-        }
-        let idle = alike().filter(|(_, entry)| entry.requests == 0);
-        let Some(longest) = idle.min_by_key(|(_, entry)| entry.idle).map(|(number, _)| *number) else { return false };
-        if let Some(entry) = self.connections.remove(&longest) {
-            entry.closed.cancel();
-        }
-        true
+/// Whether there is room for one more connection of that kind; closes an idle one to make room.
+fn has_room(open: &mut HashMap<u64, ConnectionEntry>, probes_only: bool, most: usize) -> bool {
+    let alike = || open.iter().filter(|(_, entry)| entry.probes_only == probes_only);
+    if alike().count() < most {
+        return true;
     }
+    let idle = alike().filter(|(_, entry)| entry.requests == 0);
+    let Some(longest) = idle.min_by_key(|(_, entry)| entry.idle).map(|(number, _)| *number) else { return false };
+    if let Some(entry) = open.remove(&longest) {
+        entry.closed.cancel();
+    }
+    true
 }
 
 impl ConnectionTicket {
     pub(crate) fn busy(&self) -> Busy {
-        if let Some(entry) = self.table.open().connections.get_mut(&self.number) {
+        if let Some(entry) = self.table.open().get_mut(&self.number) {
             entry.requests += 1;
         }
         Busy { table: Arc::clone(&self.table), number: self.number }
@@ -105,13 +98,13 @@ impl ConnectionTicket {
 
 impl Drop for ConnectionTicket {
     fn drop(&mut self) {
-        self.table.open().connections.remove(&self.number);
+        self.table.open().remove(&self.number);
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        if let Some(entry) = self.table.open().connections.get_mut(&self.number) {
+        if let Some(entry) = self.table.open().get_mut(&self.number) {
             entry.requests -= 1;
             entry.idle = Instant::now();
         }

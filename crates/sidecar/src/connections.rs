@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::connection_table::{Busy, ConnectionTable, ConnectionTicket};
-use crate::gate::{LocalAddress, OPEN};
+use crate::gate::OPEN;
 use crate::options::Limits;
 use crate::problem::TOO_MANY;
 use crate::write_timeout::WriteTimeout;
@@ -51,9 +51,15 @@ pub(crate) struct ListenerContext {
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
-/// A request extension: the client on this connection presented a valid certificate.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct VerifiedClient;
+/// A request extension: its connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionFacts {
+    pub(crate) local: SocketAddr,
+    /// The client presented a valid certificate.
+    pub(crate) is_certified: bool,
+    /// A member's proof is valid on this connection only.
+    pub(crate) recipient: Arc<RecipientEnd>,
+}
 
 /// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping the future closes all connections.
 pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop: CancellationToken) {
@@ -87,16 +93,17 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
 
 async fn connection(context: Arc<ListenerContext>, ticket: ConnectionTicket, stop: CancellationToken, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
+    let facts = |is_certified| ConnectionFacts { local, is_certified, recipient: Arc::default() };
     let _ = stream.set_nodelay(true);
     let closed = ticket.closed.clone();
     let stream = WriteTimeout::new(stream, context.limits.stall);
     let served = async {
-        let Some(acceptor) = &context.tls else { return http(&context, ticket, &stop, stream, local, false).await };
+        let Some(acceptor) = &context.tls else { return http(&context, ticket, &stop, stream, facts(false)).await };
         // No request has been made yet.
         let agreed = tokio::time::timeout(context.limits.head, acceptor.accept(stream));
         if let Some(Ok(Ok(stream))) = stop.run_until_cancelled(agreed).await {
-            let is_certified = stream.get_ref().1.peer_certificates().is_some();
-            http(&context, ticket, &stop, stream, local, is_certified).await;
+            let facts = facts(stream.get_ref().1.peer_certificates().is_some());
+            http(&context, ticket, &stop, stream, facts).await;
         }
     };
     tokio::select! {
@@ -110,20 +117,14 @@ async fn http(
     ticket: ConnectionTicket,
     stop: &CancellationToken,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    local: SocketAddr,
-    is_certified: bool,
+    facts: ConnectionFacts,
 ) {
-    // A member's proof is valid on this connection only.
-    let (routes, answering) = (context.routes.clone(), Arc::new(RecipientEnd::default()));
+    let routes = context.routes.clone();
     let answer = service_fn(move |request: hyper::Request<Incoming>| {
-        let (routes, busy, answering, probes_only) = (routes.clone(), ticket.busy(), Arc::clone(&answering), ticket.probes_only);
+        let (routes, busy, facts, probes_only) = (routes.clone(), ticket.busy(), facts.clone(), ticket.probes_only);
         async move {
             let mut request: Request = request.map(Body::new);
-            request.extensions_mut().insert(LocalAddress(local));
-            request.extensions_mut().insert(answering);
-            if is_certified {
-                request.extensions_mut().insert(VerifiedClient);
-            }
+            request.extensions_mut().insert(facts);
             let response = if probes_only && !OPEN.contains(&request.uri().path()) {
                 let problem = TOO_MANY.because("all connections are busy; this one is for /livez and /readyz alone");
                 ([(CONNECTION.as_str(), "close"), (PEER_HEADER, REFUSED)], problem).into_response()

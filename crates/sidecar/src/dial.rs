@@ -32,17 +32,6 @@ pub(crate) enum DialError {
     Late,
 }
 
-impl DialError {
-    const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Unreachable(_) => "nobody",
-            Self::Barred(_) => "barred",
-            Self::Broken(_) => "broken",
-            Self::Late => "late",
-        }
-    }
-}
-
 /// The recipient of a request.
 pub(crate) struct Callee<'a> {
     pub(crate) peers: &'a Peers,
@@ -78,14 +67,6 @@ impl Callee<'_> {
             None
         }
     }
-
-    /// Why a request with this method is not allowed; `None` if it is. A body is sent only to a recipient that has proven to be the
-    /// member.
-    fn withheld(&self, method: Method) -> Option<&'static str> {
-        let is_unproven = self.member.as_ref().is_some_and(|member| member.token.is_none()) && !self.peers.is_mutual();
-        (method == Method::Post && is_unproven)
-            .then_some("without a peer token or certificates only GET is brought to members: --peer-token-file, --peer-cert")
-    }
 }
 
 /// Sends a request for that path, which begins without a slash, and waits for the answer.
@@ -106,13 +87,19 @@ pub(crate) async fn ask(whom: &Callee<'_>, path: &str, request: &Request) -> Res
         Ok(answer) => {
             span.record("http.response.status_code", answer.status);
         }
-        Err(failed) => trace::failed(&span, failed.as_str()),
+        Err(DialError::Unreachable(_)) => trace::failed(&span, "nobody"),
+        Err(DialError::Barred(_)) => trace::failed(&span, "barred"),
+        Err(DialError::Broken(_)) => trace::failed(&span, "broken"),
+        Err(DialError::Late) => trace::failed(&span, "late"),
     }
     answer
 }
 
 async fn answer(whom: &Callee<'_>, path: &str, request: &Request) -> Result<Answer, DialError> {
-    if let Some(why) = whom.withheld(request.method) {
+    // A body is sent only to a recipient that has proven to be the member.
+    let is_proven = whom.peers.is_mutual() || whom.member.as_ref().is_none_or(|member| member.token.is_some());
+    if request.method == Method::Post && !is_proven {
+        let why = "without a peer token or certificates only GET is brought to members: --peer-token-file, --peer-cert";
         return Err(DialError::Barred(why.into()));
     }
     let path = format!("{}{path}", whom.base);

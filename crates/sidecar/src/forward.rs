@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use shardwise::proof::{Channel, Recipient};
 use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
 use shardwise::{InstanceId, Member, MemberState, View};
+use tokio::sync::SemaphorePermit;
 
 use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
@@ -64,8 +65,8 @@ pub(crate) async fn any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyP
 }
 
 /// Checks a request and reads it completely, so that a slow sender takes no turn. Returns the undecoded path, the request to forward, and
-/// the memory that it takes.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, Room)> {
+/// the memory and the turn that it takes.
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, (Room, SemaphorePermit<'_>))> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
     if !is_path(path) {
@@ -77,13 +78,13 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
     }
     let path = path.to_owned();
     let (request, room) = requested(app, &head, body).await?;
-    Ok((path, request, room))
+    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
+    Ok((path, request, (room, app.forwards.try_acquire().map_err(busy)?)))
 }
 
 async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
-    let (path, request, _room) = taken(app, request, 6).await?;
-    let _turn = app.forwards.try_acquire().map_err(|_| too_many())?;
+    let (path, request, _held) = taken(app, request, 6).await?;
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
@@ -100,8 +101,7 @@ async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Requ
 
 async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (path, request, _room) = taken(app, request, 5).await?;
-    let _turn = app.forwards.try_acquire().map_err(|_| too_many())?;
+    let (path, request, _held) = taken(app, request, 5).await?;
     let view = joined.observer()?.members();
     let is_other =
         |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
@@ -197,10 +197,6 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
 fn count<T>(outcome: &'static str, value: T) -> T {
     metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
     value
-}
-
-fn too_many() -> Problem {
-    TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"))
 }
 
 /// The error for a member that is not alive; it names live members, at most the first few.

@@ -1,6 +1,6 @@
 //! Admission of requests: the right host, no page of another origin, the rate limit, and the token if one is set.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -17,13 +17,10 @@ use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
 use crate::app::App;
+use crate::connections::ConnectionFacts;
 use crate::page;
 use crate::peers::{self, PEERS};
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
-
-/// A request extension: the local address of the connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalAddress(pub(crate) SocketAddr);
 
 /// Paths for probes, which require no token.
 pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
@@ -96,12 +93,8 @@ fn span_of(request: &Request, route: &str) -> Span {
 
 /// Checks that a request is meant for this listener and does not come from a page of another origin. `hosts` are allowed besides the local
 /// address.
-///
-/// # Errors
-///
-/// The refusal.
 pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
-    let at = request.extensions().get::<LocalAddress>().map(|local| local.0);
+    let at = request.extensions().get::<ConnectionFacts>().map(|connection| connection.local);
     let local = at.map(|at| at.ip());
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, hosts));
     check_host(request, is_ours)?;
@@ -111,11 +104,9 @@ pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
 fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     let from_here = comes_here(request, &app.options.hosts).and_then(|()| check_site(request.headers(), route));
     from_here.inspect_err(|problem| log_outsider(&app.log.outsiders, problem))?;
-    if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
-        return Ok(());
-    }
+    let path = request.uri().path();
     // Members prove themselves with a separate token, and count against the rate only after that.
-    if request.uri().path().starts_with(PEERS) {
+    if OPEN.contains(&path) || page::is_file(path) || path.starts_with(PEERS) {
         return Ok(());
     }
     if let Some(token) = &app.options.token

@@ -70,7 +70,6 @@ pub(crate) struct RebalanceList {
     rebalances: Vec<Event>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct History {
     /// Distinguishes this process's numbers from those of its predecessor.
@@ -106,7 +105,20 @@ impl History {
 
     /// Adds a rebalance; `took` is the time since its view.
     pub(crate) fn push(&self, rebalance: &Rebalance, took: Duration) {
-        self.keep(Event::of(rebalance, took));
+        let by_slot = rebalance.slots_owned.is_some();
+        let count = |slots: u32| by_slot.then_some(slots);
+        let (gained, lost, slots) = (rebalance.gained.len(), rebalance.lost.len(), rebalance.gained.slots().max(1));
+        let Rebalance { cause, members_joined, members_left, members_vanished, members_changed, .. } = rebalance;
+        self.keep(Event {
+            revision: rebalance.revision,
+            members: rebalance.members_total,
+            slots_owned: rebalance.slots_owned,
+            gained: count(gained),
+            lost: count(lost),
+            moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
+            took_ms: millis(took),
+            ..Event::of_members(*cause, members_joined, members_left, members_vanished, members_changed)
+        });
     }
 
     fn keep(&self, event: Event) {
@@ -158,23 +170,6 @@ impl History {
 }
 
 impl Event {
-    fn of(rebalance: &Rebalance, took: Duration) -> Self {
-        let by_slot = rebalance.slots_owned.is_some();
-        let count = |slots: u32| by_slot.then_some(slots);
-        let (gained, lost, slots) = (rebalance.gained.len(), rebalance.lost.len(), rebalance.gained.slots().max(1));
-        let Rebalance { cause, members_joined, members_left, members_vanished, members_changed, .. } = rebalance;
-        Self {
-            revision: rebalance.revision,
-            members: rebalance.members_total,
-            slots_owned: rebalance.slots_owned,
-            gained: count(gained),
-            lost: count(lost),
-            moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
-            took_ms: millis(took),
-            ..Self::of_members(*cause, members_joined, members_left, members_vanished, members_changed)
-        }
-    }
-
     /// The changes of members in this rebalance.
     fn of_members(cause: Cause, joined: &[InstanceId], left: &[InstanceId], vanished: &[InstanceId], changed: &[MemberChange]) -> Self {
         let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(|id| id.as_str().to_owned()).collect();

@@ -21,7 +21,6 @@ mod gate;
 mod health;
 mod history;
 mod key_list;
-mod liveness;
 mod metrics;
 mod openapi;
 mod options;
@@ -40,6 +39,7 @@ mod rebalances;
 mod server;
 mod slots;
 mod target;
+mod view_since;
 mod write_timeout;
 
 pub use crate::metrics::describe_metrics;

@@ -64,10 +64,8 @@ impl Options {
         }
     }
 
-    /// # Errors
-    ///
-    /// If other machines could connect without TLS or without a token, or if members must present certificates although the listener has
-    /// no TLS.
+    /// An error if other machines could connect without TLS or without a token, or if members must present certificates although the
+    /// listener has no TLS.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.peers.is_mutual() && self.tls.is_none() {
             return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
@@ -81,10 +79,8 @@ impl Options {
         )))
     }
 
-    /// # Errors
-    ///
-    /// If the operators' token is also the members' token, by these options or a policy's settings: then every member could act as an
-    /// operator.
+    /// An error if the operators' token is also the members' token, by these options or a policy's settings: then every member could act as
+    /// an operator.
     pub(crate) fn keeps_apart<'a>(&'a self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
         let Some(operators) = &self.token else { return Ok(()) };
         let set = policies.into_iter().filter_map(|peers| Some(peers.token.as_ref()?.expose_secret().as_bytes()));

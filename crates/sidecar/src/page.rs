@@ -110,10 +110,6 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
 
 /// Checks whether an action is allowed; the gate has already checked the operator's token. A request from a browser must prove that it
 /// comes from this page.
-///
-/// # Errors
-///
-/// If no token is set, or if another page may have sent the request.
 pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
     let refused = |why: &'static str| {
         if let Some(count) = app.log.refused.another(why) {

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::response::Parts;
+use axum::http::{HeaderMap, HeaderValue};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -94,7 +94,7 @@ impl PeerConnection {
                 });
             }
         };
-        let (Some(own), Some(proof)) = (text(&head, NONCE_HEADER), text(&head, PROOF_HEADER)) else {
+        let (Some(own), Some(proof)) = (text(&head.headers, NONCE_HEADER), text(&head.headers, PROOF_HEADER)) else {
             return Err(silent(&head, address, whom.target));
         };
         let asking = CallerEnd::begun(token.bytes(), &member.recipient, &nonce, own, proof).ok_or_else(|| {
@@ -164,7 +164,7 @@ impl PeerConnection {
                 Err(DialError::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
             }
             _ => {
-                let kind = text(&head, CONTENT_TYPE.as_str()).unwrap_or("application/octet-stream");
+                let kind = text(&head.headers, CONTENT_TYPE.as_str()).unwrap_or("application/octet-stream");
                 Ok(Answer::bytes(kind, bytes).with_status(status))
             }
         };
@@ -175,14 +175,14 @@ impl PeerConnection {
     fn is_its_answer(&self, head: &Parts, body: &[u8]) -> bool {
         self.known.as_ref().is_none_or(|known| {
             let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-            let by = text(head, PEER_HEADER).unwrap_or_default();
-            known.asking.is_answer(text(head, PROOF_HEADER), &AnswerParts { by, status: head.status.as_u16(), content_type, body })
+            let by = text(&head.headers, PEER_HEADER).unwrap_or_default();
+            known.asking.is_answer(text(&head.headers, PROOF_HEADER), &AnswerParts { by, status: head.status.as_u16(), content_type, body })
         })
     }
 }
 
-fn text<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
-    head.headers.get(name)?.to_str().ok()
+pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }
 
 async fn whole(whom: &Callee<'_>, body: Incoming, address: SocketAddr) -> Result<Vec<u8>, DialError> {

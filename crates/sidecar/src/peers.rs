@@ -6,11 +6,11 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 use shardwise::requests::proven::{
-    self, AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd,
+    self, AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead,
 };
 use shardwise::requests::{self, ANSWERED, Answer, Method, PEER_HEADER, REFUSED, is_path};
 use shardwise::trace::TRACEPARENT;
@@ -18,9 +18,10 @@ use shardwise::trace::TRACEPARENT;
 use crate::app::{App, FORWARDS_MOST, ServedGroup};
 use crate::bodies::Room;
 use crate::body;
-use crate::connections::VerifiedClient;
+use crate::connections::ConnectionFacts;
 use crate::dial::{self, Callee, DialError};
 use crate::options::Token;
+use crate::peer_http::text;
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, TOO_MANY};
 
 pub(crate) const PEERS: &str = "/v1/peers/";
@@ -30,15 +31,8 @@ pub(crate) const PEERS: &str = "/v1/peers/";
 enum PeerMessage {
     /// The member checks whether this is the member that it calls.
     Greeting(Greeting),
-    Request(PeerRequest),
-}
-
-/// A request for a member here: the member, the path, and the proof if there is a token.
-#[derive(Clone)]
-struct PeerRequest {
-    joined: Arc<ServedGroup>,
-    path: String,
-    proven: Option<ProvenHead>,
+    /// A request for a member here: the member, the path, and the proof if there is a token.
+    Request(Arc<ServedGroup>, String, Option<ProvenHead>),
 }
 
 /// Whether a request comes from a member. Call it once for each request, because it uses up the proof. The result becomes an extension of
@@ -57,12 +51,12 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
         Ok(PeerMessage::Greeting(Greeting { nonce, proof })) => {
             (StatusCode::NO_CONTENT, [(PEER_HEADER, ANSWERED), (NONCE_HEADER, nonce.as_str()), (PROOF_HEADER, proof.as_str())]).into_response()
         }
-        Ok(PeerMessage::Request(asked)) => {
-            let (answer, by) = match answer_to(&app, &asked, &head, body).await {
+        Ok(PeerMessage::Request(joined, path, proven)) => {
+            let (answer, by) = match answer_to(&app, &joined, &path, proven.as_ref(), &head, body).await {
                 Ok(answer) => (answer, ANSWERED),
                 Err(problem) => (problem.into_answer(), REFUSED),
             };
-            said(answer, by, asked.proven.as_ref())
+            said(answer, by, proven.as_ref())
         }
         Err(problem) => {
             if let Some(refused) = app.log.strangers.another(problem.status()) {
@@ -74,17 +68,24 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     }
 }
 
-async fn answer_to(app: &App, asked: &PeerRequest, head: &Parts, body: Body) -> Result<Answer> {
+async fn answer_to(
+    app: &App,
+    joined: &ServedGroup,
+    path: &str,
+    proven: Option<&ProvenHead>,
+    head: &Parts,
+    body: Body,
+) -> Result<Answer> {
     app.admit()?;
-    if !is_path(&asked.path) {
+    if !is_path(path) {
         return Err(no_path());
     }
     // The memory of the body stays reserved until the request is answered.
     let (request, _room) = requested(app, head, body).await?;
-    if asked.proven.as_ref().is_some_and(|proven| !proven.has_body(&request.body)) {
+    if proven.is_some_and(|proven| !proven.has_body(&request.body)) {
         return Err(BAD_REQUEST.because("the body is not the one that was proven"));
     }
-    answer_here(app, &asked.joined, &asked.path, request).await
+    answer_here(app, joined, path, request).await
 }
 
 /// The message, if it is for a member here and comes from a member.
@@ -95,9 +96,10 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     let path = head.uri.path();
     let found = app.policies.values().find_map(|joined| Some((joined, path.strip_prefix(&joined.service.requests_path())?)));
     let (joined, path) = found.ok_or_else(|| MISDIRECTED.because("the member that was asked for is not here, or not any more"))?;
-    let asked = |proven| Ok(PeerMessage::Request(PeerRequest { joined: Arc::clone(joined), path: path.to_owned(), proven }));
+    let asked = |proven| Ok(PeerMessage::Request(Arc::clone(joined), path.to_owned(), proven));
     let is_mutual = app.options.peers.is_mutual();
-    if is_mutual && head.extensions.get::<VerifiedClient>().is_none() {
+    let connection = head.extensions.get::<ConnectionFacts>();
+    if is_mutual && !connection.is_some_and(|connection| connection.is_certified) {
         return Err(FORBIDDEN.because("members show a certificate here: start theirs with --peer-cert and --peer-key"));
     }
     // A token is never accepted: an older version that sends one is refused, and that token should be changed.
@@ -107,8 +109,7 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     let (method, nonce) = (method_of(head)?, text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty()));
     match (token(app, joined), nonce) {
         (Some(token), Some(nonce)) => {
-            let answering = head.extensions.get::<Arc<RecipientEnd>>();
-            let greeting = answering.and_then(|answering| answering.greeted(token.bytes(), &joined.service.recipient(), nonce));
+            let greeting = connection.and_then(|end| end.recipient.greeted(token.bytes(), &joined.service.recipient(), nonce));
             greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
         }
         (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))?)),
@@ -133,11 +134,7 @@ fn proven(head: &Parts) -> Option<ProvenHead> {
         traceparent: bytes(TRACEPARENT),
         digest: text(&head.headers, DIGEST_HEADER)?,
     };
-    head.extensions.get::<Arc<RecipientEnd>>()?.proven(&asked, text(&head.headers, PROOF_HEADER)?)
-}
-
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
+    head.extensions.get::<ConnectionFacts>()?.recipient.proven(&asked, text(&head.headers, PROOF_HEADER)?)
 }
 
 /// The answer to a member, with a proof if the request had one.

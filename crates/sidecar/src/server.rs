@@ -23,10 +23,10 @@ use crate::app::{App, ServedGroup};
 use crate::connections::{ListenerContext, serve};
 use crate::gate::gate;
 use crate::history::History;
-use crate::liveness::Liveness;
 use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
+use crate::view_since::ViewSince;
 use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
 /// Why a sidecar failed to start, or ended.
@@ -84,8 +84,8 @@ impl Sidecar {
             let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
             let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
-            let (observer, history, liveness) = (OnceLock::new(), History::new(life), Liveness::default());
-            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, liveness })))
+            let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, view_since })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -166,8 +166,8 @@ async fn join_one(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGrou
         loop {
             tokio::select! {
                 biased;
-                Some(snapshot) = snapshots.recv() => seen.liveness.saw(&snapshot, seen.service.now()),
-                Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.liveness.took(&rebalance)),
+                Some(snapshot) = snapshots.recv() => seen.view_since.saw(snapshot.view().revision(), seen.service.now()),
+                Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.view_since.took(&rebalance)),
                 else => break,
             }
         }
