@@ -136,9 +136,8 @@ fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     if in_line && host.is_none_or(&is_ours) {
         return Ok(());
     }
-    Err(MISDIRECTED.because(
-        "this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host",
-    ))
+    Err(MISDIRECTED
+        .because("this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host"))
 }
 
 fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Option<u16>) -> Result<()> {

@@ -31,9 +31,10 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 #[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200, description = "It is", body = Health)))]
 pub(crate) async fn livez(State(app): State<Arc<App>>) -> Result<Json<Health>> {
     let hung = app.policies.iter().find(|(_, joined)| !goes_on(&joined.service));
-    hung.map_or(Ok(OK), |(name, _)| {
-        Err(UNAVAILABLE.because(format!("policy {name}: the task that keeps its ownership hangs or has ended")))
-    })
+    hung.map_or(
+        Ok(OK),
+        |(name, _)| Err(UNAVAILABLE.because(format!("policy {name}: the task that keeps its ownership hangs or has ended"))),
+    )
 }
 
 /// Whether the service's driver works: it must notice the end of a deadline within a TTL, or it hangs. An unreachable backend is no reason

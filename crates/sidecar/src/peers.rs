@@ -49,7 +49,8 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     let message: Result<PeerMessage> = head.extensions.remove().unwrap_or_else(|| Err(Problem::unproven(ProofRefusal::NotRight)));
     match message {
         Ok(PeerMessage::Greeting(Greeting { nonce, proof })) => {
-            (StatusCode::NO_CONTENT, [(PEER_HEADER, ANSWERED), (NONCE_HEADER, nonce.as_str()), (PROOF_HEADER, proof.as_str())]).into_response()
+            (StatusCode::NO_CONTENT, [(PEER_HEADER, ANSWERED), (NONCE_HEADER, nonce.as_str()), (PROOF_HEADER, proof.as_str())])
+                .into_response()
         }
         Ok(PeerMessage::Request(joined, path, proven)) => {
             let (answer, by) = match answer_to(&app, &joined, &path, proven.as_ref(), &head, body).await {
@@ -68,14 +69,7 @@ pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Resp
     }
 }
 
-async fn answer_to(
-    app: &App,
-    joined: &ServedGroup,
-    path: &str,
-    proven: Option<&ProvenHead>,
-    head: &Parts,
-    body: Body,
-) -> Result<Answer> {
+async fn answer_to(app: &App, joined: &ServedGroup, path: &str, proven: Option<&ProvenHead>, head: &Parts, body: Body) -> Result<Answer> {
     app.admit()?;
     if !is_path(path) {
         return Err(no_path());
@@ -99,7 +93,7 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     let asked = |proven| Ok(PeerMessage::Request(Arc::clone(joined), path.to_owned(), proven));
     let is_mutual = app.options.peers.is_mutual();
     let connection = head.extensions.get::<ConnectionFacts>();
-    if is_mutual && !connection.is_some_and(|connection| connection.is_certified) {
+    if is_mutual && connection.is_none_or(|connection| !connection.is_certified) {
         return Err(FORBIDDEN.because("members show a certificate here: start theirs with --peer-cert and --peer-key"));
     }
     // A token is never accepted: an older version that sends one is refused, and that token should be changed.
@@ -210,11 +204,8 @@ pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, req
 
 /// The HTTP answer. Its headers prevent a browser from treating it as a page of this sidecar.
 pub(crate) fn sent(answer: Answer) -> Response {
-    let guards = [
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'"),
-        (CACHE_CONTROL, "no-store"),
-    ];
+    let guards =
+        [(X_CONTENT_TYPE_OPTIONS, "nosniff"), (CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'"), (CACHE_CONTROL, "no-store")];
     (status_of(&answer), [(CONTENT_TYPE, content_type(&answer))], guards, answer.body).into_response()
 }
 

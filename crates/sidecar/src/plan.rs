@@ -125,8 +125,7 @@ fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberW
         let weight = (1..=WEIGHT_MAX)
             .find(|whole| f64::from(*whole).total_cmp(&weight.unwrap_or(1.0)).is_eq())
             .and_then(|whole| Weight::new(whole.into()));
-        let weight =
-            weight.ok_or_else(|| BAD_REQUEST.because(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
+        let weight = weight.ok_or_else(|| BAD_REQUEST.because(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
         if after.iter().any(|(known, _)| *known == id) {
             return Err(CONFLICT.because(format!("join {:?}: there is a member of that id already", short(&instance_id))));
         }

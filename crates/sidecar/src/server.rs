@@ -123,7 +123,8 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let context = ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.options.limits.clone(), tls };
+        let context =
+            ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.options.limits.clone(), tls };
         let server = clients.spawn(serve(listener, context, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);

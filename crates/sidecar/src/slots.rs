@@ -10,8 +10,8 @@ use shardwise::core::{SlotOwners, ViewPlacement};
 use shardwise::{ErrorKind, Sharding as _};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath, ServedGroup};
 use crate::answers::millis;
+use crate::app::{App, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
 /// The policies of a sidecar.
