@@ -9,7 +9,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use shardwise::Sharding as _;
 
 use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
