@@ -117,6 +117,11 @@ impl ShardingService {
     pub fn view_age(&self) -> Option<Duration> {
         self.membership().view_age()
     }
+
+    /// How long ago the latest renewal was answered; `None` before the first one.
+    pub fn renewed_ago(&self) -> Option<Duration> {
+        self.membership().renewed_ago()
+    }
 }
 
 impl Sharding for ShardingService {

@@ -8,10 +8,10 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::ViewPlacement;
-use shardwise::{Departure, InstanceId, Member, Observer, Ownership, ShardKey, slot_of};
+use shardwise::{Departure, InstanceId, Observer, ShardKey, slot_of};
 use utoipa::ToSchema;
 
-use crate::app::{App, KeyPath, PolicyPath, ServedGroup};
+use crate::app::{App, NamePath, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
 /// The owner of a key.
@@ -37,10 +37,9 @@ pub(crate) struct KeyOwner {
 /// 65,534 bytes: ask for longer keys by `owned`.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/owner/{key}", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
     responses((status = 200, description = "Who owns it", body = KeyOwner))
 )]
-pub(crate) async fn owner(PolicyPath(joined): PolicyPath, KeyPath(key): KeyPath) -> Result<Json<KeyOwner>> {
+pub(crate) async fn owner(PolicyPath(joined): PolicyPath, NamePath(key): NamePath) -> Result<Json<KeyOwner>> {
     let placed = joined.placed()?;
     let view = joined.observer()?.members();
     let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
@@ -93,14 +92,13 @@ pub(crate) struct WorkerShare {
 /// What does this worker own?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/ownership", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "State, deadline and slots", body = WorkerShare))
 )]
 pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShare> {
-    Json(joined.owned())
+    Json(if joined.only_observes { joined.observed() } else { joined.owned() })
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -127,13 +125,10 @@ impl ServedGroup {
     }
 
     fn owned(&self) -> WorkerShare {
-        if self.only_observes {
-            return self.observed();
-        }
         let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
-        let ranges = || if is_live { ranges(&ownership) } else { Vec::new() };
+        let ranges = || if is_live { ownership.slots().ranges() } else { Vec::new() };
         WorkerShare {
             policy: service.policy().name.to_string(),
             group: service.group_name().as_str().to_owned(),
@@ -142,8 +137,8 @@ impl ServedGroup {
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
-            renewed_ms_ago: self.liveness.renewed_ago(now).map(millis),
-            viewed_ms_ago: self.liveness.viewed_ago(now).map(millis),
+            renewed_ms_ago: service.renewed_ago().map(millis),
+            viewed_ms_ago: self.view_since.ago(now).map(millis),
             view_age_ms: service.view_age().map(millis),
             revision: ownership.view().revision(),
             view_fingerprint: ownership.view().fingerprint().to_string(),
@@ -151,14 +146,10 @@ impl ServedGroup {
             members: ownership.view().members().len(),
             slots: slots_owned.map(|_| ownership.slots().slots()),
             slots_owned,
-            ranges: slots_owned.map(|_| ranges()),
+            ranges: slots_owned.map(|_| ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()),
             stands_still: ownership.rebalancing_frozen(),
         }
     }
-}
-
-fn ranges(ownership: &Ownership) -> Vec<[u32; 2]> {
-    ownership.slots().ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()
 }
 
 /// The group.
@@ -227,7 +218,6 @@ pub(crate) struct OneMember {
 /// Who is in the group?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/members", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The members", body = Group))
 )]
 pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Group>> {
@@ -237,13 +227,22 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     let view = observer.members();
     // A group with another placement than this worker's settings is still shown.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
-    let members = view.members().iter().map(|member| OneMember::of(member, loads.get(&member.instance_id).copied())).collect();
-    let foreign = view.foreign().iter().map(|id| id.as_str().to_owned()).collect();
+    let members = view.members().iter().map(|member| OneMember {
+        instance_id: member.instance_id.to_string(),
+        incarnation: member.incarnation.to_string(),
+        state: member.state.as_str(),
+        address: member.address.as_ref().map(ToString::to_string),
+        zone: member.zone.clone(),
+        version: member.version.clone(),
+        weight: member.weight.get().into(),
+        slots: loads.get(&member.instance_id).copied(),
+        metadata: member.metadata.clone(),
+    });
     Ok(Json(Group {
         revision: view.revision(),
         view_fingerprint: view.fingerprint().to_string(),
-        members,
-        foreign,
+        members: members.collect(),
+        foreign: view.foreign().iter().map(ToString::to_string).collect(),
         vanished: vanished(observer),
     }))
 }
@@ -258,20 +257,4 @@ fn loads(placed: &ViewPlacement) -> BTreeMap<InstanceId, u32> {
         }
     }
     loads
-}
-
-impl OneMember {
-    fn of(member: &Member, slots: Option<u32>) -> Self {
-        Self {
-            instance_id: member.instance_id.as_str().to_owned(),
-            incarnation: member.incarnation.to_string(),
-            state: member.state.as_str(),
-            address: member.address.as_ref().map(ToString::to_string),
-            zone: member.zone.clone(),
-            version: member.version.clone(),
-            weight: member.weight.get().into(),
-            slots,
-            metadata: member.metadata.clone(),
-        }
-    }
 }

@@ -1,7 +1,7 @@
-//! The state that all requests share, and the path parameters for policies, keys and members.
+//! The state that all requests share, and the path parameters.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::ViewPlacement;
 use shardwise::discovery::LogThrottle;
-use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{Observer, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
@@ -18,14 +18,11 @@ use tracing::Instrument;
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
-use crate::key_list::KEY_BYTES_MAX;
-use crate::liveness::Liveness;
-use crate::options::{Limits, Token};
-use crate::outbox::Outbox;
+use crate::options::Options;
 use crate::page::Page;
-use crate::peer_config::Peers;
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::RateLimiter;
+use crate::view_since::ViewSince;
 
 /// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -33,6 +30,8 @@ const COSTLY_PER_SECOND: u32 = 50;
 const PLACING_MOST: usize = 2;
 /// The most clients that may follow a stream of changes.
 pub(crate) const FOLLOWERS_MOST: usize = 64;
+/// The most requests that are forwarded at the same time, and the most that are answered here for other members.
+pub(crate) const FORWARDS_MOST: usize = 64;
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A group that this sidecar has joined or only observes.
@@ -43,40 +42,48 @@ pub(crate) struct ServedGroup {
     /// Knows the owners of all keys; set after the first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
-    pub(crate) liveness: Liveness,
+    pub(crate) view_since: ViewSince,
 }
 
 pub(crate) struct App {
     pub(crate) factory: ShardingFactory,
     pub(crate) policies: BTreeMap<String, Arc<ServedGroup>>,
     pub(crate) renewals: Handle,
-    pub(crate) token: Option<Token>,
-    pub(crate) hosts: Vec<String>,
-    pub(crate) limits: Limits,
+    pub(crate) options: Options,
     rate: Option<RateLimiter>,
     pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) followers: Arc<Semaphore>,
     pub(crate) leaving: AtomicBool,
     pub(crate) document: Bytes,
-    pub(crate) render: Option<crate::options::Render>,
-    pub(crate) peers: Peers,
     pub(crate) page: Page,
-    pub(crate) outbox: Option<Arc<dyn Outbox>>,
-    /// Throttles log lines about refused requests between members, by status.
-    pub(crate) strangers: LogThrottle<u16>,
-    /// Throttles log lines about requests without the operator's token, separately for possible actions.
-    pub(crate) intruders: LogThrottle<bool>,
-    /// Throttles log lines about requests for another host or from a page of another origin, by status.
-    pub(crate) outsiders: LogThrottle<u16>,
-    /// Throttles log lines about actions refused although the token was right, by reason.
-    pub(crate) refused: LogThrottle<&'static str>,
-    /// Throttles log lines about requests that could not be forwarded to a member, by status.
-    pub(crate) unbrought: LogThrottle<u16>,
-    /// Throttles log lines about requests that the local worker did not answer.
-    pub(crate) unanswered: LogThrottle<()>,
+    pub(crate) log: LogThrottles,
     pub(crate) bodies: Arc<Bodies>,
     costly: RateLimiter,
-    placing: Arc<Semaphore>,
+    /// The turns of computations for clients.
+    pub(crate) placing: Arc<Semaphore>,
+    /// The turns of requests that are forwarded.
+    pub(crate) forwards: Semaphore,
+    /// The turns of requests that are answered here for other members.
+    pub(crate) answers: Semaphore,
+    /// The member with which the next search for any member begins.
+    pub(crate) next: AtomicUsize,
+}
+
+/// Throttles of log lines.
+#[derive(Default)]
+pub(crate) struct LogThrottles {
+    /// Refused requests between members, by status.
+    pub(crate) strangers: LogThrottle<u16>,
+    /// Requests without the operator's token, separately for possible actions.
+    pub(crate) intruders: LogThrottle<bool>,
+    /// Requests for another host or from a page of another origin, by status.
+    pub(crate) outsiders: LogThrottle<u16>,
+    /// Actions refused although the token was right, by reason.
+    pub(crate) refused: LogThrottle<&'static str>,
+    /// Requests that could not be forwarded to a member, by status.
+    pub(crate) unbrought: LogThrottle<u16>,
+    /// Requests that the local worker did not answer.
+    pub(crate) unanswered: LogThrottle<()>,
 }
 
 impl App {
@@ -85,60 +92,39 @@ impl App {
         policies: BTreeMap<String, Arc<ServedGroup>>,
         renewals: Handle,
         document: Bytes,
-        options: crate::options::Options,
+        options: Options,
     ) -> Self {
-        let rate = options.limits.rate.map(RateLimiter::new);
         Self {
             factory,
             policies,
             renewals,
-            token: options.token,
-            hosts: options.hosts,
-            rate,
+            rate: options.limits.rate.map(RateLimiter::new),
             connections: ConnectionTable::new(options.limits.connections),
-            limits: options.limits,
+            options,
             followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
             leaving: AtomicBool::new(false),
             document,
-            render: options.render,
-            peers: options.peers,
             page: Page::new(),
-            outbox: options.outbox,
-            strangers: LogThrottle::default(),
-            intruders: LogThrottle::default(),
-            outsiders: LogThrottle::default(),
-            refused: LogThrottle::default(),
-            unbrought: LogThrottle::default(),
-            unanswered: LogThrottle::default(),
+            log: LogThrottles::default(),
             bodies: Bodies::new(KEPT_BYTES_MAX),
             costly: RateLimiter::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
+            forwards: Semaphore::new(FORWARDS_MOST),
+            answers: Semaphore::new(FORWARDS_MOST),
+            next: AtomicUsize::new(0),
         }
     }
 
-    /// Counts one request of an admitted client against the rate that all clients share.
-    ///
-    /// # Errors
-    ///
-    /// If the rate is used up.
+    /// Counts one request of an admitted client against the rate that all clients share; an error if it is used up.
     pub(crate) fn admit(&self) -> Result<()> {
         let is_left = self.rate.as_ref().is_none_or(RateLimiter::passes);
-        if is_left { Ok(()) } else { Err(Problem::too_many("there are more requests a second than --rate allows")) }
+        if is_left { Ok(()) } else { Err(TOO_MANY.because("there are more requests a second than --rate allows")) }
     }
 
-    /// Counts one expensive request against its rate.
-    ///
-    /// # Errors
-    ///
-    /// If there were too many expensive requests within the last seconds.
+    /// Counts one expensive request against its rate; an error if there were too many within the last seconds.
     pub(crate) fn spend(&self) -> Result<()> {
         let message = format!("at most {COSTLY_PER_SECOND} such requests a second");
-        if self.costly.passes() { Ok(()) } else { Err(Problem::too_many(message)) }
-    }
-
-    /// Computes something that takes long on a separate thread. The caller has counted it with [`spend`](Self::spend).
-    pub(crate) async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        in_turn(&self.placing, work).await
+        if self.costly.passes() { Ok(()) } else { Err(TOO_MANY.because(message)) }
     }
 
     /// Calls the backend on the runtime that owns its connections.
@@ -151,8 +137,8 @@ impl App {
         let call = self.renewals.spawn(tokio::time::timeout(CALL_WITHIN, call(self.factory.clone())).in_current_span());
         match call.await {
             Ok(Ok(answer)) => Ok(answer?),
-            Ok(Err(_)) => Err(Problem::unavailable(format!("the backend has not answered within {CALL_WITHIN:?}; try again"))),
-            Err(_) => Err(Problem::unavailable("this worker is stopping")),
+            Ok(Err(_)) => Err(UNAVAILABLE.because(format!("the backend has not answered within {CALL_WITHIN:?}; try again"))),
+            Err(_) => Err(UNAVAILABLE.because("this worker is stopping")),
         }
     }
 
@@ -165,106 +151,78 @@ impl App {
     }
 }
 
-/// Computes once a permit is free and returns the permit when the computation ends, even if its caller no longer waits.
-async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let late = || Problem::unavailable(format!("the server is busy with other requests: no turn came within {CALL_WITHIN:?}; try again"));
+/// Computes something that takes long on a separate thread once a permit is free. The permit is free again when the computation ends, even
+/// if its caller no longer waits.
+pub(crate) async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let late = || UNAVAILABLE.because(format!("the server is busy with other requests: no turn came within {CALL_WITHIN:?}; try again"));
     let turn = tokio::time::timeout(CALL_WITHIN, Arc::clone(turns).acquire_owned()).await.map_err(|_| late())?;
     let computed = tokio::task::spawn_blocking(move || {
         let computed = work();
         drop(turn);
         computed
     });
-    computed.await.map_err(|_| Problem::unavailable("this could not be computed; try again"))
+    computed.await.map_err(|_| UNAVAILABLE.because("this could not be computed; try again"))
 }
 
 impl ServedGroup {
     fn not_ready(&self) -> Option<String> {
         if self.only_observes {
-            let limit = self.service.timing().ttl * 2;
-            return match self.observer.get() {
-                None => Some("the group has not been seen yet".into()),
-                Some(observer) if observer.view_age() > limit => {
-                    Some(format!("the backend has not answered for {:.0?}", observer.view_age()))
-                }
-                Some(_) => None,
-            };
-        }
-        let (ownership, now) = (self.service.ownership(), self.service.now());
-        if let Some(why) = ownership.not_owning_at(now) {
+            let age = self.observer.get().map(Observer::view_age);
+            if let Some(age) = age.filter(|age| *age > self.service.timing().ttl * 2) {
+                return Some(format!("the backend has not answered for {age:.0?}"));
+            }
+        } else if let Some(why) = self.service.ownership().not_owning_at(self.service.now()) {
             return Some(why.to_string());
-        }
-        if self.service.is_drained() {
+        } else if self.service.is_drained() {
             return Some("drained by an operator".into());
         }
-        self.observer.get().is_none().then(|| "the group has not been seen yet".into())
+        self.observer().err().map(|problem| problem.detail().to_owned())
     }
 
-    /// The observer of the group.
-    ///
-    /// # Errors
-    ///
-    /// Before the first view.
+    /// The observer of the group; an error before the first view.
     pub(crate) fn observer(&self) -> Result<&Observer> {
-        self.observer.get().ok_or_else(|| Problem::unavailable("the group has not been seen yet"))
+        self.observer.get().ok_or_else(|| UNAVAILABLE.because("the group has not been seen yet"))
     }
 
     /// The placement in force in the group; `None` if no member owns anything.
     pub(crate) fn placed(&self) -> Result<Option<ViewPlacement>> {
         Ok(self.observer()?.placed()?)
     }
-
-    pub(crate) fn state(&self) -> ServiceState {
-        self.service.state()
-    }
 }
 
 /// The policy in the path.
 pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
 
-/// The key in the path, percent-decoded.
-pub(crate) struct KeyPath(pub(crate) String);
+/// The key or the member in the path, percent-decoded.
+pub(crate) struct NamePath(pub(crate) String);
 
-/// The member in the path, percent-decoded.
-pub(crate) struct InstancePath(pub(crate) String);
-
-async fn parameter(parts: &mut Parts, wanted: &str) -> Result<Option<String>> {
-    let refused = |_| Problem::bad_key("the path, percent-decoded, is not UTF-8");
+/// The parameter at that place of the path, from 0; empty if there is none.
+async fn parameter(parts: &mut Parts, place: usize) -> Result<String> {
+    let refused = |_| BAD_KEY.because("the path, percent-decoded, is not UTF-8");
     let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
-    Ok(parameters.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
+    Ok(parameters.iter().nth(place).map(|(_, value)| value.to_owned()).unwrap_or_default())
 }
 
 impl FromRequestParts<Arc<App>> for PolicyPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let name = parameter(parts, "policy").await?.unwrap_or_default();
+        let name = parameter(parts, 0).await?;
         let known = || app.policies.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let joined = app.policies.get(&name).ok_or_else(|| {
             let name: String = name.chars().take(64).collect();
-            Problem::not_found(format!("this sidecar serves no policy {name:?}; it serves: {}", known()))
+            NOT_FOUND.because(format!("this sidecar serves no policy {name:?}; it serves: {}", known()))
         })?;
         Ok(Self(Arc::clone(joined)))
     }
 }
 
-impl FromRequestParts<Arc<App>> for KeyPath {
+impl FromRequestParts<Arc<App>> for NamePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
-        // A path that ends with the slash has the key of 0 bytes.
-        let key = parameter(parts, "key").await?.unwrap_or_default();
-        if key.len() > KEY_BYTES_MAX {
-            return Err(Problem::bad_key(format!("a key has at most {KEY_BYTES_MAX} bytes")));
-        }
-        Ok(Self(key))
-    }
-}
-
-impl FromRequestParts<Arc<App>> for InstancePath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
-        Ok(Self(parameter(parts, "instance_id").await?.unwrap_or_default()))
+        // A path that ends with the slash has the key of 0 bytes. No path is long enough for a key that is too long.
+        Ok(Self(parameter(parts, 1).await?))
     }
 }
 

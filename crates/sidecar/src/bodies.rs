@@ -2,14 +2,16 @@
 //! bodies that have used most of it for longest without progress are dropped, so that clients with unfinished bodies neither fill the
 //! memory nor keep others out.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::problem::{Problem, Result};
+use crate::problem::{Problem, Result, TOO_MANY};
 
 /// The most bytes of all bodies in memory at a time.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
@@ -19,13 +21,8 @@ const ROOM_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Bodies {
     free: Arc<Semaphore>,
-    unfinished: Mutex<PendingBodies>,
-}
-
-#[derive(Debug, Default)]
-struct PendingBodies {
-    next: u64,
-    bodies: HashMap<u64, Body>,
+    next: AtomicU64,
+    unfinished: Mutex<HashMap<u64, Body>>,
 }
 
 /// A body that is not complete.
@@ -47,19 +44,17 @@ pub(crate) struct Room {
 
 impl Bodies {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { free: Arc::new(Semaphore::new(bytes)), unfinished: Mutex::default() })
+        Arc::new(Self { free: Arc::new(Semaphore::new(bytes)), next: AtomicU64::new(0), unfinished: Mutex::default() })
     }
 
-    fn unfinished(&self) -> MutexGuard<'_, PendingBodies> {
+    fn unfinished(&self) -> MutexGuard<'_, HashMap<u64, Body>> {
         // A poisoned lock is safe: each change is one insertion, removal or assignment.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn room(self: &Arc<Self>) -> Room {
-        let mut unfinished = self.unfinished();
-        unfinished.next += 1;
-        let (number, given_up) = (unfinished.next, CancellationToken::new());
-        unfinished.bodies.insert(number, Body { bytes: 0, heard: Instant::now(), given_up: given_up.clone() });
+        let (number, given_up) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        self.unfinished().insert(number, Body { bytes: 0, heard: Instant::now(), given_up: given_up.clone() });
         Room { bodies: Arc::clone(self), number, given_up, taken: None }
     }
 
@@ -68,13 +63,12 @@ impl Bodies {
     /// could displace a large one.
     fn give_up(&self, bytes: usize, but: u64) {
         let unfinished = self.unfinished();
-        let others = unfinished.bodies.iter().filter(|(number, body)| **number != but && body.bytes > 0 && !body.given_up.is_cancelled());
+        let others = unfinished.iter().filter(|(number, body)| **number != but && body.bytes > 0 && !body.given_up.is_cancelled());
+        let mut others: Vec<&Body> = others.map(|(_, body)| body).collect();
         let now = Instant::now();
-        let cost = |body: &Body| body.bytes as u128 * now.saturating_duration_since(body.heard).as_micros().max(1);
-        let mut others: Vec<_> = others.map(|(_, body)| (cost(body), body)).collect();
-        others.sort_unstable_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        others.sort_by_cached_key(|body| Reverse(body.bytes as u128 * now.saturating_duration_since(body.heard).as_micros().max(1)));
         let mut freed = 0;
-        for (_, body) in others {
+        for body in others {
             if freed >= bytes {
                 break;
             }
@@ -85,11 +79,8 @@ impl Bodies {
 }
 
 impl Room {
-    /// Notes progress and reserves memory for `bytes` in total. A reservation never shrinks.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory within a few seconds, or this body is dropped for others meanwhile.
+    /// Notes progress and reserves memory for `bytes` in total. A reservation never shrinks. It is an error if there is no memory within a
+    /// few seconds, or this body is dropped for others meanwhile.
     pub(crate) async fn keeps(&mut self, bytes: usize) -> Result<()> {
         let had = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         self.hears(had);
@@ -114,7 +105,7 @@ impl Room {
     }
 
     fn hears(&self, bytes: usize) {
-        if let Some(body) = self.bodies.unfinished().bodies.get_mut(&self.number) {
+        if let Some(body) = self.bodies.unfinished().get_mut(&self.number) {
             (body.bytes, body.heard) = (bytes, Instant::now());
         }
     }
@@ -122,13 +113,13 @@ impl Room {
     /// Waits for `wait`, unless this body is dropped for others before it resolves.
     pub(crate) async fn unless_given_up<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
         self.given_up.run_until_cancelled(wait).await.ok_or_else(|| {
-            Problem::too_many("the memory for request bodies is full and this one arrived most slowly; send it again without pauses")
+            TOO_MANY.because("the memory for request bodies is full and this one arrived most slowly; send it again without pauses")
         })
     }
 
     /// The body is complete and is no longer dropped for others.
     pub(crate) fn is_whole(&self) {
-        self.bodies.unfinished().bodies.remove(&self.number);
+        self.bodies.unfinished().remove(&self.number);
     }
 }
 
@@ -139,7 +130,7 @@ impl Drop for Room {
 }
 
 fn no_room() -> Problem {
-    Problem::too_many(format!("the requests that are being answered use all the memory for bodies ({KEPT_BYTES_MAX} bytes); try again"))
+    TOO_MANY.because(format!("the requests that are being answered use all the memory for bodies ({KEPT_BYTES_MAX} bytes); try again"))
 }
 
 #[cfg(test)]
@@ -165,7 +156,7 @@ mod tests {
         let third = waits.await.unwrap();
         assert_eq!(bodies.free.available_permits(), 30);
         drop((first, third));
-        assert_eq!((bodies.free.available_permits(), bodies.unfinished().bodies.len()), (100, 0));
+        assert_eq!((bodies.free.available_permits(), bodies.unfinished().len()), (100, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,9 @@
 //! Bodies of requests, with limits on size and time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
+use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
@@ -11,15 +11,14 @@ use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use crate::bodies::{Bodies, Room};
+use crate::app::App;
+use crate::bodies::Room;
 use crate::connections::HEAD_BYTES_MAX;
 use crate::options::Limits;
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_REQUEST, MEDIA_TYPE, Problem, Result, TOO_LARGE, TOO_SLOW};
 
-const WHOLE_BYTES_MAX: u64 = 1 << 20;
-
-/// The most bytes of a piece, which is what a connection reads at a time.
-const PIECE_BYTES_MAX: u64 = HEAD_BYTES_MAX as u64;
+/// The most bytes of a body that is read whole.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
 
 /// A body that is being received.
 pub(crate) struct IncomingBody {
@@ -32,9 +31,7 @@ pub(crate) struct IncomingBody {
 }
 
 impl IncomingBody {
-    /// # Errors
-    ///
-    /// If the declared length is too large.
+    /// An error if the declared length is too large.
     pub(crate) fn new(body: Body, most: u64, limits: &Limits) -> Result<Self> {
         if body.size_hint().lower() > most {
             return Err(too_large(most));
@@ -43,24 +40,24 @@ impl IncomingBody {
         Ok(Self { stream: body.into_data_stream(), most, declared, seen: 0, stall: limits.stall, end: Instant::now() + limits.body })
     }
 
-    /// The most bytes of the next piece.
+    /// The most bytes of the next piece: what a connection reads at a time, or what is left of the body.
     pub(crate) fn ahead(&self) -> usize {
         let left = self.declared.unwrap_or(u64::MAX).saturating_sub(self.seen);
-        usize::try_from(left.min(PIECE_BYTES_MAX)).unwrap_or(usize::MAX)
+        usize::try_from(left).map_or(HEAD_BYTES_MAX, |left| left.min(HEAD_BYTES_MAX))
     }
 
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         let until = self.end.min(Instant::now() + self.stall);
-        let piece = timeout_at(until, self.stream.next()).await.map_err(|_| Problem::too_slow("send the body faster, or in parts"))?;
+        let piece = timeout_at(until, self.stream.next()).await.map_err(|_| TOO_SLOW.because("send the body faster, or in parts"))?;
         let Some(piece) = piece else { return Ok(None) };
-        let piece = piece.map_err(|_| Problem::bad_request("the body ends before its end"))?;
+        let piece = piece.map_err(|_| BAD_REQUEST.because("the body ends before its end"))?;
         self.seen += piece.len() as u64;
         if self.seen > self.most { Err(too_large(self.most)) } else { Ok(Some(piece)) }
     }
 }
 
 fn too_large(most: u64) -> Problem {
-    Problem::too_large(format!("at most {most} bytes; send it in parts"))
+    TOO_LARGE.because(format!("at most {most} bytes; send it in parts"))
 }
 
 /// The media type in lower case, without its parameters; a charset must be UTF-8.
@@ -72,23 +69,16 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
     parts.filter_map(charset).all(|charset| charset == "utf-8").then_some(kind)
 }
 
-/// A complete body, and the memory reserved for it.
-#[derive(Debug)]
-pub(crate) struct BufferedBody {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) room: Room,
-}
-
-/// Reads a whole body. Until `is_whole` is called on its reservation, it may still be dropped for others.
-pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
-    let mut incoming = IncomingBody::new(body, WHOLE_BYTES_MAX, limits)?;
-    let (mut bytes, mut room) = (Vec::new(), bodies.room());
+/// Reads a whole body, and reserves the memory for it. Until `is_whole` is called on the reservation, it may still be dropped for others.
+pub(crate) async fn whole(app: &App, body: Body) -> Result<(Vec<u8>, Room)> {
+    let mut incoming = IncomingBody::new(body, WHOLE_BYTES_MAX as u64, &app.options.limits)?;
+    let (mut bytes, mut room) = (Vec::new(), app.bodies.room());
     loop {
         // Reserved before reading: the piece, and the vector that receives it, which grows by doubling, but not beyond the limit of a
         // body.
-        let (ahead, most) = (incoming.ahead(), usize::try_from(WHOLE_BYTES_MAX).unwrap_or(usize::MAX));
+        let (ahead, had) = (incoming.ahead(), bytes.capacity());
         let wanted = bytes.len() + ahead;
-        let capacity = if wanted > bytes.capacity() { wanted.max(2 * bytes.capacity()).min(most.max(wanted)) } else { bytes.capacity() };
+        let capacity = if wanted > had { wanted.max(2 * had).min(WHOLE_BYTES_MAX.max(wanted)) } else { had };
         room.keeps(capacity + ahead).await?;
         let Some(piece) = room.unless_given_up(incoming.next()).await?? else { break };
         if bytes.len() + piece.len() > bytes.capacity() {
@@ -96,15 +86,15 @@ pub(crate) async fn whole(body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> 
         }
         bytes.extend_from_slice(&piece);
     }
-    Ok(BufferedBody { bytes, room })
+    Ok((bytes, room))
 }
 
 /// Reads a whole body whose media type is JSON.
-pub(crate) async fn said_json(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<BufferedBody> {
-    if media_type(headers).as_deref() != Some("application/json") {
-        return Err(Problem::media_type("application/json"));
+pub(crate) async fn whole_json(app: &App, request: Request) -> Result<(Vec<u8>, Room)> {
+    if media_type(request.headers()).as_deref() != Some("application/json") {
+        return Err(MEDIA_TYPE.because("send Content-Type: application/json"));
     }
-    whole(body, limits, bodies).await
+    whole(app, request.into_body()).await
 }
 
 /// Parses a body that is a JSON object.
@@ -113,12 +103,12 @@ pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let is_object = bytes.trim_ascii_start().first() == Some(&b'{');
     match serde_json::from_slice(bytes) {
         Ok(value) if is_object => Ok(value),
-        Err(error) if error.is_syntax() || error.is_eof() => Err(Problem::bad_request(format!("the body is not JSON: {error}"))),
-        Err(error) if is_object => Err(Problem::bad_request(format!("the body: {error}"))),
-        Ok(_) | Err(_) => Err(Problem::bad_request("the body is JSON, but no object; write {…}")),
+        Err(error) if error.is_syntax() || error.is_eof() => Err(BAD_REQUEST.because(format!("the body is not JSON: {error}"))),
+        Err(error) if is_object => Err(BAD_REQUEST.because(format!("the body: {error}"))),
+        Ok(_) | Err(_) => Err(BAD_REQUEST.because("the body is JSON, but no object; write {…}")),
     }
 }
 
-pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limits: &Limits, bodies: &Arc<Bodies>) -> Result<T> {
-    parsed(&said_json(headers, body, limits, bodies).await?.bytes)
+pub(crate) async fn json<T: DeserializeOwned>(app: &App, request: Request) -> Result<T> {
+    parsed(&whole_json(app, request).await?.0)
 }

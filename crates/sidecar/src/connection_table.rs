@@ -2,7 +2,7 @@
 //! others.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -14,22 +14,16 @@ const FOR_PROBES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct ConnectionTable {
     most: usize,
-    taken: Mutex<OpenConnections>,
-}
-
-#[derive(Debug, Default)]
-struct OpenConnections {
-    next: u64,
-    connections: HashMap<u64, Arc<ConnectionEntry>>,
-    /// The connections that may only probe.
-    probes: usize,
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, ConnectionEntry>>,
 }
 
 #[derive(Debug)]
 struct ConnectionEntry {
-    requests: AtomicUsize,
+    /// How many requests are being answered.
+    requests: usize,
     /// Since when no request is being answered.
-    idle: Mutex<Instant>,
+    idle: Instant,
     closed: CancellationToken,
     probes_only: bool,
 }
@@ -37,104 +31,83 @@ struct ConnectionEntry {
 /// A connection's place in the table; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionTicket {
-    connections: Arc<ConnectionTable>,
+    table: Arc<ConnectionTable>,
     number: u64,
-    entry: Arc<ConnectionEntry>,
+    /// Cancelled when another connection needs the place.
+    pub(crate) closed: CancellationToken,
+    pub(crate) probes_only: bool,
 }
 
 /// Marks the connection as busy with a request until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<ConnectionEntry>);
+pub(crate) struct Busy {
+    table: Arc<ConnectionTable>,
+    number: u64,
+}
 
 impl ConnectionTable {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), taken: Mutex::default() })
+        Arc::new(Self { most: most.max(1), next: AtomicU64::new(0), open: Mutex::default() })
     }
 
-    fn taken(&self) -> MutexGuard<'_, OpenConnections> {
-        // A poisoned lock is safe: each change is one insertion or removal.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, ConnectionEntry>> {
+        // A poisoned lock is safe: each change is one insertion, removal or assignment.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Admits a connection and closes the longest idle one if necessary. If all are busy it admits only probes; `None` if the places for
     /// probes are busy too.
     pub(crate) fn take(self: &Arc<Self>) -> Option<ConnectionTicket> {
-        let mut taken = self.taken();
-        let probes_only = !taken.has_room(false, self.most);
-        if probes_only && !taken.has_room(true, FOR_PROBES) {
+        let mut open = self.open();
+        let probes_only = !has_room(&mut open, false, self.most);
+        if probes_only && !has_room(&mut open, true, FOR_PROBES) {
             return None;
         }
-        taken.next += 1;
-        let number = taken.next;
-        let (requests, idle, closed) = (AtomicUsize::new(0), Mutex::new(Instant::now()), CancellationToken::new());
-        let entry = Arc::new(ConnectionEntry { requests, idle, closed, probes_only });
-        taken.add(number, Arc::clone(&entry));
-        Some(ConnectionTicket { connections: Arc::clone(self), number, entry })
+        let (number, closed) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        open.insert(number, ConnectionEntry { requests: 0, idle: Instant::now(), closed: closed.clone(), probes_only });
+        Some(ConnectionTicket { table: Arc::clone(self), number, closed, probes_only })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.taken().connections.len()
+        self.open().len()
     }
 }
 
-impl OpenConnections {
-    /// Whether there is room for one more connection of that kind; closes an idle one to make room.
-    fn has_room(&mut self, probes_only: bool, most: usize) -> bool {
-        let there = if probes_only { self.probes } else { self.connections.len() - self.probes };
-        if there < most {
-            return true;
-        }
-        let alike =
-            self.connections.iter().filter(|(_, entry)| entry.probes_only == probes_only && entry.requests.load(Ordering::Relaxed) == 0);
-        let Some(longest) = alike.min_by_key(|(_, entry)| *lock(&entry.idle)).map(|(number, _)| *number) else { return false };
-        if let Some(entry) = self.remove(longest) {
-            entry.closed.cancel();
-        }
-        true
+/// Whether there is room for one more connection of that kind; closes an idle one to make room.
+fn has_room(open: &mut HashMap<u64, ConnectionEntry>, probes_only: bool, most: usize) -> bool {
+    let alike = || open.iter().filter(|(_, entry)| entry.probes_only == probes_only);
+    if alike().count() < most {
+        return true;
     }
-
-    fn add(&mut self, number: u64, entry: Arc<ConnectionEntry>) {
-        self.probes += usize::from(entry.probes_only);
-        self.connections.insert(number, entry);
+    let idle = alike().filter(|(_, entry)| entry.requests == 0);
+    let Some(longest) = idle.min_by_key(|(_, entry)| entry.idle).map(|(number, _)| *number) else { return false };
+    if let Some(entry) = open.remove(&longest) {
+        entry.closed.cancel();
     }
-
-    fn remove(&mut self, number: u64) -> Option<Arc<ConnectionEntry>> {
-        let entry = self.connections.remove(&number)?;
-        self.probes -= usize::from(entry.probes_only);
-        Some(entry)
-    }
-}
-
-fn lock(idle: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
+    true
 }
 
 impl ConnectionTicket {
-    /// Cancelled when another connection needs the place.
-    pub(crate) fn closed(&self) -> &CancellationToken {
-        &self.entry.closed
-    }
-
-    pub(crate) fn probes_only(&self) -> bool {
-        self.entry.probes_only
-    }
-
     pub(crate) fn busy(&self) -> Busy {
-        self.entry.requests.fetch_add(1, Ordering::Relaxed);
-        Busy(Arc::clone(&self.entry))
+        if let Some(entry) = self.table.open().get_mut(&self.number) {
+            entry.requests += 1;
+        }
+        Busy { table: Arc::clone(&self.table), number: self.number }
     }
 }
 
 impl Drop for ConnectionTicket {
     fn drop(&mut self) {
-        self.connections.taken().remove(self.number);
+        self.table.open().remove(&self.number);
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        *lock(&self.0.idle) = Instant::now();
-        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+        if let Some(entry) = self.table.open().get_mut(&self.number) {
+            entry.requests -= 1;
+            entry.idle = Instant::now();
+        }
     }
 }
 
@@ -148,15 +121,15 @@ mod tests {
         let [first, second, third] = std::array::from_fn(|_| connections.take().unwrap());
         let asks = first.busy();
         let fourth = connections.take().unwrap();
-        assert!(second.closed().is_cancelled() && !first.closed().is_cancelled() && !third.closed().is_cancelled());
+        assert!(second.closed.is_cancelled() && !first.closed.is_cancelled() && !third.closed.is_cancelled());
         drop(second);
         assert_eq!(connections.len(), 3);
         let all = [third.busy(), fourth.busy()];
-        assert!(connections.take().is_some_and(|entry| entry.probes_only()), "everybody is busy");
+        assert!(connections.take().is_some_and(|entry| entry.probes_only), "everybody is busy");
         drop((asks, all));
         // The first became idle before the others.
         let fifth = connections.take().unwrap();
-        assert!(first.closed().is_cancelled());
+        assert!(first.closed.is_cancelled());
         drop((first, third, fourth, fifth));
         assert_eq!(connections.len(), 0);
     }
@@ -166,17 +139,17 @@ mod tests {
         let connections = ConnectionTable::new(2);
         let busy = [(); 2].map(|()| connections.take().unwrap());
         let asks: Vec<_> = busy.iter().map(ConnectionTicket::busy).collect();
-        assert!(busy.iter().all(|entry| !entry.probes_only()));
+        assert!(busy.iter().all(|entry| !entry.probes_only));
         let probes: Vec<_> = (0..FOR_PROBES).map(|_| connections.take().unwrap()).collect();
-        assert!(probes.iter().all(ConnectionTicket::probes_only));
+        assert!(probes.iter().all(|entry| entry.probes_only));
         // An idle connection for probes is closed to make room, but never an ordinary one.
         let late = connections.take().unwrap();
-        assert!(late.probes_only() && probes[0].closed().is_cancelled() && busy.iter().all(|entry| !entry.closed().is_cancelled()));
+        assert!(late.probes_only && probes[0].closed.is_cancelled() && busy.iter().all(|entry| !entry.closed.is_cancelled()));
         let probing: Vec<_> = probes.iter().skip(1).chain([&late]).map(ConnectionTicket::busy).collect();
         assert!(connections.take().is_none());
         drop((asks, probing));
-        assert!(connections.take().is_some_and(|entry| !entry.probes_only()));
+        assert!(connections.take().is_some_and(|entry| !entry.probes_only));
         drop((busy, probes, late));
-        assert_eq!((connections.len(), connections.taken().probes), (0, 0));
+        assert_eq!(connections.len(), 0);
     }
 }

@@ -10,9 +10,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -29,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::connection_table::{Busy, ConnectionTable, ConnectionTicket};
-use crate::gate::{LocalAddress, OPEN};
+use crate::gate::OPEN;
 use crate::options::Limits;
-use crate::problem::Problem;
+use crate::problem::TOO_MANY;
 use crate::write_timeout::WriteTimeout;
 
 /// The most bytes of a request's head: the longest possible path, and as much again for headers.
@@ -52,24 +51,29 @@ pub(crate) struct ListenerContext {
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
-/// A request extension: the client on this connection presented a valid certificate.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct VerifiedClient;
+/// A request extension: its connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionFacts {
+    pub(crate) local: SocketAddr,
+    /// The client presented a valid certificate.
+    pub(crate) is_certified: bool,
+    /// A member's proof is valid on this connection only.
+    pub(crate) recipient: Arc<RecipientEnd>,
+}
 
 /// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping the future closes all connections.
 pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop: CancellationToken) {
-    let ListenerContext { routes, connections: table, limits, tls } = context;
-    let (mut connections, failures) = (JoinSet::new(), LogThrottle::default());
+    let (context, mut connections, failures) = (Arc::new(context), JoinSet::new(), LogThrottle::default());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let Some(ticket) = table.take() else {
-                        turn_away(&stream);
+                    let Some(ticket) = context.connections.take() else {
+                        // Sent as far as possible without waiting.
+                        let _ = stream.try_write(FULL);
                         continue;
                     };
-                    let serving = ConnectionTask { routes: routes.clone(), limits: limits.clone(), ticket: Arc::new(ticket), stop: stop.clone() };
-                    connections.spawn(serving.connection(stream, tls.clone()));
+                    connections.spawn(connection(Arc::clone(&context), ticket, stop.clone(), stream));
                 }
                 // For example, when there are no file descriptors left.
                 Err(error) => {
@@ -87,87 +91,61 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
     while connections.join_next().await.is_some() {}
 }
 
-/// Sends the refusal as far as possible without waiting.
-fn turn_away(stream: &TcpStream) {
-    let _ = stream.try_write(FULL);
-}
-
-struct ConnectionTask {
-    routes: Router,
-    limits: Limits,
-    ticket: Arc<ConnectionTicket>,
-    stop: CancellationToken,
-}
-
-impl ConnectionTask {
-    async fn connection(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
-        let Ok(local) = stream.local_addr() else { return };
-        let _ = stream.set_nodelay(true);
-        let closed = self.ticket.closed().clone();
-        let limit = self.limits.head;
-        let stream = WriteTimeout::new(stream, self.limits.stall);
-        let served = async move {
-            match tls {
-                None => self.http(stream, local, false).await,
-                Some(acceptor) => {
-                    // No request has been made yet.
-                    let agreed = tokio::time::timeout(limit, acceptor.accept(stream));
-                    if let Some(Ok(Ok(stream))) = self.stop.run_until_cancelled(agreed).await {
-                        let is_certified = stream.get_ref().1.peer_certificates().is_some();
-                        self.http(stream, local, is_certified).await;
-                    }
-                }
-            }
-        };
-        tokio::select! {
-            () = served => {}
-            () = closed.cancelled() => {}
+async fn connection(context: Arc<ListenerContext>, ticket: ConnectionTicket, stop: CancellationToken, stream: TcpStream) {
+    let Ok(local) = stream.local_addr() else { return };
+    let facts = |is_certified| ConnectionFacts { local, is_certified, recipient: Arc::default() };
+    let _ = stream.set_nodelay(true);
+    let closed = ticket.closed.clone();
+    let stream = WriteTimeout::new(stream, context.limits.stall);
+    let served = async {
+        let Some(acceptor) = &context.tls else { return http(&context, ticket, &stop, stream, facts(false)).await };
+        // No request has been made yet.
+        let agreed = tokio::time::timeout(context.limits.head, acceptor.accept(stream));
+        if let Some(Ok(Ok(stream))) = stop.run_until_cancelled(agreed).await {
+            let facts = facts(stream.get_ref().1.peer_certificates().is_some());
+            http(&context, ticket, &stop, stream, facts).await;
         }
-    }
-
-    async fn http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, local: SocketAddr, is_certified: bool) {
-        let Self { routes, limits, ticket, stop } = self;
-        let probes_only = ticket.probes_only();
-        // A member's proof is valid on this connection only.
-        let answering = Arc::new(RecipientEnd::default());
-        let answer = service_fn(move |request: hyper::Request<Incoming>| {
-            let (routes, busy, answering) = (routes.clone(), ticket.busy(), Arc::clone(&answering));
-            async move {
-                let mut request: Request = request.map(Body::new);
-                request.extensions_mut().insert(LocalAddress(local));
-                request.extensions_mut().insert(answering);
-                if is_certified {
-                    request.extensions_mut().insert(VerifiedClient);
-                }
-                let response = if probes_only && !OPEN.contains(&request.uri().path()) {
-                    for_probes_alone()
-                } else {
-                    routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {})
-                };
-                Ok::<_, Infallible>(response.map(|body| BusyBody { body, _busy: busy }))
-            }
-        });
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES_MAX).half_close(true);
-        let connection = http.serve_connection(TokioIo::new(stream), answer);
-        tokio::pin!(connection);
-        tokio::select! {
-            // A client that disconnects or sends an invalid request needs no further answer.
-            _ = connection.as_mut() => {}
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = tokio::time::timeout(FAREWELL, connection).await;
-            }
-        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = closed.cancelled() => {}
     }
 }
 
-fn for_probes_alone() -> Response {
-    let mut response = Problem::too_many("all connections are busy; this one is for /livez and /readyz alone").into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    headers.insert(PEER_HEADER, HeaderValue::from_static(REFUSED));
-    response
+async fn http(
+    context: &ListenerContext,
+    ticket: ConnectionTicket,
+    stop: &CancellationToken,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    facts: ConnectionFacts,
+) {
+    let routes = context.routes.clone();
+    let answer = service_fn(move |request: hyper::Request<Incoming>| {
+        let (routes, busy, facts, probes_only) = (routes.clone(), ticket.busy(), facts.clone(), ticket.probes_only);
+        async move {
+            let mut request: Request = request.map(Body::new);
+            request.extensions_mut().insert(facts);
+            let response = if probes_only && !OPEN.contains(&request.uri().path()) {
+                let problem = TOO_MANY.because("all connections are busy; this one is for /livez and /readyz alone");
+                ([(CONNECTION.as_str(), "close"), (PEER_HEADER, REFUSED)], problem).into_response()
+            } else {
+                routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {})
+            };
+            Ok::<_, Infallible>(response.map(|body| BusyBody { body, _busy: busy }))
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(context.limits.head).max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    let connection = http.serve_connection(TokioIo::new(stream), answer);
+    tokio::pin!(connection);
+    tokio::select! {
+        // A client that disconnects or sends an invalid request needs no further answer.
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(FAREWELL, connection).await;
+        }
+    }
 }
 
 /// The body of an answer; keeps its connection busy until the last byte is handed over.

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::app::{App, PolicyPath};
 use crate::body;
 use crate::page::{LOG, may_act};
-use crate::problem::{Problem, Result};
+use crate::problem::{Result, UNKNOWN_INSTANCE};
 
 /// The member to drain or undrain.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -35,7 +35,6 @@ pub(crate) struct DrainResponse {
 /// Drain a member: it stays registered and owns no slots, even after restarts.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/drain", tag = "operator",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(content = DrainTarget, content_type = "application/json"),
     responses((status = 200, description = "The member is drained", body = DrainResponse))
 )]
@@ -46,7 +45,6 @@ pub(crate) async fn drain(app: State<Arc<App>>, of: PolicyPath, request: Request
 /// Undrain a member: it takes its share again.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/undrain", tag = "operator",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(content = DrainTarget, content_type = "application/json"),
     responses((status = 200, description = "The member is no longer drained", body = DrainResponse))
 )]
@@ -55,11 +53,10 @@ pub(crate) async fn undrain(app: State<Arc<App>>, of: PolicyPath, request: Reque
 }
 
 async fn wish(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request, drained: bool) -> Result<Json<DrainResponse>> {
-    let (parts, body) = request.into_parts();
-    may_act(&app, &parts.headers)?;
-    let DrainTarget { instance_id } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    may_act(&app, request.headers())?;
+    let DrainTarget { instance_id } = body::json(&app, request).await?;
     // A text that cannot be an id names no member.
-    let id = InstanceId::new(&instance_id).map_err(|error| Problem::unknown_instance(error.to_string()))?;
+    let id = InstanceId::new(&instance_id).map_err(|error| UNKNOWN_INSTANCE.because(error.to_string()))?;
     let policy = joined.service.policy().name.to_string();
     let (name, whom) = (policy.clone(), id.clone());
     let call = |factory: shardwise::ShardingFactory| async move {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
-use crate::app::{App, KeyPath, PolicyPath};
+use crate::app::{App, NamePath, PolicyPath, in_turn};
 use crate::problem::Result;
 
 /// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of
@@ -56,36 +56,40 @@ pub(crate) struct Step {
 /// For people: it costs as much as two placements.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/explain/{key}", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves"), ("key" = String, Path, description = "The key")),
     responses((status = 200, description = "The steps from the key to its owner", body = ExplainResponse))
 )]
 pub(crate) async fn explain(
     State(app): State<Arc<App>>,
     PolicyPath(joined): PolicyPath,
-    KeyPath(key): KeyPath,
+    NamePath(key): NamePath,
 ) -> Result<Json<ExplainResponse>> {
     app.spend()?;
     let Some(placed) = joined.placed()? else { return Ok(Json(ExplainResponse { key, ..ExplainResponse::default() })) };
-    app.compute(move || match placed {
-        ViewPlacement::Slots(owners) => by_slot(key.clone(), owners.params().kind.as_str(), owners.explain(&key)),
-        ViewPlacement::Keys(owners) => by_key(key.clone(), owners.placement().as_str(), owners.explain(&key)),
-    })
-    .await
-    .map(Json)
+    in_turn(&app.placing, move || explained(key, &placed)).await.map(Json)
 }
 
-fn by_slot(key: String, placement: &'static str, explained: Explanation) -> ExplainResponse {
-    let Explanation { hash, slot, start, passed, owner, before, next } = explained;
-    ExplainResponse {
-        key,
-        placement: Some(placement),
-        hash: Some(format!("{hash:016x}")),
-        slot: Some(slot),
-        start: Some(format!("{start:016x}")),
-        passed: passed.iter().map(step).collect(),
-        owner: owner.as_ref().map(step),
-        before: before.as_ref().map(step),
-        next: next.map(String::from),
+fn explained(key: String, placed: &ViewPlacement) -> ExplainResponse {
+    match placed {
+        ViewPlacement::Slots(owners) => {
+            let Explanation { hash, slot, start, passed, owner, before, next } = owners.explain(&key);
+            ExplainResponse {
+                key,
+                placement: Some(owners.params().kind.as_str()),
+                hash: Some(format!("{hash:016x}")),
+                slot: Some(slot),
+                start: Some(format!("{start:016x}")),
+                passed: passed.iter().map(step).collect(),
+                owner: owner.as_ref().map(step),
+                before: before.as_ref().map(step),
+                next: next.map(String::from),
+            }
+        }
+        ViewPlacement::Keys(owners) => {
+            let KeyExplanation { hash, point, position: _, owner, next } = owners.explain(&key);
+            let owner = owner.map(|id| Step { instance_id: id.into(), place: point, ..Step::default() });
+            let (placement, hash, next) = (Some(owners.placement().as_str()), Some(hash), next.map(String::from));
+            ExplainResponse { key, placement, hash, owner, next, ..ExplainResponse::default() }
+        }
     }
 }
 
@@ -99,13 +103,4 @@ fn step(stop: &WalkStep) -> Step {
         weight_slots: stop.together.map(|together| together.slots),
         weight_capacity: stop.together.map(|together| together.most),
     }
-}
-
-fn by_key(
-    key: String,
-    placement: &'static str,
-    KeyExplanation { hash, point, position: _, owner, next }: KeyExplanation,
-) -> ExplainResponse {
-    let owner = owner.map(|id| Step { instance_id: id.into(), place: point, ..Step::default() });
-    ExplainResponse { key, placement: Some(placement), hash: Some(hash), owner, next: next.map(String::from), ..ExplainResponse::default() }
 }

@@ -5,21 +5,21 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::Response;
+use axum::http::{self, HeaderName};
+use axum::response::{IntoResponse, Response};
 use shardwise::proof::{Channel, Recipient};
 use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
 use shardwise::{InstanceId, Member, MemberState, View};
+use tokio::sync::SemaphorePermit;
 
-use crate::app::{App, InstancePath, PolicyPath, ServedGroup};
+use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
-use crate::dial::{self, ANSWER_WITHIN, DialError, DialTarget};
+use crate::dial::{self, ANSWER_WITHIN, Callee, DialError, PeerMember};
 use crate::page;
-use crate::peers::{answer_here, method_of, no_path, requested, sent, token};
-use crate::problem::{Problem, Result};
+use crate::peers::{answer_here, no_path, requested, sent, token};
+use crate::problem::{BAD_GATEWAY, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
 use crate::target::Target;
 
-pub(crate) const FORWARDS_MOST: usize = 64;
 /// How many members are tried for a request that any member may answer.
 const TRIES: usize = 3;
 /// The most members that an error names.
@@ -33,110 +33,58 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 /// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. If the member is not
 /// alive, the answer is 404 and names the living ones.
 #[utoipa::path(
-    get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("instance_id" = String, Path, description = "The member"),
-        ("path" = String, Path, description = "The path of the request, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
-    ),
+    get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members", operation_id = "of_one",
     responses((
         status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
         headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
-pub(crate) async fn of_one(
+pub(crate) async fn one(
     State(app): State<Arc<App>>,
     PolicyPath(joined): PolicyPath,
-    whom: InstancePath,
+    NamePath(whom): NamePath,
     request: Request,
 ) -> Result<Response> {
     // The page requests this from each member every few seconds and shows failures itself.
-    let is_look = request.uri().path().ends_with("/status");
-    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| if is_look { unseen(problem) } else { refused(&app, problem) })
-}
-
-/// Forward a POST to one member. Always needs the token.
-#[utoipa::path(
-    post, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("instance_id" = String, Path, description = "The member"),
-        ("path" = String, Path, description = "The path of the request", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
-    ),
-    request_body(content((Vec<u8> = "application/octet-stream")), description = "Any media type, at most 1 MiB"),
-    responses((
-        status = 200, description = "The answer of the member, of any media type",
-        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "The member that answered"))
-    ))
-)]
-pub(crate) async fn to_one(
-    State(app): State<Arc<App>>,
-    PolicyPath(joined): PolicyPath,
-    whom: InstancePath,
-    request: Request,
-) -> Result<Response> {
-    one(&app, &joined, &whom.0, request).await.inspect_err(|problem| refused(&app, problem))
+    let is_look = request.method() == http::Method::GET && request.uri().path().ends_with("/status");
+    bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_look))
 }
 
 /// Forward a GET to any healthy member, another one than this if possible.
 #[utoipa::path(
-    get, path = "/v1/policies/{policy}/any/{path}", tag = "members",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("path" = String, Path, description = "The path of the request, such as status", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
-    ),
+    get, path = "/v1/policies/{policy}/any/{path}", tag = "members", operation_id = "of_any",
     responses((
         status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
         headers(("shardwise-instance" = String, description = "The member that answered"))
     ))
 )]
-pub(crate) async fn of_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
-}
-
-/// Forward a POST to any healthy member. Always needs the token.
-#[utoipa::path(
-    post, path = "/v1/policies/{policy}/any/{path}", tag = "members",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("path" = String, Path, description = "The path of the request", min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$")
-    ),
-    request_body(content((Vec<u8> = "application/octet-stream")), description = "Any media type, at most 1 MiB"),
-    responses((
-        status = 200, description = "The answer of the member, of any media type",
-        content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
-        headers(("shardwise-instance" = String, description = "The member that answered"))
-    ))
-)]
-pub(crate) async fn to_any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
-    any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem))
+pub(crate) async fn any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
+    bring_to_any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem, false))
 }
 
 /// Checks a request and reads it completely, so that a slow sender takes no turn. Returns the undecoded path, the request to forward, and
-/// the memory that it takes.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, Room)> {
+/// the memory and the turn that it takes.
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, (Room, SemaphorePermit<'_>))> {
     let (head, body) = request.into_parts();
-    let method = method_of(&head)?;
     let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
     if !is_path(path) {
         return Err(no_path());
     }
-    if method == Method::Post {
+    if head.method == http::Method::POST {
         page::may_act(app, &head.headers)?;
         tracing::info!(target: page::LOG, path, "an action is forwarded to a member, over HTTP");
     }
     let path = path.to_owned();
-    let (request, room) = requested(app, &head, body, method).await?;
-    Ok((path, request, room))
+    let (request, room) = requested(app, &head, body).await?;
+    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
+    Ok((path, request, (room, app.forwards.try_acquire().map_err(busy)?)))
 }
 
-async fn one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
+async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
-    let (path, request, _room) = taken(app, request, 6).await?;
-    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
+    let (path, request, _held) = taken(app, request, 6).await?;
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
@@ -151,15 +99,14 @@ async fn one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> R
     }
 }
 
-async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
+async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (path, request, _room) = taken(app, request, 5).await?;
-    let _turn = app.peers.turns.try_acquire().map_err(|_| too_many())?;
+    let (path, request, _held) = taken(app, request, 5).await?;
     let view = joined.observer()?.members();
     let is_other =
         |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
     let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
-    let first = app.peers.next.fetch_add(1, Ordering::Relaxed);
+    let first = app.next.fetch_add(1, Ordering::Relaxed);
     // A request that may have had an effect is not sent to a second member.
     let tries = healthy.len().min(if request.method == Method::Get { TRIES } else { 1 });
     let (begun, mut failure) = (Instant::now(), None);
@@ -183,22 +130,19 @@ async fn any(app: &App, joined: &ServedGroup, request: Request) -> Result<Respon
     if let Some(me) = me.filter(|me| failure.is_none() || me.state == MemberState::Active) {
         return Ok(answered(me, answer_here(app, joined, &path, request).await?));
     }
-    let (member, failed) = failure.ok_or_else(|| Problem::unavailable("this worker is not a member yet, and there is no other one"))?;
+    let (member, failed) = failure.ok_or_else(|| UNAVAILABLE.because("this worker is not a member yet, and there is no other one"))?;
     let DialError::Unreachable(why) = failed else { return Err(problem(&view, member, failed)) };
-    Err(count("unreachable", Problem::unavailable(format!("{tries} members were tried and none is there: {why}"))))
+    Err(count("unreachable", UNAVAILABLE.because(format!("{tries} members were tried and none is there: {why}"))))
 }
 
-/// Like `refused`, but at debug level, for requests that are repeated often.
-fn unseen(problem: &Problem) {
-    tracing::debug!(status = problem.status(), why = problem.detail(), "a member could not be looked at");
-}
-
-/// Logs from time to time that a request was not forwarded; the line contains the member's name, and no other data of the caller and no
-/// secret.
-fn refused(app: &App, problem: &Problem) {
-    let status = problem.status();
-    if let Some(count) = app.unbrought.another(status) {
-        tracing::warn!(status, why = problem.detail(), count, "a request was not forwarded to a member; one line a minute at most");
+/// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
+/// member's name, and no other data of the caller and no secret.
+fn refused(app: &App, problem: &Problem, is_look: bool) {
+    let (status, why) = (problem.status(), problem.detail());
+    if is_look {
+        tracing::debug!(status, why, "a member could not be looked at");
+    } else if let Some(count) = app.log.unbrought.another(status) {
+        tracing::warn!(status, why, count, "a request was not forwarded to a member; one line a minute at most");
     }
 }
 
@@ -222,38 +166,31 @@ async fn ask(
             "it takes no requests: it has no sidecar, and does not listen for them at an address that others know".into(),
         ));
     };
-    let target = Target::of_member(address).ok_or_else(|| DialError::Barred("its record has no address that is one".into()))?;
-    let networks = &joined.service.peers().networks;
-    let (group, id, incarnation) = (joined.service.group_name(), &member.instance_id, member.incarnation);
-    let whom = DialTarget::Member(dial::PeerMember {
-        peers: &app.peers,
-        networks,
+    let target = &Target::of_member(address).ok_or_else(|| DialError::Barred("its record has no address that is one".into()))?;
+    let (group, instance_id, incarnation) = (joined.service.group_name(), &member.instance_id, member.incarnation);
+    let whom = PeerMember {
+        networks: &joined.service.peers().networks,
         token: token(app, joined),
-        limits: &app.limits,
-        recipient: Recipient { channel: Channel::Requests, group, instance_id: id, incarnation },
-        base: path_to(group, id, incarnation),
-    });
-    dial::ask(&whom, &target, path, request).await
+        recipient: Recipient { channel: Channel::Requests, group, instance_id, incarnation },
+    };
+    let (peers, limits, base) = (&app.options.peers, &app.options.limits, path_to(group, instance_id, incarnation));
+    dial::ask(&Callee { peers, limits, target, base, member: Some(whom) }, path, request).await
 }
 
 fn answered(member: &Member, answer: Answer) -> Response {
     count("answered", ());
-    let mut response = sent(answer);
-    if let Ok(id) = HeaderValue::from_str(&encoded(member.instance_id.as_str())) {
-        response.headers_mut().insert(INSTANCE, id);
-    }
-    response
+    ([(INSTANCE, encoded(member.instance_id.as_str()))], sent(answer)).into_response()
 }
 
 fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let id = &member.instance_id;
     match failed {
         DialError::Unreachable(why) => count("unreachable", unknown(view, Some(id), &format!("{id} does not answer: {why}"))),
-        DialError::Barred(why) => count("barred", Problem::bad_gateway(format!("{id} was not asked: {why}"))),
+        DialError::Barred(why) => count("barred", BAD_GATEWAY.because(format!("{id} was not asked: {why}"))),
         DialError::Broken(why) => {
-            count("broken", Problem::bad_gateway(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
+            count("broken", BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
         }
-        DialError::Late => count("late", Problem::too_late(format!("{id} takes too long, and it is unknown if it has done something"))),
+        DialError::Late => count("late", TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something"))),
     }
 }
 
@@ -262,15 +199,11 @@ fn count<T>(outcome: &'static str, value: T) -> T {
     value
 }
 
-fn too_many() -> Problem {
-    Problem::too_many(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"))
-}
-
 /// The error for a member that is not alive; it names live members, at most the first few.
 fn unknown(view: &View, dead: Option<&InstanceId>, why: &str) -> Problem {
     let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member) && dead != Some(&member.instance_id)).collect();
     let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();
     let more = living.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Problem::unknown_instance(format!("{why}; the living are: {}{more}", names.join(", ")))
+    UNKNOWN_INSTANCE.because(format!("{why}; the living are: {}{more}", names.join(", ")))
 }

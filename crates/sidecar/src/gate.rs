@@ -1,11 +1,11 @@
 //! Admission of requests: the right host, no page of another origin, the rate limit, and the token if one is set.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
@@ -17,13 +17,10 @@ use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
 use crate::app::App;
+use crate::connections::ConnectionFacts;
 use crate::page;
 use crate::peers::{self, PEERS};
-use crate::problem::{Problem, Result};
-
-/// A request extension: the local address of the connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalAddress(pub(crate) SocketAddr);
+use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
 
 /// Paths for probes, which require no token.
 pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
@@ -40,18 +37,14 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
             let (mut head, body) = request.into_parts();
             // A remote span is adopted only from admitted callers, because it decides whether this request is recorded. Members' requests
             // are checked here, because a proof is valid once.
-            if !is_peers || peers::is_let_in(&app, &mut head) {
-                go_on(&span, &head.headers);
+            if (!is_peers || peers::is_let_in(&app, &mut head))
+                && let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes))
+            {
+                trace::continues(&span, parent);
             }
             next.run(Request::from_parts(head, body)).instrument(span.clone()).await
         }
-        Err(problem) => {
-            let mut refusal = problem.into_response();
-            if is_peers {
-                refusal.headers_mut().insert(PEER_HEADER, HeaderValue::from_static(HOST_REFUSED));
-            }
-            refusal
-        }
+        Err(problem) => (is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]), problem).into_response(),
     };
     page::guard(response.headers_mut());
     span.record("http.response.status_code", response.status().as_u16());
@@ -61,13 +54,6 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let status = response.status().as_str().to_owned();
     metrics::counter!(crate::metrics::REQUESTS.name, "route" => route, "status" => status).increment(1);
     response
-}
-
-/// Continues the caller's span, if the request names one.
-fn go_on(span: &Span, headers: &HeaderMap) {
-    if let Some(parent) = TraceParent::of(headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
-        trace::continues(span, parent);
-    }
 }
 
 /// The span of a request: its method and route, and nothing of its path, query or headers. Frequent requests, by probes and browsers, are
@@ -107,12 +93,8 @@ fn span_of(request: &Request, route: &str) -> Span {
 
 /// Checks that a request is meant for this listener and does not come from a page of another origin. `hosts` are allowed besides the local
 /// address.
-///
-/// # Errors
-///
-/// The refusal.
 pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
-    let at = request.extensions().get::<LocalAddress>().map(|local| local.0);
+    let at = request.extensions().get::<ConnectionFacts>().map(|connection| connection.local);
     let local = at.map(|at| at.ip());
     let is_ours = |text: &str| host_of(text).is_some_and(|host| is_ours(&host, local, hosts));
     check_host(request, is_ours)?;
@@ -120,24 +102,22 @@ pub(crate) fn comes_here(request: &Request, hosts: &[String]) -> Result<()> {
 }
 
 fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
-    let from_here = comes_here(request, &app.hosts).and_then(|()| check_site(request.headers(), route));
-    from_here.inspect_err(|problem| log_outsider(&app.outsiders, problem))?;
-    if OPEN.contains(&request.uri().path()) || page::is_file(request.uri().path()) {
-        return Ok(());
-    }
+    let from_here = comes_here(request, &app.options.hosts).and_then(|()| check_site(request.headers(), route));
+    from_here.inspect_err(|problem| log_outsider(&app.log.outsiders, problem))?;
+    let path = request.uri().path();
     // Members prove themselves with a separate token, and count against the rate only after that.
-    if request.uri().path().starts_with(PEERS) {
+    if OPEN.contains(&path) || page::is_file(path) || path.starts_with(PEERS) {
         return Ok(());
     }
-    if let Some(token) = &app.token
+    if let Some(token) = &app.options.token
         && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
     {
         let acts = request.method() == Method::POST;
-        if let Some(refused) = app.intruders.another(acts) {
+        if let Some(refused) = app.log.intruders.another(acts) {
             let may_act = if acts { " that may have been actions" } else { "" };
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
-        return Err(Problem::unauthorized());
+        return Err(UNAUTHORIZED.because("send the operator's token: Authorization: Bearer <token>").with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
     app.admit()
@@ -147,18 +127,17 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
 fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(host.to_str().map_err(|_| Problem::bad_request("the header Host is no text"))?),
-        (Some(_), Some(_)) => return Err(Problem::bad_request("there is more than one header Host")),
+        (Some(host), None) => Some(host.to_str().map_err(|_| BAD_REQUEST.because("the header Host is no text"))?),
+        (Some(_), Some(_)) => return Err(BAD_REQUEST.because("there is more than one header Host")),
         (None, _) if request.version() < Version::HTTP_11 => None,
-        (None, _) => return Err(Problem::bad_request("there is no header Host")),
+        (None, _) => return Err(BAD_REQUEST.because("there is no header Host")),
     };
     let in_line = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
     if in_line && host.is_none_or(&is_ours) {
         return Ok(());
     }
-    Err(Problem::misdirected(
-        "this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host",
-    ))
+    Err(MISDIRECTED
+        .because("this host is not served here: call 127.0.0.1, localhost or the address it listens on, or start it with --allow-host"))
 }
 
 fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Option<u16>) -> Result<()> {
@@ -173,7 +152,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
         })
     };
     if headers.get_all(ORIGIN).iter().any(foreign) {
-        return Err(Problem::forbidden("pages of other origins may not send requests; serve the page from here"));
+        return Err(FORBIDDEN.because("pages of other origins may not send requests; serve the page from here"));
     }
     Ok(())
 }
@@ -187,7 +166,7 @@ fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
     if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
         return Ok(());
     }
-    Err(Problem::forbidden("a browser may send this only from this sidecar's page"))
+    Err(FORBIDDEN.because("a browser may send this only from this sidecar's page"))
 }
 
 /// Logs from time to time that a request was for another host or from another origin. The names that it used are not logged.

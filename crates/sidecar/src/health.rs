@@ -13,7 +13,7 @@ use shardwise::{Sharding as _, ShardingService};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::problem::{Problem, Result};
+use crate::problem::{NOT_FOUND, Result, UNAVAILABLE};
 
 /// A probe's answer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,9 +31,10 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 #[utoipa::path(get, path = "/livez", tag = "probes", responses((status = 200, description = "It is", body = Health)))]
 pub(crate) async fn livez(State(app): State<Arc<App>>) -> Result<Json<Health>> {
     let hung = app.policies.iter().find(|(_, joined)| !goes_on(&joined.service));
-    hung.map_or(Ok(OK), |(name, _)| {
-        Err(Problem::unavailable(format!("policy {name}: the task that keeps its ownership hangs or has ended")))
-    })
+    hung.map_or(
+        Ok(OK),
+        |(name, _)| Err(UNAVAILABLE.because(format!("policy {name}: the task that keeps its ownership hangs or has ended"))),
+    )
 }
 
 /// Whether the service's driver works: it must notice the end of a deadline within a TTL, or it hangs. An unreachable backend is no reason
@@ -49,13 +50,13 @@ fn is_noticed(deadline: Option<Moment>, now: Moment, ttl: Duration) -> bool {
 /// Has this worker joined, seen the group, and is it not leaving?
 #[utoipa::path(get, path = "/readyz", tag = "probes", responses((status = 200, description = "It has", body = Health)))]
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Health>> {
-    app.not_ready().map_or(Ok(OK), |why| Err(Problem::unavailable(why)))
+    app.not_ready().map_or(Ok(OK), |why| Err(UNAVAILABLE.because(why)))
 }
 
 /// The metrics, in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "probes", responses((status = 200, description = "All metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response> {
-    let Some(render) = &app.render else { return Err(Problem::not_found("this program has no metrics")) };
+    let Some(render) = &app.options.render else { return Err(NOT_FOUND.because("this program has no metrics")) };
     #[expect(clippy::cast_precision_loss, reason = "the number of connections is far below 2^52")]
     metrics::gauge!(crate::metrics::CONNECTIONS.name).set(app.connections.len() as f64);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()).into_response())

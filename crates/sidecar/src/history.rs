@@ -1,7 +1,6 @@
 //! The latest rebalances of one worker, numbered, for clients that follow them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -9,6 +8,8 @@ use shardwise::core::{Cause, MemberChange, View};
 use shardwise::{Departure, InstanceId, Rebalance};
 use tokio::sync::watch;
 use utoipa::ToSchema;
+
+use crate::answers::millis;
 
 const KEPT: usize = 256;
 /// The most members that an entry names as joined or left.
@@ -69,59 +70,71 @@ pub(crate) struct RebalanceList {
     rebalances: Vec<Event>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct History {
     /// Distinguishes this process's numbers from those of its predecessor.
     life: u64,
-    events: Mutex<VecDeque<Event>>,
-    /// The number of rebalances so far.
-    total: watch::Sender<u64>,
+    log: watch::Sender<EventLog>,
 }
 
-/// The position up to which a client has read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cursor(u64);
+/// The latest rebalances, numbered from 1.
+#[derive(Debug, Default)]
+pub(crate) struct EventLog {
+    /// The number of the latest one.
+    pub(crate) last: u64,
+    events: VecDeque<Event>,
+}
 
-/// The entries that a client has not read yet.
-#[derive(Debug)]
-pub(crate) struct NewEvents {
-    pub(crate) events: Vec<Event>,
-    /// Some entries in between are no longer kept.
-    pub(crate) has_gap: bool,
+impl EventLog {
+    /// The number before the oldest entry that is kept.
+    fn before_first(&self) -> u64 {
+        self.last - self.events.len() as u64
+    }
+
+    /// The entries that a client has not read that has read up to this number, and whether some of them are no longer kept.
+    pub(crate) fn behind(&self, read: u64) -> (impl Iterator<Item = &Event>, bool) {
+        let skip = usize::try_from(read.saturating_sub(self.before_first())).unwrap_or(usize::MAX);
+        (self.events.iter().skip(skip), read < self.before_first())
+    }
 }
 
 impl History {
     pub(crate) fn new(life: u64) -> Self {
-        Self { life, events: Mutex::default(), total: watch::Sender::new(0) }
-    }
-
-    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { life, log: watch::Sender::default() }
     }
 
     /// Adds a rebalance; `took` is the time since its view.
     pub(crate) fn push(&self, rebalance: &Rebalance, took: Duration) {
-        let number = *self.total.borrow() + 1;
-        self.keep(Event::of(self.id(number), rebalance, took));
+        let by_slot = rebalance.slots_owned.is_some();
+        let count = |slots: u32| by_slot.then_some(slots);
+        let (gained, lost, slots) = (rebalance.gained.len(), rebalance.lost.len(), rebalance.gained.slots().max(1));
+        let Rebalance { cause, members_joined, members_left, members_vanished, members_changed, .. } = rebalance;
+        self.keep(Event {
+            revision: rebalance.revision,
+            members: rebalance.members_total,
+            slots_owned: rebalance.slots_owned,
+            gained: count(gained),
+            lost: count(lost),
+            moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
+            took_ms: millis(took),
+            ..Event::of_members(*cause, members_joined, members_left, members_vanished, members_changed)
+        });
     }
 
-    /// Only one task calls this.
     fn keep(&self, event: Event) {
-        let mut events = self.events();
-        events.push_back(event);
-        if events.len() > KEPT {
-            events.pop_front();
-        }
-        drop(events);
-        self.total.send_modify(|total| *total += 1);
+        self.log.send_modify(|log| {
+            log.last += 1;
+            log.events.push_back(Event { id: self.id(log.last), ..event });
+            if log.events.len() > KEPT {
+                log.events.pop_front();
+            }
+        });
     }
 
     /// Adds a change of a group that this sidecar only observes.
     ///
     /// `departures`: the departures in all views so far, because views between these two may have been skipped.
     pub(crate) fn push_change(&self, before: &View, after: &View, departures: &[Departure]) {
-        let number = *self.total.borrow() + 1;
         let left = before.joined_since(after);
         let (joined, mut vanished, changed) = (after.joined_since(before), after.vanished_since(before), after.changed_since(before));
         vanished.retain(|id| departures.iter().rev().find(|gone| gone.instance_id == *id).is_none_or(Departure::vanished));
@@ -131,7 +144,7 @@ impl History {
         self.keep(Event {
             revision: after.revision(),
             members: after.members().len(),
-            ..Event::of_members(self.id(number), Cause::MembersChanged, &joined, &left, &vanished, &changed)
+            ..Event::of_members(Cause::MembersChanged, &joined, &left, &vanished, &changed)
         });
     }
 
@@ -140,69 +153,25 @@ impl History {
     }
 
     pub(crate) fn past(&self) -> RebalanceList {
-        RebalanceList { rebalances: self.events().iter().cloned().collect() }
+        RebalanceList { rebalances: self.log.borrow().events.iter().cloned().collect() }
     }
 
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.total.subscribe()
+    pub(crate) fn follow(&self) -> watch::Receiver<EventLog> {
+        self.log.subscribe()
     }
 
-    /// The cursor for entries from now on.
-    pub(crate) fn now(&self) -> Cursor {
-        Cursor(*self.total.borrow())
-    }
-
-    /// The cursor behind the entry with that id. For an id of another process it begins with the oldest entry kept, with a gap.
-    pub(crate) fn behind(&self, id: &str) -> Result<Cursor, Cursor> {
-        let number =
-            id.split_once('-').filter(|(life, _)| *life == format!("{:016x}", self.life)).and_then(|(_, number)| number.parse().ok());
-        let total = *self.total.borrow();
-        let first = Cursor(total.saturating_sub(self.events().len() as u64));
-        number.filter(|number| *number <= total).map_or(Err(first), |number| Ok(Cursor(number)))
-    }
-
-    /// The new entries behind the cursor, which moves.
-    pub(crate) fn take(&self, cursor: &mut Cursor) -> NewEvents {
-        let total = *self.total.borrow();
-        let events = self.events();
-        // An entry may have been added that is not counted yet: the next call returns it.
-        let last = events.back().and_then(|event| event.id.rsplit_once('-')?.1.parse::<u64>().ok()).unwrap_or(total);
-        let first = last + 1 - events.len() as u64;
-        let has_gap = cursor.0 + 1 < first;
-        let skip = usize::try_from((cursor.0 + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        let new = events.iter().skip(skip).cloned().collect();
-        *cursor = Cursor(last.max(cursor.0));
-        NewEvents { events: new, has_gap }
+    /// The number of the entry with that id, and `false`; for an id of another process the number before the oldest entry kept, and
+    /// `true`, because entries may be missing.
+    pub(crate) fn number_of(&self, id: &str) -> (u64, bool) {
+        let log = self.log.borrow();
+        let number = id.strip_prefix(&format!("{:016x}-", self.life)).and_then(|number| number.parse().ok());
+        number.filter(|number| *number <= log.last).map_or((log.before_first(), true), |number| (number, false))
     }
 }
 
 impl Event {
-    fn of(id: String, rebalance: &Rebalance, took: Duration) -> Self {
-        let by_slot = rebalance.slots_owned.is_some();
-        let count = |slots: u32| by_slot.then_some(slots);
-        let (gained, lost, slots) = (rebalance.gained.len(), rebalance.lost.len(), rebalance.gained.slots().max(1));
-        let Rebalance { cause, members_joined, members_left, members_vanished, members_changed, .. } = rebalance;
-        Self {
-            revision: rebalance.revision,
-            members: rebalance.members_total,
-            slots_owned: rebalance.slots_owned,
-            gained: count(gained),
-            lost: count(lost),
-            moved_share: by_slot.then(|| f64::from(gained + lost) / f64::from(slots)),
-            took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            ..Self::of_members(id, *cause, members_joined, members_left, members_vanished, members_changed)
-        }
-    }
-
     /// The changes of members in this rebalance.
-    fn of_members(
-        id: String,
-        cause: Cause,
-        joined: &[InstanceId],
-        left: &[InstanceId],
-        vanished: &[InstanceId],
-        changed: &[MemberChange],
-    ) -> Self {
+    fn of_members(cause: Cause, joined: &[InstanceId], left: &[InstanceId], vanished: &[InstanceId], changed: &[MemberChange]) -> Self {
         let names = |ids: &[InstanceId]| ids.iter().take(NAMED).map(|id| id.as_str().to_owned()).collect();
         let change = |change: &MemberChange| MemberChanges {
             instance_id: change.instance_id.as_str().to_owned(),
@@ -210,7 +179,6 @@ impl Event {
             weight: change.weight.map(|(before, now)| [before.get().into(), now.get().into()]),
         };
         Self {
-            id,
             at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
             cause: cause.as_str(),
             joined: joined.len(),
@@ -233,33 +201,34 @@ impl Event {
 mod tests {
     use super::*;
 
-    fn event(history: &History, number: u64) {
-        history.keep(Event { revision: number, ..Event::of_members(history.id(number), Cause::Joined, &[], &[], &[], &[]) });
-    }
-
-    fn numbers(new: &NewEvents) -> Vec<u64> {
-        new.events.iter().map(|event| event.revision).collect()
+    /// The revisions of the new entries and whether some are missing; the client has read them.
+    fn take(history: &History, read: &mut u64) -> (Vec<u64>, bool) {
+        let log = history.log.borrow();
+        let (new, has_gap) = log.behind(*read);
+        *read = log.last;
+        (new.map(|event| event.revision).collect(), has_gap)
     }
 
     #[test]
     fn a_client_that_comes_back_misses_nothing_that_is_kept_and_learns_what_is_not() {
         let history = History::new(7);
-        let mut cursor = history.now();
-        assert!(history.take(&mut cursor).events.is_empty());
-        (1..=3).for_each(|n| event(&history, n));
-        let new = history.take(&mut cursor);
-        assert!(numbers(&new) == [1, 2, 3] && !new.has_gap && history.take(&mut cursor).events.is_empty());
+        let event = |revision| history.keep(Event { revision, ..Event::default() });
+        let mut read = 0;
+        assert_eq!(take(&history, &mut read), (vec![], false));
+        (1..=3).for_each(event);
+        assert_eq!(take(&history, &mut read), (vec![1, 2, 3], false));
+        assert_eq!(take(&history, &mut read), (vec![], false));
 
-        let mut back = history.behind(&history.id(1)).unwrap();
-        assert_eq!(numbers(&history.take(&mut back)), [2, 3]);
+        let (mut back, is_missing) = history.number_of(&history.id(1));
+        assert!(take(&history, &mut back) == (vec![2, 3], false) && !is_missing);
         for strange in ["", "x", "0000000000000008-2", "0000000000000007-4", "0000000000000007-x"] {
-            let mut first = history.behind(strange).unwrap_err();
-            assert_eq!(numbers(&history.take(&mut first)), [1, 2, 3], "{strange:?}");
+            let (mut first, is_missing) = history.number_of(strange);
+            assert!(take(&history, &mut first).0 == [1, 2, 3] && is_missing, "{strange:?}");
         }
-        (4..=KEPT as u64 + 10).for_each(|n| event(&history, n));
-        let mut late = history.behind(&history.id(3)).unwrap();
-        let new = history.take(&mut late);
-        assert!(new.has_gap && new.events.len() == KEPT && numbers(&new)[0] == 11);
-        assert!(!history.take(&mut late).has_gap);
+        (4..=KEPT as u64 + 10).for_each(event);
+        let (mut late, _) = history.number_of(&history.id(3));
+        let (new, has_gap) = take(&history, &mut late);
+        assert!(has_gap && new.len() == KEPT && new[0] == 11);
+        assert!(!take(&history, &mut late).1);
     }
 }

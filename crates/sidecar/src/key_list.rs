@@ -2,157 +2,102 @@
 
 use memchr::{memchr, memchr2};
 
-pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
+const KEY_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that a key may take as JSON: each written as `\u0000`.
 const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
 
 /// Why a list is refused, as a message.
 pub(crate) type ListError = String;
 
-/// A list in one of the supported formats.
-#[derive(Debug)]
-pub(crate) enum KeyList {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListFormat {
     /// One key per line; an empty line is the key of 0 bytes.
-    Text(TextLines),
+    Text,
     /// A JSON array of strings.
-    Json(JsonArray),
+    Json,
 }
 
-impl KeyList {
-    /// The number of buffered bytes: those of the incomplete key.
-    pub(crate) const fn begun(&self) -> usize {
-        match self {
-            Self::Text(lines) => lines.begun.len(),
-            Self::Json(array) => array.begun.len(),
-        }
-    }
-
-    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
-        match self {
-            Self::Text(lines) => lines.feed(chunk, mine, out),
-            Self::Json(array) => array.feed(chunk, mine, out),
-        }
-    }
-
-    /// The list has ended.
-    pub(crate) fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
-        match self {
-            Self::Text(lines) => lines.finish(mine, out),
-            Self::Json(array) => array.finish(out),
-        }
-    }
-}
-
-/// See [`KeyList::Text`].
-#[derive(Debug, Default)]
-pub(crate) struct TextLines {
-    begun: Vec<u8>,
-    number: u64,
-}
-
-impl TextLines {
-    fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
-        let mut rest = chunk;
-        while let Some(end) = memchr(b'\n', rest) {
-            if self.begun.is_empty() {
-                self.key(&rest[..end], mine, out)?;
-            } else {
-                let mut begun = std::mem::take(&mut self.begun);
-                begun.extend_from_slice(&rest[..end]);
-                self.key(&begun, mine, out)?;
-                begun.clear();
-                self.begun = begun;
-            }
-            rest = &rest[end + 1..];
-        }
-        if self.begun.len() + rest.len() > KEY_BYTES_MAX {
-            return Err(too_long(self.number + 1, "line"));
-        }
-        self.begun.extend_from_slice(rest);
-        Ok(())
-    }
-
-    fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
-        let begun = std::mem::take(&mut self.begun);
-        if begun.is_empty() { Ok(()) } else { self.key(&begun, mine, out) }
-    }
-
-    fn key(&mut self, key: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
-        self.number += 1;
-        if key.len() > KEY_BYTES_MAX {
-            return Err(too_long(self.number, "line"));
-        }
-        if std::str::from_utf8(key).is_err() {
-            return Err(format!("line {}: the key is not UTF-8", self.number));
-        }
-        if mine(key) {
-            out.extend_from_slice(key);
-            out.push(b'\n');
-        }
-        Ok(())
-    }
-}
-
-fn too_long(number: u64, what: &str) -> ListError {
-    format!("{what} {number}: a key has at most {KEY_BYTES_MAX} bytes")
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum ExpectedToken {
-    #[default]
+/// The position of the next byte of JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JsonPlace {
     Begin,
     FirstOrEnd,
     Key,
-    CommaOrEnd,
-    Nothing,
-}
-
-/// The position of the next byte.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum StringState {
-    #[default]
-    Outside,
     /// Between the quotes of a key.
     Inside,
     /// Inside a key, after a backslash.
     Escaped,
+    CommaOrEnd,
+    Behind,
 }
 
-/// See [`KeyList::Json`].
-#[derive(Debug, Default)]
-pub(crate) struct JsonArray {
-    next: ExpectedToken,
-    place: StringState,
-    has_escapes: bool,
+#[derive(Debug)]
+pub(crate) struct KeyList {
+    format: ListFormat,
+    place: JsonPlace,
+    /// The incomplete key as it is written, and whether it has escapes of JSON.
     begun: Vec<u8>,
+    has_escapes: bool,
+    /// How many keys were complete.
     number: u64,
     has_written: bool,
 }
 
-impl JsonArray {
-    fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
+impl KeyList {
+    pub(crate) const fn new(format: ListFormat) -> Self {
+        Self { format, place: JsonPlace::Begin, begun: Vec::new(), has_escapes: false, number: 0, has_written: false }
+    }
+
+    /// The number of buffered bytes: those of the incomplete key.
+    pub(crate) const fn begun(&self) -> usize {
+        self.begun.len()
+    }
+
+    pub(crate) fn feed(&mut self, chunk: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
         let mut rest = chunk;
         while let Some((first, behind)) = rest.split_first() {
-            rest = if self.place == StringState::Outside {
-                self.outside(*first)?;
-                behind
-            } else {
-                self.inside(rest, mine, out)?
+            rest = match (self.format, self.place) {
+                (ListFormat::Text, _) => self.line(rest, mine, out)?,
+                (ListFormat::Json, JsonPlace::Inside | JsonPlace::Escaped) => self.inside(rest, mine, out)?,
+                (ListFormat::Json, _) => {
+                    self.outside(*first)?;
+                    behind
+                }
             };
         }
         Ok(())
     }
 
-    fn outside(&mut self, byte: u8) -> Result<(), ListError> {
-        self.next = match (self.next, byte) {
-            (_, b' ' | b'\n' | b'\r' | b'\t') => return Ok(()),
-            (ExpectedToken::Begin, b'[') => ExpectedToken::FirstOrEnd,
-            (ExpectedToken::FirstOrEnd | ExpectedToken::CommaOrEnd, b']') => ExpectedToken::Nothing,
-            (ExpectedToken::FirstOrEnd | ExpectedToken::Key, b'"') => {
-                self.place = StringState::Inside;
-                ExpectedToken::CommaOrEnd
+    /// The list has ended.
+    pub(crate) fn finish(&mut self, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
+        match self.format {
+            ListFormat::Text if self.begun.is_empty() => {}
+            ListFormat::Text => self.part(&[], true, mine, out)?,
+            ListFormat::Json if self.place != JsonPlace::Behind => {
+                return Err(format!("after {} keys: the JSON list has no end", self.number));
             }
-            (ExpectedToken::CommaOrEnd, b',') => ExpectedToken::Key,
+            ListFormat::Json => out.extend_from_slice(if self.has_written { b"]" } else { b"[]" }),
+        }
+        Ok(())
+    }
+
+    /// Consumes the part that belongs to the line and returns the rest.
+    fn line<'a>(&mut self, rest: &'a [u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
+        let (taken, behind, is_end) = match memchr(b'\n', rest) {
+            None => (rest, &rest[rest.len()..], false),
+            Some(at) => (&rest[..at], &rest[at + 1..], true),
+        };
+        self.part(taken, is_end, mine, out)?;
+        Ok(behind)
+    }
+
+    fn outside(&mut self, byte: u8) -> Result<(), ListError> {
+        self.place = match (self.place, byte) {
+            (place, b' ' | b'\n' | b'\r' | b'\t') => place,
+            (JsonPlace::Begin, b'[') => JsonPlace::FirstOrEnd,
+            (JsonPlace::FirstOrEnd | JsonPlace::CommaOrEnd, b']') => JsonPlace::Behind,
+            (JsonPlace::FirstOrEnd | JsonPlace::Key, b'"') => JsonPlace::Inside,
+            (JsonPlace::CommaOrEnd, b',') => JsonPlace::Key,
             _ => return Err(format!("after {} keys: this is no JSON list of strings, such as [\"a\",\"b\"]", self.number)),
         };
         Ok(())
@@ -160,46 +105,58 @@ impl JsonArray {
 
     /// Consumes the part that belongs to the key and returns the rest.
     fn inside<'a>(&mut self, rest: &'a [u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<&'a [u8], ListError> {
-        let (taken, behind, is_end) = if self.place == StringState::Escaped {
-            self.place = StringState::Inside;
-            (&rest[..1], &rest[1..], false)
+        let (taken, behind, place) = if self.place == JsonPlace::Escaped {
+            (&rest[..1], &rest[1..], JsonPlace::Inside)
         } else {
             match memchr2(b'"', b'\\', rest) {
-                None => (rest, &rest[rest.len()..], false),
-                Some(at) if rest[at] == b'"' => (&rest[..at], &rest[at + 1..], true),
-                Some(at) => {
-                    (self.place, self.has_escapes) = (StringState::Escaped, true);
-                    (&rest[..=at], &rest[at + 1..], false)
-                }
+                None => (rest, &rest[rest.len()..], JsonPlace::Inside),
+                Some(at) if rest[at] == b'"' => (&rest[..at], &rest[at + 1..], JsonPlace::CommaOrEnd),
+                Some(at) => (&rest[..=at], &rest[at + 1..], JsonPlace::Escaped),
             }
         };
-        if self.begun.len() + taken.len() > TOKEN_BYTES_MAX {
-            return Err(too_long(self.number + 1, "key"));
-        }
-        if !is_end {
-            self.begun.extend_from_slice(taken);
-            return Ok(behind);
-        }
-        self.place = StringState::Outside;
-        if self.begun.is_empty() {
-            self.key(taken, mine, out)?;
-        } else {
-            let mut begun = std::mem::take(&mut self.begun);
-            begun.extend_from_slice(taken);
-            self.key(&begun, mine, out)?;
-            begun.clear();
-            self.begun = begun;
-        }
-        self.has_escapes = false;
+        (self.place, self.has_escapes) = (place, self.has_escapes || place == JsonPlace::Escaped);
+        self.part(taken, place == JsonPlace::CommaOrEnd, mine, out)?;
         Ok(behind)
     }
 
-    /// Processes a complete key as written between its quotes.
-    fn key(&mut self, token: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
+    /// Takes a part of a key as it is written, which may be the last one.
+    fn part(&mut self, part: &[u8], is_end: bool, mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
+        let most = if self.format == ListFormat::Text { KEY_BYTES_MAX } else { TOKEN_BYTES_MAX };
+        if self.begun.len() + part.len() > most {
+            return Err(self.too_long(self.number + 1));
+        }
+        if !is_end {
+            self.begun.extend_from_slice(part);
+            return Ok(());
+        }
         self.number += 1;
-        let bad = || format!("key {}: not a JSON string in UTF-8", self.number);
+        if self.begun.is_empty() {
+            return self.key(part, mine, out);
+        }
+        let mut begun = std::mem::take(&mut self.begun);
+        begun.extend_from_slice(part);
+        self.key(&begun, mine, out)?;
+        begun.clear();
+        self.begun = begun;
+        Ok(())
+    }
+
+    /// Writes a complete key again, if it is mine.
+    fn key(&mut self, token: &[u8], mine: &impl Fn(&[u8]) -> bool, out: &mut Vec<u8>) -> Result<(), ListError> {
+        if self.format == ListFormat::Text {
+            if std::str::from_utf8(token).is_err() {
+                return Err(format!("line {}: the key is not UTF-8", self.number));
+            }
+            if mine(token) {
+                out.extend_from_slice(token);
+                out.push(b'\n');
+            }
+            return Ok(());
+        }
+        let number = self.number;
+        let bad = || format!("key {number}: not a JSON string in UTF-8");
         let unescaped;
-        let key = if self.has_escapes {
+        let key = if std::mem::take(&mut self.has_escapes) {
             let quoted = [b"\"", token, b"\""].concat();
             unescaped = serde_json::from_slice::<String>(&quoted).map_err(|_| bad())?;
             unescaped.as_bytes()
@@ -209,7 +166,7 @@ impl JsonArray {
             token
         };
         if key.len() > KEY_BYTES_MAX {
-            return Err(too_long(self.number, "key"));
+            return Err(self.too_long(number));
         }
         if mine(key) {
             out.extend_from_slice(if std::mem::replace(&mut self.has_written, true) { b",\"" } else { b"[\"" });
@@ -219,12 +176,9 @@ impl JsonArray {
         Ok(())
     }
 
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), ListError> {
-        if self.next != ExpectedToken::Nothing || self.place != StringState::Outside {
-            return Err(format!("after {} keys: the JSON list has no end", self.number));
-        }
-        out.extend_from_slice(if self.has_written { b"]" } else { b"[]" });
-        Ok(())
+    fn too_long(&self, number: u64) -> ListError {
+        let what = if self.format == ListFormat::Text { "line" } else { "key" };
+        format!("{what} {number}: a key has at most {KEY_BYTES_MAX} bytes")
     }
 }
 
@@ -242,11 +196,11 @@ mod tests {
     }
 
     fn json(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
-        filter(KeyList::Json(JsonArray::default()), bytes, piece, |_: &[u8]| true)
+        filter(KeyList::new(ListFormat::Json), bytes, piece, |_: &[u8]| true)
     }
 
     fn text(bytes: &[u8], piece: usize) -> Result<Vec<u8>, ListError> {
-        filter(KeyList::Text(TextLines::default()), bytes, piece, |_: &[u8]| true)
+        filter(KeyList::new(ListFormat::Text), bytes, piece, |_: &[u8]| true)
     }
 
     #[test]
@@ -259,7 +213,7 @@ mod tests {
                 seen.borrow_mut().push(String::from_utf8(key.to_vec()).unwrap());
                 key.len().is_multiple_of(2)
             };
-            let out = filter(KeyList::Json(JsonArray::default()), &list, piece, mine).unwrap();
+            let out = filter(KeyList::new(ListFormat::Json), &list, piece, mine).unwrap();
             assert_eq!(seen.borrow().as_slice(), keys, "in pieces of {piece}");
             let kept: Vec<_> = keys.into_iter().filter(|key| key.len() % 2 == 0).collect();
             assert_eq!(serde_json::from_slice::<Vec<String>>(&out).unwrap(), kept);

@@ -25,17 +25,12 @@ pub(crate) const FORWARDS: Metric = Metric {
     labels: &["outcome"],
 };
 
-const METRICS: [Metric; 3] = [REQUESTS, CONNECTIONS, FORWARDS];
-
 /// Describes each metric of a sidecar to the installed exporter, as `shardwise::metrics::describe` does for those of the services.
 pub fn describe_metrics() {
-    for Metric { name, kind, help, .. } in METRICS {
-        ::metrics::with_recorder(|recorder| match kind {
-            MetricKind::Counter => recorder.describe_counter(name.into(), None, help.into()),
-            MetricKind::Gauge => recorder.describe_gauge(name.into(), None, help.into()),
-            MetricKind::Histogram => recorder.describe_histogram(name.into(), None, help.into()),
-        });
+    for Metric { name, help, .. } in [REQUESTS, FORWARDS] {
+        ::metrics::describe_counter!(name, help);
     }
+    ::metrics::describe_gauge!(CONNECTIONS.name, CONNECTIONS.help);
 }
 
 #[cfg(test)]
@@ -44,6 +39,7 @@ mod tests {
 
     use super::*;
 
+    const METRICS: [Metric; 3] = [REQUESTS, CONNECTIONS, FORWARDS];
     const BEGINNING: &str = "# Metrics of a sidecar
 
 Generated from the table in `crates/sidecar/src/metrics.rs`;

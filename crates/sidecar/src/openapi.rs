@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
+use crate::gate::OPEN;
 use crate::problem::{PROBLEM_JSON, Problem};
 use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebalances, slots};
 
@@ -28,10 +29,8 @@ use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebal
         plan::plan,
         drain::drain,
         drain::undrain,
-        forward::of_one,
-        forward::to_one,
-        forward::of_any,
-        forward::to_any,
+        forward::one,
+        forward::any,
         health::livez,
         health::readyz,
         health::metrics,
@@ -60,34 +59,53 @@ const REFUSALS: [(&str, &str); 15] = [
     ("504", "Another member gives no answer in time"),
 ];
 
-/// The document for those policies. Properties common to all routes are added here.
-pub(crate) fn document<'a>(policies: impl Iterator<Item = &'a str>, has_token: bool) -> Bytes {
+/// The document for those policies. What routes have in common is added here: the parameters in their paths, POST to members, errors, and
+/// the token.
+pub(crate) fn document(policies: &[&str], has_token: bool) -> Bytes {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
-    let policies: Vec<_> = policies.collect();
-    if let Some(paths) = document["paths"].as_object_mut() {
-        paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut).for_each(|operation| complete(operation, &policies));
+    let path = json!({"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$"});
+    let parameters = [
+        ("policy", "A policy that this sidecar serves", json!({"type": "string", "enum": policies})),
+        ("key", "The key", json!({"type": "string"})),
+        ("instance_id", "The member", json!({"type": "string"})),
+        ("path", "The path of the request, such as status", path),
+    ];
+    for (path, operations) in document["paths"].as_object_mut().into_iter().flatten() {
+        if operations["get"]["tags"][0] == "members" {
+            operations["post"] = post_to_member(&operations["get"]);
+        }
+        for operation in operations.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            let in_path = parameters.iter().filter(|(name, ..)| path.contains(&format!("{{{name}}}")));
+            let in_path = in_path.map(|(name, description, schema)| {
+                json!({"name": name, "in": "path", "required": true, "description": description, "schema": schema})
+            });
+            let others = operation["parameters"].as_array().into_iter().flatten().cloned();
+            operation["parameters"] = in_path.chain(others).collect();
+            for (status, description) in REFUSALS {
+                operation["responses"][status] =
+                    json!({"description": description, "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}});
+            }
+            if has_token && !OPEN.contains(&path.as_str()) {
+                operation["security"] = json!([{"token": []}]);
+            }
+        }
     }
     if has_token {
         document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
-        for (path, operations) in document["paths"].as_object_mut().into_iter().flatten() {
-            let open = path == "/livez" || path == "/readyz";
-            operations.as_object_mut().into_iter().flat_map(Map::values_mut).filter(|_| !open).for_each(|operation| {
-                operation["security"] = json!([{"token": []}]);
-            });
-        }
     }
     serde_json::to_vec(&document).unwrap_or_default().into()
 }
 
-fn complete(operation: &mut Value, policies: &[&str]) {
-    for (status, description) in REFUSALS {
-        operation["responses"][status] =
-            json!({"description": description, "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}});
-    }
-    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-    for parameter in parameters.into_iter().flatten().filter(|parameter| parameter["name"] == "policy") {
-        parameter["schema"]["enum"] = json!(policies);
-    }
+/// A POST to members, which is like a GET with a body.
+fn post_to_member(get: &Value) -> Value {
+    let mut post = get.clone();
+    let any_type = &get["responses"]["200"]["content"]["application/octet-stream"];
+    post["operationId"] = get["operationId"].as_str().map(|id| id.replace("of_", "to_")).into();
+    post["summary"] = get["summary"].as_str().map(|summary| summary.replace("GET", "POST")).into();
+    post["description"] = "Always needs the token.".into();
+    post["requestBody"] =
+        json!({"description": "Any media type, at most 1 MiB", "required": true, "content": {"application/octet-stream": any_type}});
+    post
 }
 
 #[cfg(test)]
@@ -97,7 +115,7 @@ mod tests {
     #[test]
     fn the_page_about_http_has_a_row_for_each_operation() {
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/http.md")).unwrap();
-        let document: Value = serde_json::from_slice(&document(std::iter::empty(), false)).unwrap();
+        let document: Value = serde_json::from_slice(&document(&[], false)).unwrap();
         let mut rows = vec!["| `GET /` |".to_owned()];
         for (path, operations) in document["paths"].as_object().unwrap() {
             rows.extend(operations.as_object().unwrap().keys().map(|method| format!("| `{} {path}` |", method.to_uppercase())));

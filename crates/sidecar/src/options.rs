@@ -1,7 +1,9 @@
 //! The options of a sidecar.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,10 +64,8 @@ impl Options {
         }
     }
 
-    /// If other machines could connect without TLS or without a token, or if members must present certificates although the listener has
-    /// no TLS.
-    ///
-    /// If clients on other machines could connect without TLS or without a token, or if members lack a certificate they must present.
+    /// An error if other machines could connect without TLS or without a token, or if members must present certificates although the
+    /// listener has no TLS.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.peers.is_mutual() && self.tls.is_none() {
             return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
@@ -79,16 +79,12 @@ impl Options {
         )))
     }
 
-    /// # Errors
-    ///
-    /// If the operators' token is also the members' token, by these options or a policy's settings: then every member could act as an
-    /// operator.
-    pub(crate) fn keeps_apart<'a>(&self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
+    /// An error if the operators' token is also the members' token, by these options or a policy's settings: then every member could act as
+    /// an operator.
+    pub(crate) fn keeps_apart<'a>(&'a self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
         let Some(operators) = &self.token else { return Ok(()) };
-        let mut set = policies.into_iter().filter_map(|peers| peers.token.as_ref());
-        if self.peers.token.as_ref().is_some_and(|token| operators.is(token.bytes()))
-            || set.any(|token| operators.is(token.expose_secret().as_bytes()))
-        {
+        let set = policies.into_iter().filter_map(|peers| Some(peers.token.as_ref()?.expose_secret().as_bytes()));
+        if self.peers.token.iter().map(Token::bytes).chain(set).any(|token| operators.is(token)) {
             return Err(Error::Options("the operator's token (--token-file) and the members' (--peer-token-file, peer_token_file) are the same: members would be operators; make two".into()));
         }
         Ok(())
@@ -137,17 +133,22 @@ impl Token {
     ///
     /// [`Error::Options`] if the file cannot be read, or contains no valid token.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
-        let bytes = read(path, TOKEN_BYTES_MAX)?;
+        let failed = |error| Error::File(path.to_owned(), error);
+        let refused = |why: &str| Err(Error::Options(format!("{}: {why}", path.display())));
+        let mut bytes = Vec::new();
+        File::open(path).map_err(failed)?.take(TOKEN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > TOKEN_BYTES_MAX {
+            return refused("it has more than 4096 bytes: is it the right file?");
+        }
         let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let token = token.strip_suffix(b"\r").unwrap_or(token);
-        let refused = |why: &str| Err(Error::Options(format!("{}: {why}", path.display())));
         if token.len() < TOKEN_BYTES_LEAST {
             return refused("a token has at least 16 bytes; 32 random hexadecimal digits would be one");
         }
         if !token.iter().all(u8::is_ascii_graphic) {
             return refused("a token is printable ASCII without blanks");
         }
-        Ok(Self(token.to_vec().into()))
+        Ok(Self::of(token))
     }
 
     pub(crate) fn of(token: &[u8]) -> Self {
@@ -159,19 +160,8 @@ impl Token {
     }
 
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        self.0.expose_secret().ct_eq(shown).into()
+        self.bytes().ct_eq(shown).into()
     }
-}
-
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
-    use std::io::Read;
-    let failed = |error: std::io::Error| Error::File(PathBuf::from(path), error);
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > most {
-        return Err(Error::Options(format!("{} has more than {most} bytes: is it the right file?", path.display())));
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

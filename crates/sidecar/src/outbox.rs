@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::body;
 use crate::page::{LOG, may_act};
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_REQUEST, NOT_FOUND, Result, UNAVAILABLE};
 
 /// The timeout of a database call for a client.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -129,12 +129,11 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Result<Json<OutboxSta
     responses((status = 200, description = "The outcome", body = OutboxReplay))
 )]
 pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Result<Json<OutboxReplay>> {
-    let (parts, body) = request.into_parts();
-    may_act(&app, &parts.headers)?;
+    may_act(&app, request.headers())?;
     let outbox = named(&app)?;
-    let ReplayRequest { id, who, reason } = body::json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    let ReplayRequest { id, who, reason } = body::json(&app, request).await?;
     if [&id, &who, &reason].iter().any(|text| text.trim().is_empty() || text.len() > WORDS_BYTES_MAX) {
-        return Err(Problem::bad_request(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
+        return Err(BAD_REQUEST.because(format!("id, who and reason are texts of 1 to {WORDS_BYTES_MAX} bytes")));
     }
     app.spend()?;
     tracing::info!(target: LOG, outbox = outbox.name(), event = ?id, ?who, ?reason, "a replay of a dead letter was requested over HTTP");
@@ -146,13 +145,13 @@ pub(crate) async fn replay(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn named(app: &App) -> Result<&dyn Outbox> {
-    let none = || Problem::not_found("this sidecar was started without an outbox: --outbox NAME names one of the settings");
-    app.outbox.as_deref().ok_or_else(none)
+    let none = || NOT_FOUND.because("this sidecar was started without an outbox: --outbox NAME names one of the settings");
+    app.options.outbox.as_deref().ok_or_else(none)
 }
 
 async fn in_time<T>(answer: impl Future<Output = std::result::Result<T, String>>) -> Result<T> {
     match tokio::time::timeout(ANSWER_WITHIN, answer).await {
-        Ok(answer) => answer.map_err(Problem::unavailable),
-        Err(_) => Err(Problem::unavailable(format!("the outbox's database has not answered within {ANSWER_WITHIN:?}; try again"))),
+        Ok(answer) => answer.map_err(|why| UNAVAILABLE.because(why)),
+        Err(_) => Err(UNAVAILABLE.because(format!("the outbox's database has not answered within {ANSWER_WITHIN:?}; try again"))),
     }
 }

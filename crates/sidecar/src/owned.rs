@@ -8,13 +8,13 @@ use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 
 use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::body::{IncomingBody, media_type};
-use crate::key_list::{JsonArray, KeyList, TextLines};
-use crate::problem::{Problem, Result};
+use crate::key_list::{KeyList, ListFormat};
+use crate::problem::{BAD_KEY, CONFLICT, MEDIA_TYPE, Result};
 
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
 /// the answer's end.
@@ -29,7 +29,6 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 /// when that piece is answered. Read the answer while you send: the sidecar does not buffer it.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/owned", tag = "keys",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(
         content((Vec<String> = "application/json"), (String = "text/plain")),
         description = "A JSON list of texts, or one key a line; an empty line is the key of 0 bytes. A key has at most 65,536 bytes."
@@ -42,38 +41,36 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
 )]
 pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
     if joined.only_observes {
-        return Err(Problem::conflict(format!(
+        return Err(CONFLICT.because(format!(
             "this sidecar only observes policy {}, so it owns no key: ask one that has joined it (--policy)",
             joined.service.policy().name
         )));
     }
-    let (list, kind) = match media_type(request.headers()).as_deref() {
-        Some("application/json") => (KeyList::Json(JsonArray::default()), "application/json"),
-        Some("text/plain") => (KeyList::Text(TextLines::default()), "text/plain; charset=utf-8"),
-        _ => return Err(Problem::media_type("application/json or text/plain, in UTF-8")),
+    let (format, kind) = match media_type(request.headers()).as_deref() {
+        Some("application/json") => (ListFormat::Json, "application/json"),
+        Some("text/plain") => (ListFormat::Text, "text/plain; charset=utf-8"),
+        _ => return Err(MEDIA_TYPE.because("send Content-Type: application/json or text/plain, in UTF-8")),
     };
-    let state = joined.state().as_str();
-    let incoming = IncomingBody::new(request.into_body(), app.limits.list_bytes, &app.limits)?;
-    let mut filter = KeyFilter { incoming, room: app.bodies.room(), list, joined, is_done: false };
+    let state = joined.service.state().as_str();
+    let incoming = IncomingBody::new(request.into_body(), app.options.limits.list_bytes, &app.options.limits)?;
+    let mut filter = KeyFilter { incoming, room: app.bodies.room(), list: KeyList::new(format), joined, is_done: false };
     let mut first = Vec::new();
-    while first.len() < JUDGED_FIRST && filter.fill(&mut first, JUDGED_FIRST).await? {}
+    filter.fill(&mut first, JUDGED_FIRST).await?;
     let headers = [(CONTENT_TYPE, kind), (STATE, state)];
     if filter.is_done {
         return Ok((headers, first).into_response());
     }
-    let rest = stream::unfold(Some(filter), |filter| async move {
-        let mut filter = filter?;
-        let mut piece = Vec::with_capacity(PIECE_BYTES + 1_024);
-        match filter.fill(&mut piece, PIECE_BYTES).await {
-            Ok(true) => Some((Ok(Bytes::from(piece)), Some(filter))),
-            Ok(false) if piece.is_empty() => None,
-            Ok(false) => Some((Ok(Bytes::from(piece)), None)),
-            // Too late for a status: the answer must not look complete.
-            Err(_) => Some((Err(std::io::Error::other("the list is refused")), None)),
+    let rest = stream::unfold(filter, |mut filter| async move {
+        if filter.is_done {
+            return None;
         }
+        let mut piece = Vec::with_capacity(PIECE_BYTES + 1_024);
+        // Too late for a status: the answer must not look complete.
+        let filled = filter.fill(&mut piece, PIECE_BYTES).await.map_err(|_| std::io::Error::other("the list is refused"));
+        filter.is_done |= filled.is_err();
+        Some((filled.map(|()| piece), filter))
     });
-    let whole = futures::StreamExt::chain(stream::iter([Ok(Bytes::from(first))]), rest);
-    Ok((headers, Body::from_stream(whole)).into_response())
+    Ok((headers, Body::from_stream(stream::iter([Ok(first)]).chain(rest))).into_response())
 }
 
 struct KeyFilter {
@@ -86,8 +83,8 @@ struct KeyFilter {
 }
 
 impl KeyFilter {
-    /// Continues until `most` bytes of output exist or the input ends; then `false`.
-    async fn fill(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool> {
+    /// Continues until `most` bytes of output exist or the input ends.
+    async fn fill(&mut self, out: &mut Vec<u8>, most: usize) -> Result<()> {
         while !self.is_done && out.len() < most {
             // The output is no longer than the input, except for a bracket or a line feed.
             let most = self.list.begun() + self.incoming.ahead() + 2;
@@ -101,9 +98,9 @@ impl KeyFilter {
                 Some(bytes) => self.list.feed(bytes, &mine, out),
                 None => self.list.finish(&mine, out),
             }
-            .map_err(Problem::bad_key)?;
+            .map_err(|why| BAD_KEY.because(why))?;
             self.is_done = piece.is_none();
         }
-        Ok(!self.is_done)
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
 use crate::app::App;
-use crate::problem::{Problem, Result};
+use crate::problem::{FORBIDDEN, NOT_FOUND, Result};
 
 /// The log target for operators' actions.
 pub(crate) const LOG: &str = "shardwise::operator";
@@ -85,7 +85,7 @@ pub(crate) async fn root(State(app): State<Arc<App>>) -> Response {
 
 pub(crate) async fn asset(Path(name): Path<String>) -> Result<Response> {
     let found = FILES.iter().find(|(known, ..)| *known == name);
-    let (_, kind, text) = found.ok_or_else(|| Problem::not_found("the page has no such file"))?;
+    let (_, kind, text) = found.ok_or_else(|| NOT_FOUND.because("the page has no such file"))?;
     Ok(file(kind, Bytes::from_static(text.as_bytes())))
 }
 
@@ -110,18 +110,14 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
 
 /// Checks whether an action is allowed; the gate has already checked the operator's token. A request from a browser must prove that it
 /// comes from this page.
-///
-/// # Errors
-///
-/// If no token is set, or if another page may have sent the request.
 pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
     let refused = |why: &'static str| {
-        if let Some(count) = app.refused.another(why) {
+        if let Some(count) = app.log.refused.another(why) {
             tracing::warn!(target: LOG, why, count, "an action over HTTP was refused; one line a minute at most");
         }
-        Err(Problem::forbidden(why))
+        Err(FORBIDDEN.because(why))
     };
-    if app.token.is_none() {
+    if app.options.token.is_none() {
         return refused("actions need a token: start it with --token-file");
     }
     let by_browser = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);

@@ -2,22 +2,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rustls::ClientConfig;
 use rustls::server::danger::ClientCertVerifier;
-use tokio::sync::Semaphore;
 
-use crate::certificates::{Signers, Tls};
+use crate::certificates::{Tls, trusting};
 use crate::connection_pool::ConnectionPool;
-use crate::forward::FORWARDS_MOST;
 use crate::options::Token;
 use crate::peer_http::PeerConnection;
 use crate::server::Error;
 use crate::target::Target;
 
-/// The options and state of requests between members.
-#[derive(Debug)]
+/// The options of requests between members.
+#[derive(Debug, Default)]
 pub struct Peers {
     /// The secret that members prove to each other, instead of the one in the settings.
     pub token: Option<Token>,
@@ -27,28 +24,8 @@ pub struct Peers {
     pub(crate) members: Option<Arc<dyn ClientCertVerifier>>,
     /// The local worker, for requests that this sidecar does not answer.
     pub(crate) forward_to: Option<Target>,
-    pub(crate) turns: Semaphore,
-    pub(crate) answers: Semaphore,
-    /// The member with which the next search for any member begins.
-    pub(crate) next: AtomicUsize,
     /// Connections to members and to the local worker.
     pub(crate) connection_pool: ConnectionPool<PeerConnection>,
-}
-
-impl Default for Peers {
-    fn default() -> Self {
-        let [turns, answers] = [(); 2].map(|()| Semaphore::new(FORWARDS_MOST));
-        Self {
-            token: None,
-            tls: None,
-            members: None,
-            forward_to: None,
-            turns,
-            answers,
-            next: AtomicUsize::new(0),
-            connection_pool: ConnectionPool::default(),
-        }
-    }
 }
 
 impl Peers {
@@ -58,7 +35,7 @@ impl Peers {
     ///
     /// [`Error::Options`] if the file contains none.
     pub fn trust(&mut self, file: &Path) -> Result<(), Error> {
-        self.tls = Some(Signers::from_file(file)?.client(None)?);
+        self.tls = Some(trusting(file, None)?.0);
         Ok(())
     }
 
@@ -69,8 +46,8 @@ impl Peers {
     ///
     /// [`Error::Options`] if one of the files is not usable.
     pub fn trust_mutually(&mut self, file: &Path, own: &Tls) -> Result<(), Error> {
-        let signers = Signers::from_file(file)?;
-        (self.tls, self.members) = (Some(signers.client(Some(own))?), Some(signers.judge()?));
+        let (client, verifier) = trusting(file, Some(own))?;
+        (self.tls, self.members) = (Some(client), Some(verifier));
         Ok(())
     }
 

@@ -11,39 +11,36 @@ use shardwise::requests::Method;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use crate::dial::{DialError, DialTarget, PeerMember};
-use crate::peer_config::Peers;
+use crate::dial::{Callee, DialError};
 use crate::peer_http::PeerConnection;
-use crate::target::Target;
 
 /// The timeout of each step: name resolution, connecting, and the TLS handshake.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const ADDRESSES_MOST: usize = 4;
 
 /// A new connection, with TLS if the target requires it.
-pub(crate) async fn opened(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<PeerConnection, DialError> {
-    let (stream, address) = connect(whom, target, method).await?;
-    let opened = match whom {
-        DialTarget::Member(PeerMember { peers: Peers { tls: Some(tls), .. }, .. }) if target.tls => {
-            PeerConnection::over(secured(stream, target, tls).await?, address).await
-        }
+pub(crate) async fn opened(whom: &Callee<'_>, method: Method) -> Result<PeerConnection, DialError> {
+    let (stream, address) = connect(whom, method).await?;
+    let opened = match &whom.peers.tls {
+        Some(tls) if whom.target.tls => PeerConnection::over(secured(stream, &whom.target.host, tls).await?, address).await,
         _ => PeerConnection::over(stream, address).await,
     };
     opened.map_err(|error| broken(address, &error))
 }
 
 /// A TCP connection to the first of its addresses that is allowed and reachable.
-async fn connect(whom: &DialTarget<'_>, target: &Target, method: Method) -> Result<(TcpStream, SocketAddr), DialError> {
-    let found = timeout(CONNECT_WITHIN, tokio::net::lookup_host((target.host.as_str(), target.port))).await;
-    let addresses = match found {
+async fn connect(whom: &Callee<'_>, method: Method) -> Result<(TcpStream, SocketAddr), DialError> {
+    let host = whom.target.host.as_str();
+    let addresses = match timeout(CONNECT_WITHIN, tokio::net::lookup_host((host, whom.target.port))).await {
         Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
-        Ok(Err(error)) => return Err(DialError::Unreachable(format!("{}: {error}", target.host))),
-        Err(_) => return Err(DialError::Unreachable(format!("{} is not found within {CONNECT_WITHIN:?}", target.host))),
+        Ok(Err(error)) => return Err(DialError::Unreachable(format!("{host}: {error}"))),
+        Err(_) => return Err(DialError::Unreachable(format!("{host} is not found within {CONNECT_WITHIN:?}"))),
     };
-    let mut failed = DialError::Unreachable(format!("{} has no address", target.host));
+    let mut failed = DialError::Unreachable(format!("{host} has no address"));
     for address in addresses {
-        if let Some(why) = whom.barred(target, address.ip()) {
+        if let Some(why) = whom.barred(address.ip()) {
             failed = DialError::Barred(why);
             continue;
         }
@@ -71,19 +68,14 @@ fn gives_up_soon(stream: &TcpStream) {
     let _ = stream;
 }
 
-async fn secured(
-    stream: TcpStream,
-    target: &Target,
-    config: &Arc<ClientConfig>,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
-    let name = ServerName::try_from(target.host.clone()).map_err(|error| DialError::Barred(error.to_string()))?;
-    let agreed = timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await;
-    match agreed {
+async fn secured(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, DialError> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| DialError::Barred(error.to_string()))?;
+    match timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await {
         Ok(Ok(stream)) => Ok(stream),
         // The certificate is invalid or belongs to another host.
-        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{}: {error}", target.host))),
-        Ok(Err(error)) => Err(DialError::Broken(format!("{}: {error}", target.host))),
-        Err(_) => Err(DialError::Unreachable(format!("{}: no TLS within {CONNECT_WITHIN:?}", target.host))),
+        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{host}: {error}"))),
+        Ok(Err(error)) => Err(DialError::Broken(format!("{host}: {error}"))),
+        Err(_) => Err(DialError::Unreachable(format!("{host}: no TLS within {CONNECT_WITHIN:?}"))),
     }
 }
 
@@ -126,11 +118,11 @@ mod tests {
     #[tokio::test]
     async fn reading_from_a_machine_that_vanished_ends_after_as_long_as_a_connection_takes_to_be_made() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let (peers, limits) = (Peers::default(), crate::options::Limits::default());
-        let whom = DialTarget::Beside(&peers, &limits);
+        let target = &crate::target::Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let (peers, limits) = (&crate::peer_config::Peers::default(), &crate::options::Limits::default());
+        let whom = Callee { peers, limits, target, base: String::new(), member: None };
         for (method, limit) in [(Method::Get, Some(CONNECT_WITHIN)), (Method::Post, None)] {
-            let (stream, _) = connect(&whom, &target, method).await.unwrap();
+            let (stream, _) = connect(&whom, method).await.unwrap();
             assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), limit, "{method:?}");
         }
     }

@@ -9,9 +9,9 @@ use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIG
 use shardwise::{InstanceId, PlacementParams, Weight};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath};
+use crate::app::{App, PolicyPath, in_turn};
 use crate::body;
-use crate::problem::{Problem, Result};
+use crate::problem::{BAD_REQUEST, CONFLICT, Result, UNKNOWN_INSTANCE};
 
 /// A hypothetical change of the group.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -85,13 +85,11 @@ type MemberWeights = Vec<(InstanceId, Weight)>;
 /// Changes nothing. The plan starts from the members that the placement counts now.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/plan", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     request_body(content = PlanRequest, content_type = "application/json"),
     responses((status = 200, description = "What would move", body = PlanResponse))
 )]
 pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<PlanResponse>> {
-    let (parts, body) = request.into_parts();
-    let body::BufferedBody { bytes, room } = body::said_json(&parts.headers, body, &app.limits, &app.bodies).await?;
+    let (bytes, room) = body::whole_json(&app, request).await?;
     // Not earlier, because unfinished requests would use up the rate.
     app.spend()?;
     let (params, before) = match joined.placed()? {
@@ -106,36 +104,35 @@ pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): Policy
         let after = after(&before, wanted)?;
         planned(before, after, params)
     };
-    room.unless_given_up(app.compute(work)).await??.map(Json)
+    room.unless_given_up(in_turn(&app.placing, work)).await??.map(Json)
 }
 
 fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberWeights> {
     if wanted.join.len().max(wanted.leave.len()) > CHANGES_MOST {
-        return Err(Problem::bad_request(format!("at most {CHANGES_MOST} may join and as many leave")));
+        return Err(BAD_REQUEST.because(format!("at most {CHANGES_MOST} may join and as many leave")));
     }
     let mut after = before.to_vec();
     for id in &wanted.leave {
         let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
             let there = before.iter().take(32).map(|(id, _)| id.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Problem::unknown_instance(format!("leave {:?}: there is no member of that id; there are: {there}", short(id))));
+            return Err(UNKNOWN_INSTANCE.because(format!("leave {:?}: there is no member of that id; there are: {there}", short(id))));
         };
         after.remove(at);
     }
     for Newcomer { instance_id, weight } in wanted.join {
         let join = |why: &dyn std::fmt::Display| format!("join {:?}: {why}", short(&instance_id));
-        let id = InstanceId::new(&instance_id).map_err(|error| Problem::conflict(join(&error)))?;
+        let id = InstanceId::new(&instance_id).map_err(|error| CONFLICT.because(join(&error)))?;
         let weight = (1..=WEIGHT_MAX)
             .find(|whole| f64::from(*whole).total_cmp(&weight.unwrap_or(1.0)).is_eq())
             .and_then(|whole| Weight::new(whole.into()));
-        let weight =
-            weight.ok_or_else(|| Problem::bad_request(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
+        let weight = weight.ok_or_else(|| BAD_REQUEST.because(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
         if after.iter().any(|(known, _)| *known == id) {
-            return Err(Problem::conflict(format!("join {:?}: there is a member of that id already", short(&instance_id))));
+            return Err(CONFLICT.because(format!("join {:?}: there is a member of that id already", short(&instance_id))));
         }
         after.push((id, weight));
     }
     if after.len() > MEMBERS_MAX as usize {
-        return Err(Problem::conflict(format!("a group has at most {MEMBERS_MAX} members")));
+        return Err(CONFLICT.because(format!("a group has at most {MEMBERS_MAX} members")));
     }
     Ok(after)
 }
@@ -145,7 +142,7 @@ fn short(id: &str) -> String {
 }
 
 fn planned(before: MemberWeights, after: MemberWeights, params: PlacementParams) -> Result<PlanResponse> {
-    let change = PlacementChange::new((before, params), (after, params)).map_err(|error| Problem::conflict(error.to_string()))?;
+    let change = PlacementChange::new((before, params), (after, params)).map_err(|error| CONFLICT.because(error.to_string()))?;
     let evenness = |balance: &Balance| Evenness { members: balance.members, peak: balance.peak, least: balance.least };
     let text = |id: Option<InstanceId>| id.map(String::from);
     Ok(PlanResponse {

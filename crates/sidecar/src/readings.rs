@@ -18,7 +18,7 @@ use crate::connections::{ListenerContext, serve};
 use crate::gate::{comes_here, log_outsider};
 use crate::options::Limits;
 use crate::page::guard;
-use crate::problem::{Problem, Result};
+use crate::problem::{NOT_FOUND, Problem, Result};
 
 /// The most connections at a time, besides those reserved for probes.
 const CONNECTIONS: usize = 32;
@@ -67,7 +67,7 @@ fn answer(request: &Request, hosts: &[String], readings: &Readings, outsiders: &
     }
     let found = readings.iter().find(|(path, _)| *path == request.uri().path());
     let known = || readings.iter().map(|(path, _)| *path).collect::<Vec<_>>().join(", ");
-    let (_, read) = found.ok_or_else(|| Problem::not_found(format!("there is nothing at this path; there are: {}", known())))?;
+    let (_, read) = found.ok_or_else(|| NOT_FOUND.because(format!("there is nothing at this path; there are: {}", known())))?;
     let Reading { status, content_type, text } = read();
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = [(CONTENT_TYPE, HeaderValue::from_static(content_type)), (CACHE_CONTROL, HeaderValue::from_static("no-store"))];

@@ -1,5 +1,6 @@
 //! The rebalances so far, and new ones as server-sent events that can be resumed.
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +11,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use crate::app::{App, FOLLOWERS_MOST, PolicyPath, ServedGroup};
-use crate::history::{Cursor, NewEvents, RebalanceList};
-use crate::problem::{Problem, Result};
+use crate::app::{App, FOLLOWERS_MOST, PolicyPath};
+use crate::history::{EventLog, RebalanceList};
+use crate::problem::{Result, TOO_MANY};
 
 /// The interval of keep-alive lines in a stream, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(3);
@@ -28,10 +28,7 @@ const ALIVE_EVERY: Duration = Duration::from_secs(3);
 /// kept: ask for the current ownership.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/rebalances", tag = "group",
-    params(
-        ("policy" = String, Path, description = "A policy that this sidecar serves"),
-        ("Last-Event-ID" = Option<String>, Header, description = "For a stream: the id of the last event received")
-    ),
+    params(("Last-Event-ID" = Option<String>, Header, description = "For a stream: the id of the last event received")),
     responses((
         status = 200, description = "The latest rebalances of this worker, the oldest first; as a stream the following ones too",
         content((RebalanceList = "application/json"), (String = "text/event-stream"))
@@ -44,58 +41,58 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, PolicyPath(joined): 
         app.spend()?;
         return Ok(Json(joined.history.past()).into_response());
     }
-    let busy = |_| Problem::too_many(format!("{FOLLOWERS_MOST} clients follow already"));
+    let busy = |_| TOO_MANY.because(format!("{FOLLOWERS_MOST} clients follow already"));
     let permit = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
-    let last = headers.get("last-event-id").map(|id| joined.history.behind(id.to_str().unwrap_or_default()));
-    let (cursor, missed) = match last {
-        None => (joined.history.now(), false),
-        Some(Ok(cursor)) => (cursor, false),
-        Some(Err(first)) => (first, true),
+    let log = joined.history.follow();
+    let (read, is_missing) = match headers.get("last-event-id") {
+        None => (log.borrow().last, false),
+        Some(id) => joined.history.number_of(id.to_str().unwrap_or_default()),
     };
-    let changes = joined.history.changes();
-    let follower = EventFollower { joined, cursor, missed, changes, _permit: permit, has_begun: false };
-    let events = stream::unfold(follower, |mut follower| async move {
-        let text = follower.next().await?;
-        Some((Ok::<_, std::io::Error>(Bytes::from(text)), follower))
-    });
-    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::from_stream(events)).into_response())
+    // Sent at once, so that the client knows that the stream works.
+    let first = stream::iter([": following\nretry: 1000\n\n".to_owned()]);
+    let follower = EventFollower { log, read, is_missing, _permit: permit };
+    let events = stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
+    let body = Body::from_stream(first.chain(events).map(Ok::<_, Infallible>));
+    Ok(([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response())
 }
 
 struct EventFollower {
-    joined: Arc<ServedGroup>,
-    cursor: Cursor,
-    missed: bool,
-    changes: watch::Receiver<u64>,
+    log: watch::Receiver<EventLog>,
+    /// The number of the latest event that was sent.
+    read: u64,
+    is_missing: bool,
     _permit: OwnedSemaphorePermit,
-    has_begun: bool,
 }
 
 impl EventFollower {
     /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            // Sent at once, so that the client knows that the stream works.
-            return Some(": following\nretry: 1000\n\n".into());
-        }
         loop {
-            self.changes.mark_unchanged();
-            let NewEvents { events, has_gap } = self.joined.history.take(&mut self.cursor);
-            let mut text = String::new();
-            if std::mem::take(&mut self.missed) || has_gap {
-                text += "event: gap\ndata: {}\n\n";
-            }
-            for event in &events {
-                let data = serde_json::to_string(event).ok()?;
-                let _ = write!(text, "event: rebalance\nid: {}\ndata: {data}\n\n", event.id());
-            }
+            let text = self.news()?;
             if !text.is_empty() {
                 return Some(text);
             }
-            match tokio::time::timeout(ALIVE_EVERY, self.changes.changed()).await {
+            match tokio::time::timeout(ALIVE_EVERY, self.log.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
                 Err(_) => return Some(": alive\n\n".into()),
             }
         }
+    }
+
+    /// The events that were not sent yet.
+    fn news(&mut self) -> Option<String> {
+        let log = self.log.borrow_and_update();
+        let (events, has_gap) = log.behind(self.read);
+        let mut text = String::new();
+        if std::mem::take(&mut self.is_missing) || has_gap {
+            text += "event: gap\ndata: {}\n\n";
+        }
+        for event in events {
+            let data = serde_json::to_string(event).ok()?;
+            let _ = write!(text, "event: rebalance\nid: {}\ndata: {data}\n\n", event.id());
+        }
+        self.read = log.last;
+        Some(text)
     }
 }

@@ -11,11 +11,11 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
 use futures::StreamExt as _;
+use futures::future::{join_all, try_join_all};
 use shardwise::core::View;
 use shardwise::{Serves, ShardingFactory};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -23,10 +23,10 @@ use crate::app::{App, ServedGroup};
 use crate::connections::{ListenerContext, serve};
 use crate::gate::gate;
 use crate::history::History;
-use crate::liveness::Liveness;
 use crate::options::Options;
-use crate::problem::Problem;
+use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
+use crate::view_since::ViewSince;
 use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
 /// Why a sidecar failed to start, or ended.
@@ -84,8 +84,8 @@ impl Sidecar {
             let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
             let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
-            let (observer, history, liveness) = (OnceLock::new(), History::new(life), Liveness::default());
-            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, liveness })))
+            let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, view_since })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -94,11 +94,12 @@ impl Sidecar {
             // If this sidecar's address cannot be determined, it runs without requests from other members.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
                 // The other members call it by that name, which the operator chose.
-                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(Target::into_host)),
+                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(|target| target.host)),
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
-        let document = openapi::document(policies.keys().map(String::as_str), options.token.is_some());
+        let names: Vec<_> = policies.keys().map(String::as_str).collect();
+        let document = openapi::document(&names, options.token.is_some());
         let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
         let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));
@@ -122,7 +123,8 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let context = ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.limits.clone(), tls };
+        let context =
+            ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.options.limits.clone(), tls };
         let server = clients.spawn(serve(listener, context, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
@@ -150,51 +152,44 @@ impl Sidecar {
 }
 
 /// Joins all groups concurrently, except those that are only observed, and begins to watch each.
-async fn join(app: &Arc<App>) -> Result<(), Error> {
-    let mut joining = JoinSet::new();
-    for (name, joined) in &app.policies {
-        let (factory, name, joined) = (app.factory.clone(), name.clone(), Arc::clone(joined));
-        if joined.only_observes {
-            joining.spawn(observe(factory, name, joined));
-            continue;
-        }
-        let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
-        let seen = Arc::clone(&joined);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    biased;
-                    Some(snapshot) = snapshots.recv() => seen.liveness.saw(&snapshot, seen.service.now()),
-                    Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.liveness.took(&rebalance)),
-                    else => break,
-                }
+async fn join(app: &App) -> Result<(), Error> {
+    let all = app.policies.iter().map(|(name, joined)| async move {
+        if joined.only_observes { observe(&app.factory, name, joined).await } else { join_one(&app.factory, name, joined).await }
+    });
+    try_join_all(all).await?;
+    Ok(())
+}
+
+async fn join_one(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
+    let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
+    let seen = Arc::clone(joined);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                Some(snapshot) = snapshots.recv() => seen.view_since.saw(snapshot.view().revision(), seen.service.now()),
+                Some(rebalance) = rebalances.recv() => seen.history.push(&rebalance, seen.view_since.took(&rebalance)),
+                else => break,
             }
-        });
-        joining.spawn(async move {
-            joined.service.register_self().await?;
-            let observer = factory.observe(&name).await?;
-            let _ = joined.observer.set(observer);
-            Ok::<_, Error>(())
-        });
-    }
-    while let Some(joined) = joining.join_next().await {
-        joined.map_err(|error| Error::Threads(io::Error::other(error)))??;
-    }
+        }
+    });
+    joined.service.register_self().await?;
+    let _ = joined.observer.set(factory.observe(name).await?);
     Ok(())
 }
 
 /// Shows a group and its changes, once the backend answers.
-async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup>) -> Result<(), Error> {
+async fn observe(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
     let observer = loop {
-        match factory.observe(&name).await {
-            Ok(observer) => break observer,
+        match factory.observe(name).await {
             // Each attempt takes a TTL, and the observer has logged the reason.
             Err(error) if error.is_retryable() => {}
-            Err(error) => return Err(error.into()),
+            observed => break observed?,
         }
     };
     let mut views = Box::pin(observer.views());
     let _ = joined.observer.set(observer);
+    let joined = Arc::clone(joined);
     tokio::spawn(async move {
         let mut before: Option<Arc<View>> = None;
         while let Some(view) = views.next().await {
@@ -210,7 +205,7 @@ async fn observe(factory: ShardingFactory, name: String, joined: Arc<ServedGroup
 
 async fn leave(app: &App) {
     let leaving = app.policies.values().filter(|joined| !joined.only_observes).map(|joined| joined.service.deregister_self());
-    for error in futures::future::join_all(leaving).await.into_iter().filter_map(Result::err) {
+    for error in join_all(leaving).await.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "could not leave in good order; the lease ends by itself");
     }
 }
@@ -232,8 +227,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("plan"), post(plan::plan).fallback(post_only))
         .route(&of("drain"), post(drain::drain).fallback(post_only))
         .route(&of("undrain"), post(drain::undrain).fallback(post_only))
-        .route(&of("instances/{instance_id}/{*path}"), get(forward::of_one).post(forward::to_one).fallback(get_or_post))
-        .route(&of("any/{*path}"), get(forward::of_any).post(forward::to_any).fallback(get_or_post))
+        .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
+        .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))
         .route(&of("slots"), get(slots::slots).fallback(get_only))
         .route(&of("drained"), get(slots::drained).fallback(get_only))
@@ -246,7 +241,7 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/readyz", get(health::readyz).fallback(get_only))
         .route("/metrics", get(health::metrics).fallback(get_only))
         .route("/openapi.json", get(health::document).fallback(get_only))
-        .fallback(|| async { Problem::not_found("there is nothing at this path; /openapi.json lists what there is") })
+        .fallback(|| async { NOT_FOUND.because("there is nothing at this path; /openapi.json lists what there is") })
         .layer(from_fn_with_state(Arc::clone(app), gate))
         .with_state(Arc::clone(app))
 }

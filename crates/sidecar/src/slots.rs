@@ -7,10 +7,11 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use shardwise::core::{SlotOwners, ViewPlacement};
-use shardwise::{ErrorKind, Sharding as _, core::View};
+use shardwise::{ErrorKind, Sharding as _};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath};
+use crate::answers::millis;
+use crate::app::{App, PolicyPath, ServedGroup};
 use crate::problem::Result;
 
 /// The policies of a sidecar.
@@ -45,7 +46,7 @@ pub(crate) struct OnePolicy {
 /// Which policies does this sidecar serve?
 #[utoipa::path(get, path = "/v1/policies", tag = "group", responses((status = 200, description = "The policies", body = PolicyList)))]
 pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<PolicyList> {
-    let one = |(name, joined): (&String, &Arc<crate::app::ServedGroup>)| {
+    let one = |(name, joined): (&String, &Arc<ServedGroup>)| {
         let (service, policy) = (&joined.service, joined.service.policy());
         OnePolicy {
             policy: name.clone(),
@@ -53,13 +54,13 @@ pub(crate) async fn policies(State(app): State<Arc<App>>) -> Json<PolicyList> {
             ownership: policy.ownership.as_str(),
             only_observed: joined.only_observes,
             min_members: policy.min_members,
-            ttl_ms: u64::try_from(service.timing().ttl.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: millis(service.timing().ttl),
         }
     };
     Json(PolicyList {
         instance_id: app.factory.instance_id().as_str().to_owned(),
-        may_act: app.token.is_some(),
-        outbox: app.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
+        may_act: app.options.token.is_some(),
+        outbox: app.options.outbox.as_deref().map(|outbox| outbox.name().to_owned()),
         policies: app.policies.iter().map(one).collect(),
     })
 }
@@ -92,7 +93,6 @@ pub(crate) struct WeightedMember {
 /// By the placement of the newest view. Under exclusive ownership another member may still hold the slot.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/slots", tag = "group",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The owner of every slot", body = Slots))
 )]
 pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Slots>> {
@@ -105,28 +105,16 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Err(error) if matches!(error.kind(), ErrorKind::OtherPolicy | ErrorKind::Settings) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    Ok(Json(Slots { hint, ..Slots::of(&observer.members(), placed.as_ref()) }))
-}
-
-impl Slots {
-    fn of(view: &View, placed: Option<&ViewPlacement>) -> Self {
-        let (placement, members, owners) = match placed {
-            None => (None, Vec::new(), None),
-            Some(ViewPlacement::Keys(owners)) => (Some(owners.placement().as_str()), owners.members().to_vec(), None),
-            Some(ViewPlacement::Slots(owners)) => (Some(owners.params().kind.as_str()), owners.members().to_vec(), places(owners)),
-        };
-        Self {
-            revision: view.revision(),
-            view_fingerprint: view.fingerprint().to_string(),
-            placement,
-            members: members
-                .into_iter()
-                .map(|(id, weight)| WeightedMember { instance_id: id.into(), weight: weight.get().into() })
-                .collect(),
-            owners,
-            hint: None,
-        }
-    }
+    let view = observer.members();
+    let (placement, owners) = match &placed {
+        None => (None, None),
+        Some(ViewPlacement::Keys(owners)) => (Some(owners.placement().as_str()), None),
+        Some(ViewPlacement::Slots(owners)) => (Some(owners.params().kind.as_str()), places(owners)),
+    };
+    let members = placed.iter().flat_map(ViewPlacement::members);
+    let members = members.map(|(id, weight)| WeightedMember { instance_id: id.to_string(), weight: weight.get().into() }).collect();
+    let (revision, view_fingerprint) = (view.revision(), view.fingerprint().to_string());
+    Ok(Json(Slots { revision, view_fingerprint, placement, members, owners, hint }))
 }
 
 /// `None` if no slot has an owner.
@@ -146,11 +134,10 @@ pub(crate) struct DrainedMembers {
 /// Who is drained?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/drained", tag = "operator",
-    params(("policy" = String, Path, description = "A policy that this sidecar serves")),
     responses((status = 200, description = "The members that operators have drained", body = DrainedMembers))
 )]
 pub(crate) async fn drained(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<DrainedMembers>> {
     let policy = joined.service.policy().name.to_string();
-    let drained = app.call(|factory: shardwise::ShardingFactory| async move { factory.drained(&policy).await }).await?;
+    let drained = app.call(|factory| async move { factory.drained(&policy).await }).await?;
     Ok(Json(DrainedMembers { drained: drained.into_iter().map(String::from).collect() }))
 }

@@ -44,10 +44,6 @@ impl Target {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
 
-    pub(crate) fn into_host(self) -> String {
-        self.host
-    }
-
     /// Whether the address is on this machine, as a loopback address or `localhost`, without TLS.
     pub(crate) fn is_beside(&self) -> bool {
         !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
