@@ -1,7 +1,7 @@
 //! Resources and claims as the JSON that goes into statements and comes out of them: one value for thousands of rows.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use shardwise_core::{Claim, ClaimName, Epoch, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::one_line;
 
@@ -12,32 +12,21 @@ pub(crate) struct Changes {
 }
 
 /// A slot is a number, a name is text.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum ResourceJson<'a> {
-    Slot(u32),
-    Name(&'a str),
-}
-
-impl<'a> From<&'a Resource> for ResourceJson<'a> {
-    fn from(resource: &'a Resource) -> Self {
-        match resource {
-            Resource::Slot(slot) => Self::Slot(*slot),
-            Resource::Name(name) => Self::Name(name.as_str()),
-        }
+fn written(resource: &Resource) -> Value {
+    match resource {
+        Resource::Slot(slot) => Value::from(*slot),
+        Resource::Name(name) => Value::from(name.as_str()),
     }
 }
 
 /// A list of resources.
-pub(crate) fn encode<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> serde_json::Result<String> {
-    let written: Vec<_> = resources.into_iter().map(ResourceJson::from).collect();
-    serde_json::to_string(&written)
+pub(crate) fn encode<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> String {
+    resources.into_iter().map(written).collect::<Value>().to_string()
 }
 
 /// A list of resources with epochs.
-pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> serde_json::Result<String> {
-    let written: Vec<_> = held.iter().map(|(resource, epoch)| (ResourceJson::from(resource), epoch.get())).collect();
-    serde_json::to_string(&written)
+pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> String {
+    held.iter().map(|(resource, epoch)| json!([written(resource), epoch.get()])).collect::<Value>().to_string()
 }
 
 /// The inverse of [`encode_held`]. Text that cannot be read, such as after an edit by hand, is an error that names the resource.
@@ -67,9 +56,9 @@ fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
 
 fn read_claim((value, epoch): (Value, i64)) -> Result<(Resource, Epoch), String> {
     let resource = read_resource(&value)?;
-    let epoch =
-        u64::try_from(epoch).map_err(|_| format!("{epoch} is not an epoch")).and_then(|epoch| Epoch::new(epoch).map_err(|e| e.to_string()));
-    epoch.map(|epoch| (resource.clone(), epoch)).map_err(|why| format!("on {resource}: {why}"))
+    let number = u64::try_from(epoch).map_err(|_| format!("on {resource}: {epoch} is not an epoch"))?;
+    let epoch = Epoch::new(number).map_err(|error| format!("on {resource}: {error}"))?;
+    Ok((resource, epoch))
 }
 
 /// The resource that a value of the table stands for, or why it is none.

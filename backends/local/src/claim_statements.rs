@@ -1,15 +1,17 @@
 //! All SQL of claims. As with records, every write is one statement: triggers of the schema number the change, and end a member's claims
 //! with its record, however that is deleted.
 
-use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, StoreId};
+use std::collections::BTreeMap;
+
+use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, Resource, StoreId};
 use shardwise_discovery::RecordId;
-use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{FromRow, Row};
 
 use crate::claim_json::{Changes, decode_changes, decode_held};
 use crate::client::OpenStore;
 use crate::error::Failure;
-use crate::statements::{RecordsVersion, is_away, nanos};
+use crate::statements::{REAP_AGAIN, RecordsVersion, is_away, moment, named, nanos};
 
 const STORE: &str = "
     SELECT store_id, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor FROM store";
@@ -100,8 +102,8 @@ pub(crate) struct AcquireRow {
     pub(crate) store: ClaimStore,
     /// The asker has a living record.
     pub(crate) alive: bool,
-    /// Those of the wanted that it holds, as JSON; `None` without a record.
-    held: Option<String>,
+    /// Those of the wanted that it holds.
+    pub(crate) held: BTreeMap<Resource, Epoch>,
 }
 
 /// The numbers that say whether a group's claims have changed.
@@ -115,7 +117,7 @@ pub(crate) struct ClaimsVersion {
 
 /// When records of a group end.
 pub(crate) struct RecordExpiry {
-    /// The next of those that are alive.
+    /// When to look again: when the next of those that are alive ends, unless it is renewed.
     pub(crate) next: Option<Moment>,
     /// There are dead ones.
     pub(crate) dead: bool,
@@ -127,72 +129,55 @@ pub(crate) struct ClaimsRead {
     pub(crate) mark: ClaimsVersion,
     /// Everything was read.
     pub(crate) whole: bool,
-    held: String,
-    ended: String,
+    pub(crate) changes: Changes,
 }
 
-impl AcquireRow {
-    /// Those of the wanted that the asker holds, and under which epoch.
-    pub(crate) fn held(&self, store: &OpenStore) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
-        self.held.as_deref().map_or_else(|| Ok(Vec::new()), |held| decode_held(held).map_err(|why| store.bad_claim(why)))
+impl FromRow<'_, SqliteRow> for ClaimsVersion {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
     }
-}
-
-impl ClaimsRead {
-    pub(crate) fn changes(&self, store: &OpenStore) -> Result<Changes, Failure> {
-        decode_changes(&self.held, &self.ended).map_err(|why| store.bad_claim(why))
-    }
-}
-
-fn claims_mark(row: &SqliteRow) -> sqlx::Result<ClaimsVersion> {
-    Ok(ClaimsVersion { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
 }
 
 impl OpenStore {
     /// The group's store of claims.
     pub(crate) async fn claim_store(&self, group: &GroupName) -> Result<ClaimStore, Failure> {
-        let query = sqlx::query(STORE).bind(group.as_str());
-        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
-        self.read_claim_store(&row)
+        self.read_claim_store(&sqlx::query(STORE).bind(group.as_str()).fetch_one(&self.readers).await?)
     }
 
     /// Lifts the group's floor, unless it is as high already. A floor that is forgotten would let epochs fall.
-    pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> Result<(), Failure> {
+    pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> sqlx::Result<()> {
         let query = sqlx::query(RAISE_FLOOR).bind(group.as_str()).bind(floor.min(ClaimStore::FLOOR_MAX).cast_signed());
         self.write_through(query).await.map(drop)
     }
 
     /// Grants what is free of `wanted`, if the record lives and the store is the one in
     /// force. An epoch that is forgotten would be granted again.
-    pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
+    pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> sqlx::Result<()> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
-        let query = self
-            .of_record(ACQUIRE, record_id, now)
-            .bind(wanted)
-            .bind(known.id.to_string())
-            .bind(floor)
-            .bind(Epoch::MAX.get().cast_signed());
-        self.write_through(query).await.map(drop)
+        let query = self.of_record(ACQUIRE, record_id, now).bind(wanted).bind(known.id.to_string()).bind(floor);
+        self.write_through(query.bind(Epoch::MAX.get().cast_signed())).await.map(drop)
     }
 
     /// Those of `wanted` that the record holds now.
     pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<AcquireRow, Failure> {
-        let query = self.of_record(ANSWER, record_id, now).bind(wanted);
-        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let row = self.of_record(ANSWER, record_id, now).bind(wanted).fetch_one(&self.readers).await?;
         let store = self.read_claim_store(&row)?;
-        let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
-        let (at, alive, held) = read().map_err(|error| self.failure(&error))?;
-        if !row.try_get::<bool, _>("whole").map_err(|error| self.failure(&error))? {
+        if !row.try_get::<bool, _>("whole")? {
             return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", record_id.group)));
         }
-        Ok(AcquireRow { at, store, alive, held })
+        let held = row.try_get::<Option<String>, _>("held")?;
+        let held = held.map(|held| decode_held(&held)).transpose().map_err(|why| self.bad_claim(why))?;
+        Ok(AcquireRow {
+            at: FromRow::from_row(&row)?,
+            store,
+            alive: row.try_get("alive")?,
+            held: held.into_iter().flatten().collect(),
+        })
     }
 
     /// Deletes those claims of the record that stand under these epochs.
-    pub(crate) async fn release(&self, record_id: &RecordId, held: &str) -> Result<(), Failure> {
-        let RecordId { group, instance_id, incarnation } = record_id;
-        let query = sqlx::query(RELEASE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
-        self.write(query.bind(held)).await.map(drop)
+    pub(crate) async fn release(&self, record_id: &RecordId, held: &str) -> sqlx::Result<()> {
+        self.write(named(RELEASE, record_id).bind(held)).await.map(drop)
     }
 
     /// The numbers of the group's records and claims.
@@ -200,18 +185,17 @@ impl OpenStore {
         &self,
         connection: &mut SqliteConnection,
         group: &GroupName,
-    ) -> Result<(RecordsVersion, ClaimsVersion), Failure> {
-        let query = sqlx::query(CLAIMS_MARK).bind(group.as_str());
-        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        let read = || Ok((sqlx::FromRow::from_row(&row)?, claims_mark(&row)?));
-        read().map_err(|error| self.failure(&error))
+    ) -> sqlx::Result<(RecordsVersion, ClaimsVersion)> {
+        let row = sqlx::query(CLAIMS_MARK).bind(group.as_str()).fetch_one(connection).await?;
+        Ok((FromRow::from_row(&row)?, FromRow::from_row(&row)?))
     }
 
     /// When the group's records end.
-    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<RecordExpiry, Failure> {
+    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<RecordExpiry> {
         let query = sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
-        let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        Ok(RecordExpiry { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
+        let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await?;
+        let again = dead.then(|| now.plus(REAP_AGAIN));
+        Ok(RecordExpiry { next: next.map(moment).into_iter().chain(again).min(), dead })
     }
 
     /// The group's claims, or the changes since `known`.
@@ -222,27 +206,18 @@ impl OpenStore {
         known: Option<&ClaimsVersion>,
     ) -> Result<ClaimsRead, Failure> {
         let (group_id, changed) = known.map_or((-1, -1), |known| (known.group_id, known.changed));
-        let query = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed);
-        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        let read = || {
-            let whole = row.try_get::<i64, _>("since")? < 0;
-            let (at, mark) = (sqlx::FromRow::from_row(&row)?, claims_mark(&row)?);
-            Ok(ClaimsRead { at, mark, whole, held: row.try_get("held")?, ended: row.try_get("ended")? })
-        };
-        read().map_err(|error| self.failure(&error))
+        let row = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed).fetch_one(connection).await?;
+        let changes = decode_changes(row.try_get("held")?, row.try_get("ended")?).map_err(|why| self.bad_claim(why))?;
+        let whole = row.try_get::<i64, _>("since")? < 0;
+        Ok(ClaimsRead { at: FromRow::from_row(&row)?, mark: FromRow::from_row(&row)?, whole, changes })
     }
 
     fn read_claim_store(&self, row: &SqliteRow) -> Result<ClaimStore, Failure> {
-        let read = || Ok((row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?));
-        let (id, floor) = read().map_err(|error| self.failure(&error))?;
+        let (id, floor) = (row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?);
         let damaged = |what| self.damaged(format!("{what} is not a valid one"));
         let id = id.get(..16).and_then(StoreId::from_hex).ok_or_else(|| damaged(format!("the store's id {id:?}")))?;
         let floor = u64::try_from(floor).map_err(|_| damaged(format!("the floor {floor}")))?;
         Ok(ClaimStore { id, floor })
-    }
-
-    fn damaged(&self, why: String) -> Failure {
-        Failure::Damaged { path: self.path.clone(), why }
     }
 
     fn bad_claim(&self, why: String) -> Failure {

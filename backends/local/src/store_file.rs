@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_network_file_system_is_refused_by_name() {
-        let error = refuse_network_in(MOUNTS, Path::new("/srv/team data/a.db")).unwrap_err().during("open");
+        let error = refuse_network_in(MOUNTS, Path::new("/srv/team data/a.db")).unwrap_err().during("open", Path::new("/srv/team data/a.db"));
         assert_eq!(*error.kind(), shardwise_discovery::ErrorKind::Misconfigured);
         assert_eq!(
             error.to_string(),

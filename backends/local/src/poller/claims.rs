@@ -8,10 +8,8 @@ use std::sync::Arc;
 use shardwise_core::{GroupName, Moment};
 use shardwise_discovery::ClaimTable;
 use sqlx::sqlite::SqliteConnection;
-use tokio::time::timeout;
 
-use super::{PolledGroup, PollerConnection};
-use crate::backend::{REAP_AGAIN, REAP_PATIENCE};
+use super::{PolledGroup, PolledState, PollerConnection};
 use crate::claim_json::Changes;
 use crate::claim_statements::ClaimsVersion;
 use crate::client::{Client, OpenStore};
@@ -28,73 +26,44 @@ struct LastClaimsPoll {
     store: Arc<OpenStore>,
     mark: ClaimsVersion,
     table: Arc<ClaimTable>,
-    /// The revision of the records for which `next_end` was read.
+    /// The revision of the records for which the next end was read.
     revision: u64,
-    next_end: Option<Moment>,
 }
 
 impl PolledGroup for PolledClaims {
     type Shown = ClaimTable;
 
-    fn without_file(&mut self, _client: &Client, _group: &GroupName) -> Arc<ClaimTable> {
-        Arc::default()
-    }
-
+    /// Reads the changes since the last known state.
     async fn read(
         &mut self,
         client: &Client,
         link: &mut PollerConnection,
         group: &GroupName,
-        changed: bool,
+        mut next_end: Option<Moment>,
         now: Moment,
-    ) -> Result<Option<Arc<ClaimTable>>, Failure> {
-        let known = self.known.as_ref().filter(|known| Arc::ptr_eq(&known.store, &link.store));
-        if known.is_some_and(|known| !changed && known.next_end.is_none_or(|end| now < end)) {
-            return Ok(None);
+    ) -> Result<Option<PolledState<ClaimTable>>, Failure> {
+        let PollerConnection { store, connection, .. } = link;
+        let known = self.known.as_ref().filter(|known| Arc::ptr_eq(&known.store, store));
+        let highest = client.known();
+        let (mut at, mut mark) = store.claims_mark(connection, group).await?;
+        client.check(store, &at, highest)?;
+        let same_records = known.is_some_and(|known| known.revision == at.revision) && next_end.is_none_or(|end| now < end);
+        if !same_records {
+            next_end = bury(store, connection, group, now).await?;
+            (at, mark) = store.claims_mark(connection, group).await?;
         }
-        let answer = read(client, link, group, known, now).await;
-        let read = client.settle(&link.store, answer)?;
-        Ok(Some(Arc::clone(&self.known.insert(read).table)))
+        let table = if let Some(known) = known.filter(|known| known.mark == mark) {
+            Arc::clone(&known.table)
+        } else {
+            let reading = store.read_claims(connection, group, known.map(|known| &known.mark)).await?;
+            client.check(store, &reading.at, highest)?;
+            mark = reading.mark;
+            let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
+            Arc::new(applied(before, reading.changes))
+        };
+        self.known = Some(LastClaimsPoll { store: Arc::clone(store), mark, table: Arc::clone(&table), revision: at.revision });
+        Ok(Some((table, next_end)))
     }
-
-    fn next_end(&self) -> Option<Moment> {
-        self.known.as_ref()?.next_end
-    }
-
-    fn is_same(shown: &ClaimTable, read: &ClaimTable) -> bool {
-        shown == read
-    }
-}
-
-/// Reads the changes since the last known state.
-async fn read(
-    client: &Client,
-    link: &mut PollerConnection,
-    group: &GroupName,
-    known: Option<&LastClaimsPoll>,
-    now: Moment,
-) -> Result<LastClaimsPoll, Failure> {
-    let PollerConnection { store, connection, .. } = link;
-    let highest = client.known();
-    let (mut at, mut mark) = store.claims_mark(connection, group).await?;
-    client.check(store, &at, highest)?;
-    let same_records = known.filter(|known| known.revision == at.revision && known.next_end.is_none_or(|end| now < end));
-    let next_end = if let Some(known) = same_records {
-        known.next_end
-    } else {
-        let next_end = bury(store, connection, group, now).await?;
-        (at, mark) = store.claims_mark(connection, group).await?;
-        next_end
-    };
-    if let Some(known) = known.filter(|known| known.mark == mark) {
-        let (store, table) = (Arc::clone(store), Arc::clone(&known.table));
-        return Ok(LastClaimsPoll { store, mark, table, revision: at.revision, next_end });
-    }
-    let reading = store.read_claims(connection, group, known.map(|known| &known.mark)).await?;
-    client.check(store, &reading.at, highest)?;
-    let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
-    let table = Arc::new(applied(before, reading.changes(store)?));
-    Ok(LastClaimsPoll { store: Arc::clone(store), mark: reading.mark, table, revision: at.revision, next_end })
 }
 
 /// The changes, applied to the previous table.
@@ -107,15 +76,10 @@ fn applied(ClaimTable(mut table): ClaimTable, changes: Changes) -> ClaimTable {
 }
 
 /// Deletes the group's dead records, and with them their claims. Answers when to look again.
-async fn bury(store: &OpenStore, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<Option<Moment>, Failure> {
+async fn bury(store: &OpenStore, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
     let mut ends = store.ends(connection, group, now).await?;
-    if ends.dead {
-        match timeout(REAP_PATIENCE, store.reap(group, now)).await {
-            Ok(Ok(())) => ends = store.ends(connection, group, now).await?,
-            Ok(Err(failure)) => tracing::debug!(%failure, "the claims of expired records stay for now"),
-            Err(_) => tracing::debug!("the claims of expired records stay, deleting these has to wait"),
-        }
+    if ends.dead && store.reap(group, now).await {
+        ends = store.ends(connection, group, now).await?;
     }
-    let again = ends.dead.then(|| now.plus(REAP_AGAIN));
-    Ok(ends.next.into_iter().chain(again).min())
+    Ok(ends.next)
 }
