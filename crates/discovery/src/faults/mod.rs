@@ -120,15 +120,15 @@ struct FaultState {
     happened: BTreeMap<Fault, u64>,
     /// How often each operation was called.
     called: BTreeMap<&'static str, u64>,
-    /// Calls that were given up and have not been carried out yet.
-    pending: usize,
+    /// Shared with each call that was given up and has not been carried out yet.
+    pending: Arc<()>,
 }
 
 impl Faults {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: Arc<dyn Discovery>, seed: u64, rates: FaultRates) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        let state = FaultState { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
+        let state = FaultState { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: Arc::default() };
         Self { late: Arc::clone(&inner), inner, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -151,18 +151,18 @@ impl Faults {
 
     /// How many calls were given up and have not been carried out yet.
     pub fn pending(&self) -> usize {
-        with(&self.state, |state| state.pending)
+        with(&self.state, |state| Arc::strong_count(&state.pending) - 1)
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (late, before, after) =
+        let ((call_late, answer_late), before, after) =
             with(&self.state, |state| (state.late(), state.happens(Fault::FailBefore), state.happens(Fault::FailAfter)));
-        tokio::time::sleep(late.call).await;
+        tokio::time::sleep(call_late).await;
         if before {
             return Err(injected(operation, "not carried out"));
         }
         let answer = call.await?;
-        tokio::time::sleep(late.answer).await;
+        tokio::time::sleep(answer_late).await;
         if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
     }
 
@@ -171,19 +171,20 @@ impl Faults {
     where
         C: Future<Output = Result<T>> + Send + 'static,
     {
-        let late = with(&self.state, |state| state.executes_late(operation));
-        let Some(late) = late else {
+        let Some(late) = with(&self.state, |state| state.executes_late(operation)) else {
             return self.faulty(operation, call(Arc::clone(&self.inner))).await;
         };
-        let (pending, call) = (PendingGuard::new(&self.state), call(Arc::clone(&self.late)));
+        let (state, call) = (Arc::clone(&self.state), call(Arc::clone(&self.late)));
+        let pending = with(&state, |state| Arc::clone(&state.pending));
         let (_waits, given_up) = oneshot::channel::<()>();
         tokio::spawn(async move {
             // Ends when the caller has its error, or drops the call before.
             let _ = given_up.await;
             tokio::time::sleep(late.after).await;
-            with(&pending.0, |state| state.overtaken(operation, late.call));
+            with(&state, |state| state.overtaken(operation, late.call));
             // The answer is not awaited any more.
             let _ = call.await;
+            drop(pending);
         });
         tokio::time::sleep(late.silence).await;
         Err(injected(operation, "no answer, and it may be carried out later"))
@@ -193,30 +194,16 @@ impl Faults {
 /// The claims of the backend behind the faults. Without any, `Faults` does not show
 /// itself as [`Claims`]: only a caller who names the type gets here.
 fn claims_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
-    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
-    inner.as_claims().ok_or_else(none)
+    inner.as_claims().ok_or_else(|| has_none(inner, operation, "claims"))
 }
 
 /// The notes of the backend behind the faults, likewise.
 fn notes_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
-    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no notes", inner.capabilities().name));
-    inner.as_notes().ok_or_else(none)
+    inner.as_notes().ok_or_else(|| has_none(inner, operation, "notes"))
 }
 
-/// Counts a call that is still to be carried out.
-struct PendingGuard(Arc<Mutex<FaultState>>);
-
-impl PendingGuard {
-    fn new(state: &Arc<Mutex<FaultState>>) -> Self {
-        with(state, |state| state.pending += 1);
-        Self(Arc::clone(state))
-    }
-}
-
-impl Drop for PendingGuard {
-    fn drop(&mut self) {
-        with(&self.0, |state| state.pending -= 1);
-    }
+fn has_none(inner: &dyn Discovery, operation: &'static str, what: &str) -> Error {
+    Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no {what}", inner.capabilities().name))
 }
 
 fn injected(operation: &'static str, what: &str) -> Error {
@@ -225,12 +212,6 @@ fn injected(operation: &'static str, what: &str) -> Error {
 
 fn with<T>(state: &Mutex<FaultState>, f: impl FnOnce(&mut FaultState) -> T) -> T {
     f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// By how much a call, and its answer, come late.
-struct Delays {
-    call: Duration,
-    answer: Duration,
 }
 
 /// How a call is carried out that its caller has given up.
@@ -270,10 +251,10 @@ impl FaultState {
         happens
     }
 
-    /// Either the call or its answer comes late, if any does.
-    fn late(&mut self) -> Delays {
+    /// By how much the call and its answer come late: one of them, if any does.
+    fn late(&mut self) -> (Duration, Duration) {
         let (delay, none) = (self.delay(), Duration::ZERO);
-        if self.random.random() { Delays { call: delay, answer: none } } else { Delays { call: none, answer: delay } }
+        if self.random.random() { (delay, none) } else { (none, delay) }
     }
 
     fn delay(&mut self) -> Duration {

@@ -4,12 +4,12 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Moment, Resource};
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Resource};
 
 use super::MemoryBackend;
 use super::groups::{MemoryGroup, MemoryGroups};
-use super::watch::{WatchSubject, follow};
-use crate::{AcquireOutcome, ClaimTable, Claims, ClaimsEvent, ClaimsStream, Error, ErrorKind, RecordId, Result};
+use super::watch::follow;
+use crate::{AcquireOutcome, Claims, ClaimsStream, Error, ErrorKind, RecordId, Result};
 
 #[async_trait]
 impl Claims for MemoryBackend {
@@ -59,7 +59,7 @@ impl Claims for MemoryBackend {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        follow(self, group, prove_every, MemoryClaims { sent: None })
+        follow(self, group, prove_every)
     }
 }
 
@@ -77,36 +77,5 @@ impl MemoryGroup {
             Entry::Occupied(held) if held.get().holder == holder(record_id) => AcquireOutcome::Granted(held.get().epoch),
             Entry::Occupied(_) => AcquireOutcome::Held,
         }
-    }
-}
-
-/// The claims of a group, and those that were delivered last.
-struct MemoryClaims {
-    sent: Option<ClaimTable>,
-}
-
-impl WatchSubject for MemoryClaims {
-    type Event = ClaimsEvent;
-
-    fn mark(&self, group: Option<&MemoryGroup>) -> u64 {
-        group.map_or(0, |group| group.claims_revision)
-    }
-
-    fn news(&mut self, groups: &MemoryGroups, group: &GroupName, proven: Moment) -> ClaimsEvent {
-        let now = ClaimTable(groups.by_name.get(group).map(|group| group.claims.clone()).unwrap_or_default());
-        let event = match &self.sent {
-            None => ClaimsEvent::All { claims: now.listed(), proven },
-            Some(sent) => ClaimsEvent::Changed { changes: sent.changes_to(&now), proven },
-        };
-        self.sent = Some(now);
-        event
-    }
-
-    fn proven(now: Moment) -> ClaimsEvent {
-        ClaimsEvent::Proven(now)
-    }
-
-    fn forget(&mut self) {
-        self.sent = None;
     }
 }

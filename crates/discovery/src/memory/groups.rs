@@ -10,7 +10,6 @@ use crate::{Error, ErrorKind, Note, RecordId, Result};
 /// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
 
-#[derive(Debug)]
 pub(super) struct MemoryGroups {
     /// The number of the last change to any group. One counter for all, so that a group that was dropped and comes again goes on above
     /// its former self.
@@ -27,7 +26,7 @@ pub(super) struct MemoryGroups {
     pub(super) notes_written: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct MemoryGroup {
     /// The number of the last change to its records.
     pub(super) revision: u64,
@@ -38,7 +37,6 @@ pub(super) struct MemoryGroup {
     pub(super) claims: BTreeMap<Resource, Claim>,
 }
 
-#[derive(Debug)]
 pub(super) struct StoredRecord {
     pub(super) member: Member,
     pub(super) ends: Moment,

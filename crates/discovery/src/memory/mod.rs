@@ -6,6 +6,7 @@ mod notes;
 mod renewal;
 mod watch;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,19 +19,24 @@ use crate::{
     Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 use groups::{MemoryGroups, StoredRecord};
-use renewal::Stall;
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a separate connection that can
 /// be cut.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MemoryBackend {
     clock: Clock,
     store: Arc<MemoryStore>,
     reachable: Arc<AtomicBool>,
-    stall: Option<Stall>,
+    /// For how long a renewal stalls, asked each time.
+    stall: Option<Arc<dyn Fn() -> Duration + Send + Sync>>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBackend").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
 struct MemoryStore {
     groups: Mutex<MemoryGroups>,
     /// Notified of every change to any group, and when a connection is cut or restored. Waiters wake in the order of waiting, so that a
@@ -56,19 +62,19 @@ impl MemoryBackend {
     /// on, in a task of tokio, after its caller has given it up.
     #[must_use]
     pub fn stalling(self, stall: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        Self { stall: Some(Stall::new(stall)), ..self }
+        Self { stall: Some(Arc::new(stall)), ..self }
     }
 
     /// Cuts or restores this connection (and its clones): while cut, every call fails and watches are silent but for an error.
     pub fn set_reachable(&self, reachable: bool) {
         self.reachable.store(reachable, Ordering::SeqCst);
-        self.store.changed();
+        self.store.changes.notify_waiters();
     }
 
     /// Forgets every record and every claim, the store of claims included, as a backend does that is wiped and started empty.
     pub fn wipe(&self) {
         self.store.groups.lock().unwrap_or_else(PoisonError::into_inner).wipe();
-        self.store.changed();
+        self.store.changes.notify_waiters();
     }
 
     fn groups(&self, operation: &'static str) -> Result<MutexGuard<'_, MemoryGroups>> {
@@ -88,15 +94,9 @@ impl MemoryBackend {
             (result, groups.revision != before)
         };
         if changed {
-            self.store.changed();
+            self.store.changes.notify_waiters();
         }
         result
-    }
-}
-
-impl MemoryStore {
-    fn changed(&self) {
-        self.changes.notify_waiters();
     }
 }
 
@@ -179,7 +179,7 @@ impl Discovery for MemoryBackend {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::follow(self, group, prove_every, watch::MemoryRecords)
+        watch::follow(self, group, prove_every)
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
