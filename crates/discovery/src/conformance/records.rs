@@ -1,13 +1,84 @@
-//! Clauses 7 and 8: whose record it is, and how it leaves.
+//! Clauses 1, 2, 3, 7, 8 and 9: whose record it is, how long it lives, and how it leaves.
 
 use shardwise_core::{Address, MemberState};
 
-use super::{SOON, Scope, view_where, while_renewing};
+use super::{SOON, Scope, view_where};
 use crate::{ErrorKind, Registration};
 
 fn draining(mut registration: Registration) -> Registration {
     registration.member.state = MemberState::Draining;
     registration
+}
+
+/// Registering, renewing and updating leave one record per member.
+pub async fn clause_01_one_record_per_member(scope: &Scope) {
+    let a = scope.joined("a", 1).await;
+    scope.joined("b", 2).await;
+    scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew");
+    scope.backend.update(&a).await.expect("update");
+    scope.backend.register(&a).await.expect("register again");
+    assert_eq!(scope.ids().await, ["a", "b"]);
+}
+
+/// A member that renews stays beyond its TTL, also while it drains.
+pub async fn clause_01_a_renewed_member_stays(scope: &Scope) {
+    let (a, b) = (scope.joined_for("a", 1, scope.unhurried()).await, scope.joined_for("b", 2, scope.unhurried()).await);
+    scope.backend.update(&draining(b.clone())).await.expect("update");
+    let _alive = scope.keep_alive(&[&a, &b]);
+    for _ in 0..12 {
+        tokio::time::sleep(a.ttl / 6).await;
+        let view = scope.view().await;
+        let states: Vec<_> = view.members().iter().map(|member| (member.instance_id.as_str(), member.state)).collect();
+        assert_eq!(states, [("a", MemberState::Active), ("b", MemberState::Draining)]);
+    }
+}
+
+/// A silent member is there for most of its TTL and gone after TTL plus margin, for who asks and for who watches.
+pub async fn clause_02_a_silent_member_leaves_within_its_ttl_and_margin(scope: &Scope) {
+    let ttl = scope.unhurried();
+    let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
+    scope.joined_for("silent", 1, ttl).await;
+    let asks = async {
+        tokio::time::sleep(ttl / 2).await;
+        assert_eq!(scope.ids().await, ["silent"], "half a TTL after registering it is still a member");
+        scope.expect_ids(&[], scope.gone_within(ttl)).await;
+    };
+    let watches = async {
+        view_where(&mut watch, ttl, "the member", |view| !view.members().is_empty()).await;
+        view_where(&mut watch, scope.gone_within(ttl), "the member gone", |view| view.members().is_empty()).await;
+    };
+    tokio::join!(asks, watches);
+}
+
+/// A grant names the start of its request, and the record lives that long.
+pub async fn clause_03_a_grant_counts_from_the_start_of_its_request(scope: &Scope) {
+    let (before, ttl) = (scope.clock.now(), scope.unhurried());
+    let registration = scope.registration_for("a", 1, ttl);
+    let grant = scope.backend.register(&registration).await.expect("register");
+    let between = scope.clock.now();
+    assert!(before <= grant.started && grant.started <= between, "{before:?} <= {:?} <= {between:?}", grant.started);
+    assert!(grant.ttl >= ttl, "granted {:?}, asked for {ttl:?}", grant.ttl);
+    let grant = scope.backend.renew(&registration.record_id(), ttl).await.expect("renew");
+    assert!(between <= grant.started && grant.started <= scope.clock.now());
+    let left = grant.started.plus(grant.ttl).since(scope.clock.now());
+    tokio::time::sleep(left * 2 / 3).await;
+    assert_eq!(scope.ids().await, ["a"], "it lives as long as it was granted");
+}
+
+/// Renewing and updating after expiry answer `Lost`, and the member does not come back.
+pub async fn clause_09_after_expiry_renewals_and_updates_are_lost(scope: &Scope) {
+    let a = scope.joined_for("a", 1, scope.ttl).await;
+    scope.expect_ids(&[], scope.gone_within(scope.ttl)).await;
+    for _ in 0..2 {
+        let renewed = scope.backend.renew(&a.record_id(), scope.ttl).await.map(drop);
+        for answer in [renewed, scope.backend.update(&a).await] {
+            let error = answer.expect_err("the record has expired");
+            assert_eq!(*error.kind(), ErrorKind::Lost, "{error}");
+        }
+        assert!(scope.ids().await.is_empty(), "what comes late heals nothing");
+    }
+    scope.backend.register(&Registration { ttl: scope.unhurried(), ..a }).await.expect("it may register again");
+    assert_eq!(scope.ids().await, ["a"]);
 }
 
 /// A watcher sees the member as draining, then sees it gone.
@@ -23,19 +94,7 @@ pub async fn clause_07_draining_is_seen_before_gone(scope: &Scope) {
     view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
 }
 
-/// A draining member renews and stays visible as draining.
-pub async fn clause_07_a_draining_member_renews(scope: &Scope) {
-    let a = scope.joined_for("a", 1, scope.unhurried()).await;
-    scope.backend.update(&draining(a.clone())).await.expect("update");
-    let renew = || async {
-        scope.backend.renew(&a.record_id(), a.ttl).await.expect("renew while draining");
-    };
-    while_renewing(a.ttl / 6, renew, tokio::time::sleep(a.ttl * 3 / 2)).await;
-    let view = scope.view().await;
-    assert_eq!(view.members().iter().map(|m| m.state).collect::<Vec<_>>(), [MemberState::Draining]);
-}
-
-/// Renewing, updating and deregistering under another incarnation change nothing.
+/// Renewing, updating and deregistering under another incarnation change nothing. Its own may deregister twice.
 pub async fn clause_08_another_incarnation_touches_nothing(scope: &Scope) {
     let own = scope.joined("a", 1).await;
     let mut other = scope.registration("a", 2);
@@ -46,6 +105,10 @@ pub async fn clause_08_another_incarnation_touches_nothing(scope: &Scope) {
     let view = scope.view().await;
     let member = view.member(&own.member.instance_id).expect("the record is still there");
     assert_eq!((member.incarnation, member.zone.as_deref()), (own.member.incarnation, None));
+    for _ in 0..2 {
+        scope.backend.deregister(&own.record_id()).await.expect("deregistering again is no error");
+        scope.expect_ids(&[], SOON).await;
+    }
 }
 
 /// Registering an id in use names its holder; the stamp changes with each renewal by the holder, and only then.
@@ -98,15 +161,6 @@ pub async fn clause_08_the_same_incarnation_registers_again(scope: &Scope) {
     tokio::time::sleep(a.ttl * 5 / 8).await;
     let view = scope.view().await;
     assert_eq!(view.members().iter().map(|m| m.version.as_deref()).collect::<Vec<_>>(), [Some("2")], "registering renews");
-}
-
-/// Deregistering is done once and may be asked for again.
-pub async fn deregistering_twice_is_no_error(scope: &Scope) {
-    let a = scope.joined("a", 1).await;
-    for _ in 0..2 {
-        scope.backend.deregister(&a.record_id()).await.expect("deregister");
-        scope.expect_ids(&[], SOON).await;
-    }
 }
 
 /// A later registration has a higher number than an earlier one, over departures too.
