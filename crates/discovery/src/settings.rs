@@ -231,11 +231,6 @@ impl BackendSettings {
             _ => None,
         }
     }
-
-    /// All values by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
-        self.values.iter().map(|(key, value)| (key.as_str(), value))
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@
 mod away;
 mod calls;
 mod claims;
-mod names;
 mod notes;
 mod records;
 mod views;
@@ -37,7 +36,6 @@ use crate::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent
 pub use away::*;
 pub use calls::*;
 pub use claims::*;
-pub use names::*;
 pub use notes::*;
 pub use records::*;
 pub use views::*;

@@ -47,21 +47,6 @@ pub struct FaultRates {
 }
 
 impl FaultRates {
-    const fn of(&self, fault: Fault) -> f64 {
-        match fault {
-            Fault::FailBefore => self.fail_before,
-            Fault::FailAfter => self.fail_after,
-            Fault::Delay => self.delay,
-            Fault::ExecuteLate => self.execute_late,
-            // Comes of the one before and is not drawn.
-            Fault::ExecuteAfterAnother => 0.0,
-            Fault::LoseLease => self.lose_lease,
-            Fault::FailWatch => self.fail_watch,
-            Fault::DropEvent => self.drop_event,
-            Fault::RepeatEvent => self.repeat_event,
-        }
-    }
-
     /// No faults at all.
     pub const NONE: Self = Self {
         fail_before: 0.0,
@@ -75,30 +60,6 @@ impl FaultRates {
         drop_event: 0.0,
         repeat_event: 0.0,
     };
-}
-
-/// A kind of fault; each has its rate in [`FaultRates`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A call failed and was not carried out.
-    FailBefore,
-    /// A call was carried out and its answer was lost.
-    FailAfter,
-    /// A call, its answer, or a watch's news, came late.
-    Delay,
-    /// A call was carried out after its caller had given it up.
-    ExecuteLate,
-    /// One of [`Fault::ExecuteLate`] was carried out after its caller had asked again.
-    ExecuteAfterAnother,
-    /// A renewal found that the record was gone.
-    LoseLease,
-    /// A watch said that it could not prove the view.
-    FailWatch,
-    /// A watch kept something to itself.
-    DropEvent,
-    /// A watch said something twice.
-    RepeatEvent,
 }
 
 /// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
@@ -117,7 +78,7 @@ pub struct Faults {
 struct FaultState {
     random: StdRng,
     rates: FaultRates,
-    happened: BTreeMap<Fault, u64>,
+    happened: BTreeMap<&'static str, u64>,
     /// How often each operation was called.
     called: BTreeMap<&'static str, u64>,
     /// Shared with each call that was given up and has not been carried out yet.
@@ -144,8 +105,9 @@ impl Faults {
         with(&self.state, |state| state.rates = rates);
     }
 
-    /// How many faults have been drawn so far, by kind.
-    pub fn happened(&self) -> BTreeMap<Fault, u64> {
+    /// How many faults there were so far, by kind: `FailBefore` for [`FaultRates::fail_before`] and so on. `ExecuteAfterAnother` are those of
+    /// `ExecuteLate` that were carried out after their caller had asked again.
+    pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         with(&self.state, |state| state.happened.clone())
     }
 
@@ -155,8 +117,11 @@ impl Faults {
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let ((call_late, answer_late), before, after) =
-            with(&self.state, |state| (state.late(), state.happens(Fault::FailBefore), state.happens(Fault::FailAfter)));
+        let ((call_late, answer_late), before, after) = with(&self.state, |state| {
+            let late = state.late();
+            let before = state.happens("FailBefore", state.rates.fail_before);
+            (late, before, state.happens("FailAfter", state.rates.fail_after))
+        });
         tokio::time::sleep(call_late).await;
         if before {
             return Err(injected(operation, "not carried out"));
@@ -232,19 +197,19 @@ impl FaultState {
         *called += 1;
         let (call, max, share) = (*called, self.rates.execute_late_max, self.random.random::<f64>());
         let silence = if self.random.random() { max } else { Duration::ZERO };
-        self.happens(Fault::ExecuteLate).then(|| LateExecution { call, after: max.mul_f64(share), silence })
+        self.happens("ExecuteLate", self.rates.execute_late).then(|| LateExecution { call, after: max.mul_f64(share), silence })
     }
 
     /// A call of that number is carried out now.
     fn overtaken(&mut self, operation: &'static str, call: u64) {
         if self.called.get(operation).is_some_and(|last| *last > call) {
-            *self.happened.entry(Fault::ExecuteAfterAnother).or_default() += 1;
+            *self.happened.entry("ExecuteAfterAnother").or_default() += 1;
         }
     }
 
-    fn happens(&mut self, fault: Fault) -> bool {
+    fn happens(&mut self, fault: &'static str, rate: f64) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
-        let happens = self.random.random_bool(self.rates.of(fault).clamp(0.0, 1.0));
+        let happens = self.random.random_bool(rate.clamp(0.0, 1.0));
         if happens {
             *self.happened.entry(fault).or_default() += 1;
         }
@@ -259,7 +224,7 @@ impl FaultState {
 
     fn delay(&mut self) -> Duration {
         let share: f64 = self.random.random();
-        if self.happens(Fault::Delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
+        if self.happens("Delay", self.rates.delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
     }
 }
 
@@ -275,7 +240,7 @@ impl Discovery for Faults {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
-        if with(&self.state, |state| state.happens(Fault::LoseLease)) {
+        if with(&self.state, |state| state.happens("LoseLease", state.rates.lose_lease)) {
             self.inner.deregister(record_id).await?;
         }
         let record_id = record_id.clone();

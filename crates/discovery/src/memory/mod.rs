@@ -2,8 +2,6 @@
 
 mod claims;
 mod groups;
-mod notes;
-mod renewal;
 mod watch;
 
 use std::fmt;
@@ -12,13 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
+use shardwise_core::mistakes::undoes_by_incarnation;
+use shardwise_core::{ClaimName, GroupName, MEMBERS_MAX, Member, Moment};
 use tokio::sync::Notify;
 
 use crate::{
-    Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+    Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration, Result, ViewSnapshot,
+    WatchStream, WriteOutcome, check_note,
 };
 use groups::{MemoryGroups, StoredRecord};
+
+/// The most notes one memory backend holds, over all groups.
+const NOTES_MAX: usize = 65_536;
 
 /// Members of one process. Clones share one store; [`MemoryBackend::link`] gives each worker of a test a separate connection that can
 /// be cut.
@@ -133,7 +136,7 @@ impl Discovery for MemoryBackend {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
-        renewal::renew(self, record_id, ttl).await
+        renew(self, record_id, ttl).await
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
@@ -188,5 +191,72 @@ impl Discovery for MemoryBackend {
 
     fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl Notes for MemoryBackend {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> Result<Option<Note>> {
+        let groups = self.groups("note")?;
+        Ok(groups.notes.get(&(group.clone(), name.clone())).cloned())
+    }
+
+    async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
+        check_note(name, text)?;
+        let mut groups = self.groups("write_note")?;
+        let key = (group.clone(), name.clone());
+        let there = groups.notes.get(&key);
+        if there.map_or(0, |note| note.version) != expected {
+            return Ok(WriteOutcome::Other(there.cloned()));
+        }
+        if there.is_none() && groups.notes.len() >= NOTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge, "write_note", format!("the memory backend already holds {NOTES_MAX} notes")));
+        }
+        groups.notes_written += 1;
+        let version = groups.notes_written;
+        groups.notes.insert(key, Note { text: text.to_owned(), version });
+        Ok(WriteOutcome::Written(version))
+    }
+}
+
+/// As a store in a file has it: the record is compared with a moment read before, and afterwards the clock is read again. A renewal that was
+/// carried out too late is undone, and nothing that was written after it.
+async fn renew(backend: &MemoryBackend, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+    if backend.stall.is_none() {
+        return in_steps(backend, record_id, ttl).await;
+    }
+    let (backend, record_id) = (backend.clone(), record_id.clone());
+    let task = tokio::spawn(async move { in_steps(&backend, &record_id, ttl).await });
+    task.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "renew", "the runtime is shutting down")))
+}
+
+async fn in_steps(backend: &MemoryBackend, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
+    let started = backend.clock.now();
+    stall(backend).await;
+    let (previous, renewed) = backend.with_groups("renew", |groups, _| {
+        let stored = groups.own(record_id, started, "renew")?;
+        let previous = stored.ends;
+        stored.ends = previous.max(started.plus(ttl));
+        stored.renewals += 1;
+        Ok((previous, (stored.member.joined, stored.renewals)))
+    })?;
+    stall(backend).await;
+    if backend.clock.now() < previous {
+        return Ok(Grant { started, ttl });
+    }
+    // Deletes what the renewal left, unless that was registered or renewed since. Behind a cut connection it stays until it ends by itself.
+    let _ = backend.with_groups("renew", |groups, now| {
+        let is_same = |stored: &mut StoredRecord| (stored.member.joined, stored.renewals) == renewed || undoes_by_incarnation();
+        if groups.there(record_id, now).is_some_and(is_same) {
+            groups.remove(record_id);
+        }
+        Ok(())
+    });
+    Err(Error::new(ErrorKind::Lost, "renew", format!("the record of {:?} was renewed too late; register again", record_id.instance_id)))
+}
+
+async fn stall(backend: &MemoryBackend) {
+    if let Some(stall) = &backend.stall {
+        tokio::time::sleep(stall()).await;
     }
 }
