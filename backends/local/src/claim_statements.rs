@@ -115,14 +115,6 @@ pub(crate) struct ClaimsVersion {
     changed: i64,
 }
 
-/// When records of a group end.
-pub(crate) struct RecordExpiry {
-    /// When to look again: when the next of those that are alive ends, unless it is renewed.
-    pub(crate) next: Option<Moment>,
-    /// There are dead ones.
-    pub(crate) dead: bool,
-}
-
 /// A group's claims, or the changes in them.
 pub(crate) struct ClaimsRead {
     pub(crate) at: RecordsVersion,
@@ -190,12 +182,20 @@ impl OpenStore {
         Ok((FromRow::from_row(&row)?, FromRow::from_row(&row)?))
     }
 
-    /// When the group's records end.
-    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<RecordExpiry> {
-        let query = sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
-        let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await?;
+    /// Deletes the group's dead records, and with them their claims. Answers when to look again: when the next of the living ends, unless it
+    /// is renewed.
+    pub(crate) async fn bury(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
+        let (mut next, mut dead) = self.ends(connection, group, now).await?;
+        if dead && self.reap(group, now).await {
+            (next, dead) = self.ends(connection, group, now).await?;
+        }
         let again = dead.then(|| now.plus(REAP_AGAIN));
-        Ok(RecordExpiry { next: next.map(moment).into_iter().chain(again).min(), dead })
+        Ok(next.map(moment).into_iter().chain(again).min())
+    }
+
+    /// The end of the group's next living record, and whether there are dead ones.
+    async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<(Option<i64>, bool)> {
+        sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now)).fetch_one(connection).await
     }
 
     /// The group's claims, or the changes since `known`.

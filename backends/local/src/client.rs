@@ -223,8 +223,11 @@ impl Client {
             match answer {
                 Ok(mode) if mode == "wal" => return Ok(()),
                 Ok(mode) => return Err(Failure::NoWal { path: self.path.clone(), mode }),
-                Err(error) if !is_busy(&error) || tokio::time::Instant::now() >= deadline => return Err(error.into()),
-                Err(_) => tokio::time::sleep(WAL_RETRY).await,
+                // BUSY, LOCKED
+                Err(error) if matches!(primary_code(&error), Some(5 | 6)) && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(WAL_RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -272,10 +275,6 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .max_lifetime(None)
         .test_before_acquire(false)
         .connect_lazy_with(options)
-}
-
-fn is_busy(error: &sqlx::Error) -> bool {
-    primary_code(error).is_some_and(|code| matches!(code, 5 | 6))
 }
 
 /// After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the file that

@@ -4,7 +4,6 @@
 //! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and
 //! what one of them has found out serves the others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -64,15 +63,13 @@ pub(crate) struct Poller {
     written: watch::Sender<()>,
     /// Shared by the groups that are followed, and closed with the last of them.
     link: StdMutex<Weak<Mutex<Option<PollerConnection>>>>,
-    /// How many connections there were.
-    opened: AtomicU64,
 }
 
 /// A connection for looks alone, and what the last one found.
 pub(crate) struct PollerConnection {
     store: Arc<OpenStore>,
     connection: SqliteConnection,
-    number: u64,
+    opened: Instant,
     last: Option<Look>,
 }
 
@@ -83,12 +80,12 @@ struct Look {
     /// Before the request.
     now: Moment,
     /// It differs from that of another look if the file may have changed in between: the connection, and what it counts.
-    version: (u64, i64),
+    version: (Instant, i64),
 }
 
 impl Poller {
     pub(crate) fn new(client: Arc<Client>) -> Self {
-        Self { client, written: watch::Sender::new(()), link: StdMutex::default(), opened: AtomicU64::new(0) }
+        Self { client, written: watch::Sender::new(()), link: StdMutex::default() }
     }
 
     /// Has all groups looked at now.
@@ -109,7 +106,7 @@ impl Poller {
     async fn connect(&self) -> Result<PollerConnection, Failure> {
         let store = self.client.store().await?;
         let connection = store.connect().await?;
-        Ok(PollerConnection { store, connection, number: self.opened.fetch_add(1, Ordering::Relaxed), last: None })
+        Ok(PollerConnection { store, connection, opened: Instant::now(), last: None })
     }
 }
 
@@ -122,7 +119,7 @@ impl PollerConnection {
         let (begun, now) = (Instant::now(), client.clock.now());
         // A number that differs from the last one on this connection if another connection has written since.
         let version = sqlx::query_scalar("PRAGMA data_version").fetch_one(&mut self.connection).await;
-        let version = (self.number, client.settle(&self.store, version)?);
+        let version = (self.opened, client.settle(&self.store, version)?);
         Ok(*self.last.insert(Look { begun, now, version }))
     }
 }
@@ -134,7 +131,7 @@ pub(crate) struct PollingReader<P> {
     written: watch::Receiver<()>,
     polled: P,
     /// The file as it was when the group was read last.
-    seen: Option<(u64, i64)>,
+    seen: Option<(Instant, i64)>,
     /// When the next record expires.
     next_end: Option<Moment>,
 }
@@ -293,7 +290,7 @@ impl PolledGroup for PolledClaims {
         client.check(store, &at, highest)?;
         let same_records = known.is_some_and(|known| known.revision == at.revision) && next_end.is_none_or(|end| now < end);
         if !same_records {
-            next_end = bury(store, connection, group, now).await?;
+            next_end = store.bury(connection, group, now).await?;
             (at, mark) = store.claims_mark(connection, group).await?;
         }
         let table = if let Some(known) = known.filter(|known| known.mark == mark) {
@@ -317,13 +314,4 @@ fn applied(ClaimTable(mut table): ClaimTable, changes: Changes) -> ClaimTable {
     }
     table.extend(changes.held);
     ClaimTable(table)
-}
-
-/// Deletes the group's dead records, and with them their claims. Answers when to look again.
-async fn bury(store: &OpenStore, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
-    let mut ends = store.ends(connection, group, now).await?;
-    if ends.dead && store.reap(group, now).await {
-        ends = store.ends(connection, group, now).await?;
-    }
-    Ok(ends.next)
 }

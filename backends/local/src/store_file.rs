@@ -14,37 +14,23 @@ use crate::error::Failure;
 
 /// Remote or shared between kernels: SQLite's shared memory and locks do not reach across.
 const NETWORK_FILE_SYSTEMS: &[&str] = &[
-    "9p",
-    "afs",
-    "beegfs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3",
+    "smbfs", "virtiofs",
+];
+/// The same, of programs in user space: `fuse.NAME`, and some without the prefix.
+const NETWORK_FUSE: &[&str] = &[
     "ceph",
-    "cifs",
-    "coda",
-    "davfs",
-    "fuse.ceph",
-    "fuse.ceph-fuse",
-    "fuse.cephfs",
-    "fuse.davfs2",
-    "fuse.gcsfuse",
-    "fuse.glusterfs",
-    "fuse.juicefs",
-    "fuse.mount-s3",
-    "fuse.rclone",
-    "fuse.s3fs",
-    "fuse.smbnetfs",
-    "fuse.sshfs",
-    "gfs2",
+    "ceph-fuse",
+    "cephfs",
+    "davfs2",
+    "gcsfuse",
     "glusterfs",
-    "gpfs",
-    "lustre",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "ocfs2",
-    "smb2",
-    "smb3",
-    "smbfs",
-    "virtiofs",
+    "juicefs",
+    "mount-s3",
+    "rclone",
+    "s3fs",
+    "smbnetfs",
+    "sshfs",
 ];
 
 /// The identity of the file that a path leads to, valid while the file is held open.
@@ -184,10 +170,11 @@ fn refuse_network(real: &Path) -> Result<(), Failure> {
 }
 
 fn refuse_network_in(mounts: &str, real: &Path) -> Result<(), Failure> {
+    let is_network = |kind: &str| {
+        NETWORK_FILE_SYSTEMS.contains(&kind) || NETWORK_FUSE.contains(&kind.strip_prefix("fuse.").unwrap_or(kind))
+    };
     match file_system_of(mounts, real) {
-        Some(kind) if NETWORK_FILE_SYSTEMS.contains(&kind) => {
-            Err(Failure::NetworkFileSystem { path: real.to_owned(), kind: kind.to_owned() })
-        }
+        Some(kind) if is_network(kind) => Err(Failure::NetworkFileSystem { path: real.to_owned(), kind: kind.to_owned() }),
         _ => Ok(()),
     }
 }

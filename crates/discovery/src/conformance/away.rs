@@ -28,10 +28,6 @@ fn states(view: &View) -> Vec<(String, u64, MemberState)> {
     view.members().iter().map(|m| (m.instance_id.as_str().to_owned(), m.incarnation.get(), m.state)).collect()
 }
 
-fn in_state(state: MemberState) -> impl Fn(&View) -> bool {
-    move |view| view.members().iter().any(|member| member.state == state)
-}
-
 fn is_lost<T>(answer: crate::Result<T>) -> bool {
     answer.is_err_and(|error| *error.kind() == ErrorKind::Lost)
 }
@@ -49,7 +45,7 @@ pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_an
     let asked = scope.clock.now();
     scope.stepped_away(&a, grace).await;
     let answered = scope.clock.now();
-    let view = view_where(&mut watch, SOON, "a away", in_state(MemberState::Away)).await;
+    let view = view_where(&mut watch, SOON, "a away", |view| view.members().iter().any(|a| a.state == MemberState::Away)).await;
     assert_eq!((view.members().len(), view.active()), (1, 0));
     assert_eq!(view.members()[0].metadata, a.member.metadata);
     assert_eq!(view.members()[0].serves, a.member.serves);

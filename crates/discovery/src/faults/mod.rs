@@ -298,10 +298,8 @@ impl Claims for Faults {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        let claims = match claims_of(&*self.inner, "watch_claims") {
-            Ok(claims) => claims.watch_claims(group, prove_every),
-            Err(error) => stream::iter([Err(error)]).boxed(),
-        };
+        let none = |error| stream::iter([Err(error)]).boxed();
+        let claims = claims_of(&*self.inner, "watch_claims").map_or_else(none, |claims| claims.watch_claims(group, prove_every));
         faulty(claims, Arc::clone(&self.state))
     }
 }

@@ -1,7 +1,6 @@
 //! The last known state of one watched group: the reader writes it, the watches read it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -76,12 +75,6 @@ impl<T> GroupState<T> {
 pub struct Feed<T: 'static = View> {
     group_state: Arc<GroupState<T>>,
     hub: Hub<T>,
-}
-
-impl<T> fmt::Debug for Feed<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("group", &self.group_state.group).finish_non_exhaustive()
-    }
 }
 
 impl<T: Watched> Feed<T> {

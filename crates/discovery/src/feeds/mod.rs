@@ -12,7 +12,6 @@ mod watch;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -52,12 +51,6 @@ struct WatchedGroups<T> {
 impl<T> Clone for Hub<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> fmt::Debug for Hub<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("limits", &self.0.limits).finish_non_exhaustive()
     }
 }
 

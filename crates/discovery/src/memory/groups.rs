@@ -101,21 +101,17 @@ impl MemoryGroups {
     /// The records of a group in which a member registers. An error if that exceeds the limit of groups and no dead group can be dropped.
     pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, StoredRecord>> {
         self.reap(name, now);
-        if self.is_full_for(name) {
-            let names: Vec<_> = self.by_name.keys().cloned().collect();
-            for name in &names {
+        let is_full = |groups: &Self| groups.by_name.len() >= GROUPS_MAX && !groups.by_name.contains_key(name);
+        if is_full(self) {
+            for name in &self.by_name.keys().cloned().collect::<Vec<_>>() {
                 self.reap(name, now);
             }
         }
-        if self.is_full_for(name) {
+        if is_full(self) {
             let context = format!("the memory backend already holds {GROUPS_MAX} groups with members; let the members of one leave");
             return Err(Error::new(ErrorKind::TooLarge, "register", context));
         }
         Ok(&mut self.by_name.entry(name.clone()).or_default().records)
-    }
-
-    fn is_full_for(&self, name: &GroupName) -> bool {
-        self.by_name.len() >= GROUPS_MAX && !self.by_name.contains_key(name)
     }
 
     /// The living record of exactly this incarnation.
