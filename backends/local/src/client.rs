@@ -191,7 +191,13 @@ impl Client {
             // goes with its connection, on which the driver counts on if SQLite has rolled back by itself (a full disk, an I/O error).
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             self.migrate(&mut transaction).await?;
-            lift(&mut transaction, highest, last_id.as_deref()).await?;
+            if highest > 0 {
+                // After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the
+                // file that we knew gets another id: it does not know every epoch that was granted.
+                let highest = i64::try_from(highest).unwrap_or(i64::MAX);
+                sqlx::query(LIFT).bind(highest).bind(last_id).execute(&mut *transaction).await?;
+                sqlx::query(LIFT_GROUPS).execute(&mut *transaction).await?;
+            }
             transaction.commit().await?;
         }
         Ok(sqlx::query_scalar(STORE_ID).fetch_one(&mut *connection).await?)
@@ -275,15 +281,4 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .max_lifetime(None)
         .test_before_acquire(false)
         .connect_lazy_with(options)
-}
-
-/// After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the file that
-/// we knew gets another id: it does not know every epoch that was granted.
-async fn lift(connection: &mut SqliteConnection, highest: u64, last_id: Option<&str>) -> sqlx::Result<()> {
-    if highest > 0 {
-        let highest = i64::try_from(highest).unwrap_or(i64::MAX);
-        sqlx::query(LIFT).bind(highest).bind(last_id).execute(&mut *connection).await?;
-        sqlx::query(LIFT_GROUPS).execute(&mut *connection).await?;
-    }
-    Ok(())
 }

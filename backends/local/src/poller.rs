@@ -102,12 +102,6 @@ impl Poller {
             link
         })
     }
-
-    async fn connect(&self) -> Result<PollerConnection, Failure> {
-        let store = self.client.store().await?;
-        let connection = store.connect().await?;
-        Ok(PollerConnection { store, connection, opened: Instant::now(), last: None })
-    }
 }
 
 impl PollerConnection {
@@ -160,7 +154,11 @@ impl<P: PolledGroup> PollingReader<P> {
         }
         let connection = match &mut *link {
             Some(connection) => connection,
-            none => none.insert(self.poller.connect().await?),
+            none => {
+                let store = client.store().await?;
+                let connection = store.connect().await?;
+                none.insert(PollerConnection { store, connection, opened: Instant::now(), last: None })
+            }
         };
         let read = async {
             let look = connection.look(client, oldest).await?;
