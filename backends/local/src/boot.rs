@@ -10,7 +10,7 @@ pub(crate) fn identity() -> Result<String, Failure> {
     Ok("no boot id on this system".to_owned())
 }
 
-/// See above.
+/// A name for this boot: deadlines written under another one are of another clock, and their members are dead.
 #[cfg(target_os = "linux")]
 pub(crate) fn identity() -> Result<String, Failure> {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -9,7 +9,7 @@ use shardwise_core::{ClaimStore, Epoch, GroupName, Resource, SLOTS_MAX};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
 use crate::LocalBackend;
-use crate::claim_json::{encode, encode_held};
+use crate::claim_statements::{encode, encode_held};
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use shardwise_core::StoreId;
 
 use crate::LocalConfig;
-use crate::claim_json::{decode_changes, decode_held, encode, encode_held};
+use crate::claim_statements::{decode_changes, decode_held, encode, encode_held};
 use crate::store_file::file_system_of;
 
 /// Samples for `claims`. Behind a line feed stands what has ended.

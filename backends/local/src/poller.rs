@@ -15,7 +15,6 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::backend::read_alive;
-use crate::claim_json::Changes;
 use crate::claim_statements::ClaimsVersion;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
@@ -297,19 +296,14 @@ impl PolledGroup for PolledClaims {
             let reading = store.read_claims(connection, group, known.map(|known| &known.mark)).await?;
             client.check(store, &reading.at, highest)?;
             mark = reading.mark;
-            let before = known.filter(|_| !reading.whole).map(|known| ClaimTable::clone(&known.table)).unwrap_or_default();
-            Arc::new(applied(before, reading.changes))
+            let mut table = known.filter(|_| !reading.whole).map(|known| known.table.0.clone()).unwrap_or_default();
+            for resource in &reading.changes.ended {
+                table.remove(resource);
+            }
+            table.extend(reading.changes.held);
+            Arc::new(ClaimTable(table))
         };
         self.known = Some(LastClaimsPoll { store: Arc::clone(store), mark, table: Arc::clone(&table), revision: at.revision });
         Ok(Some((table, next_end)))
     }
-}
-
-/// The changes, applied to the previous table.
-fn applied(ClaimTable(mut table): ClaimTable, changes: Changes) -> ClaimTable {
-    for resource in &changes.ended {
-        table.remove(resource);
-    }
-    table.extend(changes.held);
-    ClaimTable(table)
 }

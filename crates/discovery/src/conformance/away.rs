@@ -17,13 +17,9 @@ impl Scope {
     async fn stepped_away(&self, registration: &Registration, grace: Duration) {
         self.backend.step_away(registration, grace).await.unwrap_or_else(|error| panic!("stepping away: {error}"));
     }
-
-    /// Ids, incarnations and states, as the peer reads them.
-    async fn states(&self) -> Vec<(String, u64, MemberState)> {
-        states(&*self.view().await)
-    }
 }
 
+/// Ids, incarnations and states.
 fn states(view: &View) -> Vec<(String, u64, MemberState)> {
     view.members().iter().map(|m| (m.instance_id.as_str().to_owned(), m.incarnation.get(), m.state)).collect()
 }
@@ -92,7 +88,7 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
             }
         };
         tokio::time::timeout(SOON, back).await.unwrap_or_else(|_| panic!("incarnation {incarnation} is not seen"));
-        assert_eq!(scope.states().await, [("a".to_owned(), incarnation, MemberState::Active)]);
+        assert_eq!(states(&*scope.view().await), [("a".to_owned(), incarnation, MemberState::Active)]);
     }
 }
 
@@ -122,7 +118,7 @@ pub async fn clause_12_of_many_that_come_back_one_wins(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.stepped_away(&a, LONG).await;
     let won = scope.race_for("a", 2..8).await;
-    assert_eq!(scope.states().await, [("a".to_owned(), won, MemberState::Active)]);
+    assert_eq!(states(&*scope.view().await), [("a".to_owned(), won, MemberState::Active)]);
 }
 
 /// Nothing of its absence is left once it is back, under whatever incarnation: the next death is a death.
@@ -140,7 +136,7 @@ pub async fn clause_12_only_a_living_record_steps_away(scope: &Scope) {
     assert!(is_lost(scope.backend.step_away(&scope.registration("b", 1), LONG).await), "it was never there");
     scope.joined("a", 1).await;
     assert!(is_lost(scope.backend.step_away(&scope.registration("a", 2), LONG).await), "it is another life's record");
-    assert_eq!(scope.states().await, [("a".to_owned(), 1, MemberState::Active)]);
+    assert_eq!(states(&*scope.view().await), [("a".to_owned(), 1, MemberState::Active)]);
     let dead = scope.joined_for("c", 1, scope.ttl).await;
     scope.expect_ids(&["a"], scope.gone_within(dead.ttl)).await;
     assert!(is_lost(scope.backend.step_away(&dead, LONG).await), "it has expired");

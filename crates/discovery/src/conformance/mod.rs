@@ -13,7 +13,6 @@
 #![expect(clippy::panic, clippy::expect_used, reason = "conformance cases are tests")]
 
 mod away;
-mod calls;
 mod claims;
 mod notes;
 mod records;
@@ -34,7 +33,6 @@ use tokio::task::JoinHandle;
 use crate::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent, WatchStream};
 
 pub use away::*;
-pub use calls::*;
 pub use claims::*;
 pub use notes::*;
 pub use records::*;

@@ -1,11 +1,12 @@
 //! The table: groups, their records, and the effects of a change.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
+use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
 
-use crate::{Error, ErrorKind, Note, RecordId, Result};
+use crate::{AcquireOutcome, Error, ErrorKind, Note, RecordId, Result};
 
 /// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
@@ -50,7 +51,22 @@ impl StoredRecord {
     }
 }
 
+pub(super) fn holder(record_id: &RecordId) -> Holder {
+    Holder { instance_id: record_id.instance_id.clone(), incarnation: record_id.incarnation }
+}
+
 impl MemoryGroup {
+    pub(super) fn grant(&mut self, record_id: &RecordId, resource: &Resource, epoch: Epoch) -> AcquireOutcome {
+        match self.claims.entry(resource.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Claim { holder: holder(record_id), epoch });
+                AcquireOutcome::Granted(epoch)
+            }
+            Entry::Occupied(held) if held.get().holder == holder(record_id) => AcquireOutcome::Granted(held.get().epoch),
+            Entry::Occupied(_) => AcquireOutcome::Held,
+        }
+    }
+
     /// Frees the claims of records that are gone or away. Returns whether there were any.
     fn free_orphans(&mut self) -> bool {
         let (records, before) = (&self.records, self.claims.len());

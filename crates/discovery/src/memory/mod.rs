@@ -1,6 +1,5 @@
 //! The reference backend: one process, one table, the contract's rules and nothing else.
 
-mod claims;
 mod groups;
 mod watch;
 
@@ -11,14 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::mistakes::undoes_by_incarnation;
-use shardwise_core::{ClaimName, GroupName, MEMBERS_MAX, Member, Moment};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, MEMBERS_MAX, Member, Moment, Resource};
 use tokio::sync::Notify;
 
 use crate::{
-    Capabilities, Claims, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration, Result, ViewSnapshot,
-    WatchStream, WriteOutcome, check_note,
+    AcquireOutcome, Capabilities, Claims, ClaimsStream, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration,
+    Result, ViewSnapshot, WatchStream, WriteOutcome, check_note,
 };
-use groups::{MemoryGroups, StoredRecord};
+use groups::{MemoryGroups, StoredRecord, holder};
 
 /// The most notes one memory backend holds, over all groups.
 const NOTES_MAX: usize = 65_536;
@@ -191,6 +190,58 @@ impl Discovery for MemoryBackend {
 
     fn as_notes(&self) -> Option<&dyn Notes> {
         Some(self)
+    }
+}
+
+#[async_trait]
+impl Claims for MemoryBackend {
+    async fn claim_store(&self, _group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        self.with_groups("claim_store", |groups, _| {
+            groups.claim_store.floor = groups.claim_store.floor.max(floor.min(ClaimStore::FLOOR_MAX));
+            Ok(groups.claim_store)
+        })
+    }
+
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
+        self.with_groups("acquire", |groups, now| {
+            groups.own(record_id, now, "acquire")?;
+            if groups.claim_store != *store {
+                let context = format!("the store of claims is {} now, it was {}; ask for it again", groups.claim_store.id, store.id);
+                return Err(Error::new(ErrorKind::OtherStore, "acquire", context));
+            }
+            let number = groups.acquisitions + 1;
+            let epoch = store.epoch(number).map_err(|e| Error::new(ErrorKind::Misconfigured, "acquire", e.to_string()))?;
+            let Some(group) = groups.by_name.get_mut(&record_id.group) else { return Ok(Vec::new()) };
+            let answers: Vec<_> = wanted.iter().map(|resource| (resource.clone(), group.grant(record_id, resource, epoch))).collect();
+            if answers.iter().any(|(_, acquired)| *acquired == AcquireOutcome::Granted(epoch)) {
+                groups.revision += 1;
+                (group.claims_revision, groups.acquisitions) = (groups.revision, number);
+            }
+            Ok(answers)
+        })
+    }
+
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
+        self.with_groups("release", |groups, now| {
+            groups.reap(&record_id.group, now);
+            let MemoryGroups { by_name, revision, .. } = groups;
+            let Some(group) = by_name.get_mut(&record_id.group) else { return Ok(()) };
+            let before = group.claims.len();
+            for (resource, epoch) in held {
+                if group.claims.get(resource).is_some_and(|claim| claim.epoch == *epoch && claim.holder == holder(record_id)) {
+                    group.claims.remove(resource);
+                }
+            }
+            if group.claims.len() != before {
+                *revision += 1;
+                group.claims_revision = *revision;
+            }
+            Ok(())
+        })
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        watch::follow(self, group, prove_every)
     }
 }
 
