@@ -73,15 +73,11 @@ impl<T> GroupState<T> {
 
 /// The reader's end of a watched group. Dropping it says that the reader has ended.
 pub struct Feed<T: 'static = View> {
-    group_state: Arc<GroupState<T>>,
-    hub: Hub<T>,
+    pub(super) group_state: Arc<GroupState<T>>,
+    pub(super) hub: Hub<T>,
 }
 
 impl<T: Watched> Feed<T> {
-    pub(super) const fn new(group_state: Arc<GroupState<T>>, hub: Hub<T>) -> Self {
-        Self { group_state, hub }
-    }
-
     /// Which group.
     pub fn group(&self) -> &GroupName {
         &self.group_state.group

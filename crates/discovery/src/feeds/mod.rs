@@ -91,7 +91,7 @@ impl<T: Watched> Hub<T> {
         let subscription =
             Subscription { news: group_state.news.subscribe(), pace, group_state: Arc::clone(&group_state), hub: self.clone() };
         if is_new {
-            (self.0.start)(Feed::new(group_state, self.clone()));
+            (self.0.start)(Feed { group_state, hub: self.clone() });
         }
         subscription.group_state.wake.notify_one();
         Ok(subscription)

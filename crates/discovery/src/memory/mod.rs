@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::mistakes::undoes_by_incarnation;
-use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, MEMBERS_MAX, Member, Moment, Resource};
+use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, MEMBERS_MAX, Member, Moment, Resource, View};
 use tokio::sync::Notify;
 
 use crate::{
-    AcquireOutcome, Capabilities, Claims, ClaimsStream, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration,
+    AcquireOutcome, Capabilities, ClaimTable, Claims, ClaimsStream, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration,
     Result, ViewSnapshot, WatchStream, WriteOutcome, check_note,
 };
 use groups::{MemoryGroups, StoredRecord, holder};
@@ -59,9 +59,8 @@ impl MemoryBackend {
         Self { reachable: Arc::new(AtomicBool::new(true)), ..self.clone() }
     }
 
-    /// The same connection, over which each renewal stalls twice: before it is carried out, and before it is found whether that was too
-    /// late. `stall` says each time for how long. This is what a stopped process or a busy disk does to a store in a file. A renewal goes
-    /// on, in a task of tokio, after its caller has given it up.
+    /// The same connection, over which each renewal stalls for `stall()` before it is carried out, and again before it is found whether that
+    /// was too late, as a stopped process or a busy disk has it. A renewal goes on, in a task of tokio, after its caller has given it up.
     #[must_use]
     pub fn stalling(self, stall: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { stall: Some(Arc::new(stall)), ..self }
@@ -181,7 +180,7 @@ impl Discovery for MemoryBackend {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        watch::follow(self, group, prove_every)
+        watch::follow::<View>(self, group, prove_every)
     }
 
     fn as_claims(&self) -> Option<&dyn Claims> {
@@ -241,7 +240,7 @@ impl Claims for MemoryBackend {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        watch::follow(self, group, prove_every)
+        watch::follow::<ClaimTable>(self, group, prove_every)
     }
 }
 
