@@ -162,12 +162,7 @@ impl OpenStore {
         }
         let held = row.try_get::<Option<String>, _>("held")?;
         let held = held.map(|held| decode_held(&held)).transpose().map_err(|why| self.bad_claim(why))?;
-        Ok(AcquireRow {
-            at: FromRow::from_row(&row)?,
-            store,
-            alive: row.try_get("alive")?,
-            held: held.into_iter().flatten().collect(),
-        })
+        Ok(AcquireRow { at: FromRow::from_row(&row)?, store, alive: row.try_get("alive")?, held: held.into_iter().flatten().collect() })
     }
 
     /// Deletes those claims of the record that stand under these epochs.

@@ -205,7 +205,8 @@ impl Client {
 
     /// How many of [`SCRIPTS`] the file has seen. Read-only: another program's file is left unchanged.
     async fn look(&self, connection: &mut SqliteConnection) -> Result<usize, Failure> {
-        let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(LOOK).fetch_one(connection).await?;
+        let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) =
+            sqlx::query_as(LOOK).fetch_one(connection).await?;
         match (application, version, objects) {
             (0, 0, 0) => Ok(0),
             (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if !claims => Ok(1),

@@ -18,20 +18,8 @@ const NETWORK_FILE_SYSTEMS: &[&str] = &[
     "smbfs", "virtiofs",
 ];
 /// The same, of programs in user space: `fuse.NAME`, and some without the prefix.
-const NETWORK_FUSE: &[&str] = &[
-    "ceph",
-    "ceph-fuse",
-    "cephfs",
-    "davfs2",
-    "gcsfuse",
-    "glusterfs",
-    "juicefs",
-    "mount-s3",
-    "rclone",
-    "s3fs",
-    "smbnetfs",
-    "sshfs",
-];
+const NETWORK_FUSE: &[&str] =
+    &["ceph", "ceph-fuse", "cephfs", "davfs2", "gcsfuse", "glusterfs", "juicefs", "mount-s3", "rclone", "s3fs", "smbnetfs", "sshfs"];
 
 /// The identity of the file that a path leads to, valid while the file is held open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,9 +152,8 @@ fn refuse_read_only(what: &'static str, path: &Path, wanted: Access) -> Result<(
 }
 
 fn refuse_network(mounts: &str, real: &Path) -> Result<(), Failure> {
-    let is_network = |kind: &str| {
-        NETWORK_FILE_SYSTEMS.contains(&kind) || NETWORK_FUSE.contains(&kind.strip_prefix("fuse.").unwrap_or(kind))
-    };
+    let is_network =
+        |kind: &str| NETWORK_FILE_SYSTEMS.contains(&kind) || NETWORK_FUSE.contains(&kind.strip_prefix("fuse.").unwrap_or(kind));
     match file_system_of(mounts, real) {
         Some(kind) if is_network(kind) => Err(Failure::NetworkFileSystem { path: real.to_owned(), kind: kind.to_owned() }),
         _ => Ok(()),

@@ -75,7 +75,8 @@ impl Record {
             if bytes <= max { Ok(()) } else { Err(RecordWriteError { kind: ErrorKind::TooLarge, why: why() }) }
         };
         fits("the metadata", member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum(), METADATA_BYTES_MAX)?;
-        let no_json = |error| RecordWriteError { kind: ErrorKind::Misconfigured, why: format!("cannot write the record of {id:?}: {error}") };
+        let no_json =
+            |error| RecordWriteError { kind: ErrorKind::Misconfigured, why: format!("cannot write the record of {id:?}: {error}") };
         let record = Self::encode(member).map_err(no_json)?;
         fits("the record", record.len(), bytes_max)?;
         Ok(record)

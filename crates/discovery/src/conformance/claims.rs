@@ -262,7 +262,8 @@ pub async fn claims_05_no_member_releases_what_is_not_theirs(scope: &Scope) {
 /// Everybody sees the same store, at once and later. A higher floor stands for everybody, and grants are above it; a lower one changes nothing. A member that names another store, or the
 /// former floor, gets an error and holds nothing by it.
 pub async fn claims_07_the_store_is_one_and_a_floor_lifts_its_epochs(scope: &Scope) {
-    let (before, same) = tokio::join!(claims(&*scope.backend).claim_store(&scope.group, 0), claims(&*scope.peer).claim_store(&scope.group, 0));
+    let (before, same) =
+        tokio::join!(claims(&*scope.backend).claim_store(&scope.group, 0), claims(&*scope.peer).claim_store(&scope.group, 0));
     let before = before.expect("claim_store");
     assert_eq!(before, same.expect("claim_store"));
     let a = scope.claimant("a", 1).await;

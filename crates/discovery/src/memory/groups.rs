@@ -4,7 +4,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
+use shardwise_core::{
+    Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, InstanceId, Member, MemberState, Moment, Resource, StoreId, View,
+};
 
 use crate::{AcquireOutcome, Error, ErrorKind, Note, RecordId, Result};
 

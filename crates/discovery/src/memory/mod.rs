@@ -14,8 +14,8 @@ use shardwise_core::{ClaimName, ClaimStore, Epoch, GroupName, MEMBERS_MAX, Membe
 use tokio::sync::Notify;
 
 use crate::{
-    AcquireOutcome, Capabilities, ClaimTable, Claims, ClaimsStream, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId, Registration,
-    Result, ViewSnapshot, WatchStream, WriteOutcome, check_note,
+    AcquireOutcome, Capabilities, ClaimTable, Claims, ClaimsStream, Clock, Discovery, Error, ErrorKind, Grant, Note, Notes, RecordId,
+    Registration, Result, ViewSnapshot, WatchStream, WriteOutcome, check_note,
 };
 use groups::{MemoryGroups, StoredRecord, holder};
 
