@@ -46,6 +46,7 @@ impl LocalBackend {
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured) if the path cannot be one.
     pub fn open(config: LocalConfig, clock: Clock) -> Result<Self> {
         let path = config.absolute().map_err(|failure| failure.during("open", &config.path))?;
+        drop(config);
         let client = Arc::new(Client::new(path, clock.clone()));
         let poller = Arc::new(Poller::new(Arc::clone(&client)));
         Ok(Self {
