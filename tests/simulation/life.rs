@@ -148,7 +148,7 @@ impl Life {
         self.one_dies().await?;
         for faults in self.workers.iter().flat_map(|worker| [&worker.faults, &worker.faults_of_notes]) {
             for (fault, times) in faults.happened() {
-                self.figures.count(&format!("{fault:?}"), times);
+                self.figures.count(fault, times);
             }
         }
         let arrived_late = self.workers.iter().map(|worker| worker.wire.arrived_late()).sum();

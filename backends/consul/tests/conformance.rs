@@ -92,12 +92,11 @@ mod two_agents {
         clause_04_no_change_is_lost_between_list_and_watch
         clause_04_views_never_go_back
         clause_04_two_watchers_see_the_same_end
-        clause_04_expiry_is_news
         clause_07_draining_is_seen_before_gone
         clause_08_another_incarnation_touches_nothing
         clause_08_a_silent_holder_is_waited_out
         clause_08_of_many_racing_for_one_id_one_wins
-        clause_09_renewing_after_expiry_is_lost
+        clause_09_after_expiry_renewals_and_updates_are_lost
         clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer
         clause_12_stepping_away_and_coming_back_is_one_step
         what_is_registered_is_what_is_seen

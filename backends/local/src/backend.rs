@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment};
+use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment, View};
 use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, Record, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Error, Grant, Notes, Record, RecordId, Registration, Result, ViewSnapshot,
+    WatchStream,
 };
-use tokio::time::timeout;
+use sqlx::sqlite::SqliteConnection;
 
 use crate::LocalConfig;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 use crate::poller::{LIMITS, PolledClaims, PolledGroup, PolledMembers, Poller, PollingReader};
-use crate::statements::{EvaluatedView, RecordsRead};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
@@ -25,10 +25,6 @@ pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
 
 /// How much later than its TTL a silent member may leave the view: a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_millis(100);
-/// How long a list waits for dead records to be deleted before it is filtered instead.
-pub(crate) const REAP_PATIENCE: Duration = Duration::from_millis(50);
-/// How soon deleting dead records is tried again.
-pub(crate) const REAP_AGAIN: Duration = Duration::from_millis(250);
 /// How often a registration is tried while the record that stands in its way disappears.
 const REGISTER_ATTEMPTS: usize = 3;
 
@@ -49,7 +45,7 @@ impl LocalBackend {
     /// # Errors
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured) if the path cannot be one.
     pub fn open(config: LocalConfig, clock: Clock) -> Result<Self> {
-        let path = config.absolute().map_err(|failure| failure.during("open"))?;
+        let path = config.absolute().map_err(|failure| failure.during("open", &config.path))?;
         drop(config);
         let client = Arc::new(Client::new(path, clock.clone()));
         let poller = Arc::new(Poller::new(Arc::clone(&client)));
@@ -61,10 +57,15 @@ impl LocalBackend {
         })
     }
 
-    /// Wakes the watches of this process at once; those of other processes notice the change when they look at the file.
-    pub(crate) fn announce<T>(&self, done: T) -> T {
+    /// A call that changes something. It wakes the watches of this process at once; those of other processes notice the change when they
+    /// look at the file.
+    pub(crate) async fn change<T, F>(&self, operation: &'static str, work: impl FnOnce(Arc<OpenStore>) -> F + Send) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<T, Failure>> + Send,
+    {
+        let done = self.client.call(operation, work).await?;
         self.poller.wake();
-        done
+        Ok(done)
     }
 }
 
@@ -76,7 +77,7 @@ fn following<P: PolledGroup>(poller: &Arc<Poller>, clock: Clock) -> Hub<P::Shown
 
 impl fmt::Debug for LocalBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalBackend").field("path", &self.client.path()).finish_non_exhaustive()
+        f.debug_struct("LocalBackend").field("path", &self.client.path).finish_non_exhaustive()
     }
 }
 
@@ -87,10 +88,9 @@ impl Discovery for LocalBackend {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {
-        let record = encode(&registration.member).map_err(|failure| failure.during("register"))?;
+        let record = encode("register", &registration.member)?;
         let (record_id, ttl) = (&registration.record_id(), registration.ttl);
-        let answer = self.client.call("register", |store| async move { register(&store, record_id, &record, ttl).await }).await;
-        answer.map(|grant| self.announce(grant))
+        self.change("register", |store| async move { register(&store, record_id, &record, ttl).await }).await
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
@@ -103,38 +103,43 @@ impl Discovery for LocalBackend {
             client.settle(&store, answer)
         });
         let answer = self.client.bounded(async { task.await.unwrap_or(Err(Failure::ShuttingDown)) }).await;
-        answer.map_err(|failure| failure.during("renew"))
+        answer.map_err(|failure| failure.during("renew", &self.client.path))
     }
 
     async fn update(&self, registration: &Registration) -> Result<()> {
-        let record = encode(&registration.member).map_err(|failure| failure.during("update"))?;
+        let record = encode("update", &registration.member)?;
         let record_id = &registration.record_id();
-        let update = |store: Arc<OpenStore>| async move { present(record_id, store.update(record_id, &record).await?) };
-        self.client.call("update", update).await.map(|()| self.announce(()))
+        self.change("update", |store| async move { present(record_id, store.update(record_id, &record).await?) }).await
     }
 
     async fn deregister(&self, record_id: &RecordId) -> Result<()> {
-        let answer = self.client.call("deregister", |store| async move { store.delete(record_id).await }).await;
-        answer.map(|()| self.announce(()))
+        self.change("deregister", |store| async move { Ok(store.delete(record_id).await?) }).await
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
+        let record = encode("step_away", &registration.away_member())?;
         let record_id = &registration.record_id();
         let step_away = |store: Arc<OpenStore>| async move {
             let now = store.clock.now();
             present(record_id, store.step_away(record_id, &record, now, now.plus(grace)).await?)
         };
-        self.client.call("step_away", step_away).await.map(|()| self.announce(()))
+        self.change("step_away", step_away).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
-        if self.client.is_unmade() {
-            let proven = self.client.now();
-            tracing::info!(path = ?self.client.path(), "there is no such file yet: no member has joined a group there");
+        let client = &*self.client;
+        if client.is_unmade() {
+            let proven = client.clock.now();
+            tracing::info!(path = ?client.path, "there is no such file yet: no member has joined a group there");
             return Ok(ViewSnapshot { view: Arc::default(), proven });
         }
-        self.client.call("members", |store| async move { members(&self.client, &store, group).await }).await
+        let members = |store: Arc<OpenStore>| async move {
+            let mut connection = store.readers.acquire().await?;
+            let proven = client.clock.now();
+            let (view, _) = read_alive(client, &store, &mut connection, group, proven).await?;
+            Ok(ViewSnapshot { view: Arc::new(view), proven })
+        };
+        client.call("members", members).await
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -154,8 +159,8 @@ fn present(record_id: &RecordId, was_there: bool) -> std::result::Result<(), Fai
     if was_there { Ok(()) } else { Err(Failure::Lost { instance_id: record_id.instance_id.clone() }) }
 }
 
-fn encode(member: &Member) -> std::result::Result<String, Failure> {
-    Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
+fn encode(operation: &'static str, member: &Member) -> Result<String> {
+    Record::encode_within(RECORD_BYTES_MAX, member).map_err(|refused| Error::new(refused.kind(), operation, refused.to_string()))
 }
 
 async fn register(store: &OpenStore, record_id: &RecordId, record: &str, ttl: Duration) -> std::result::Result<Grant, Failure> {
@@ -164,9 +169,8 @@ async fn register(store: &OpenStore, record_id: &RecordId, record: &str, ttl: Du
         if store.register(record_id, record, started, started.plus(ttl)).await? {
             return Ok(Grant { started, ttl });
         }
-        if let Some(holder) = store.holder(record_id, store.clock.now()).await? {
-            let instance_id = record_id.instance_id.clone();
-            return Err(Failure::InUse { instance_id, address: holder.address, stamp: holder.stamp });
+        if let Some((address, stamp)) = store.holder(record_id, store.clock.now()).await? {
+            return Err(Failure::InUse { instance_id: record_id.instance_id.clone(), address, stamp });
         }
         // Full, then; perhaps of dead records. Or the holder has just gone.
         store.sweep().await?;
@@ -190,39 +194,20 @@ async fn renew(store: &OpenStore, record_id: &RecordId, ttl: Duration) -> std::r
     Err(lost())
 }
 
-async fn members(client: &Client, store: &OpenStore, group: &GroupName) -> std::result::Result<ViewSnapshot, Failure> {
-    let mut connection = store.readers.acquire().await.map_err(|error| store.failure(&error))?;
-    let proven = client.now();
-    let EvaluatedView { view, .. } = read_alive(client, store, &mut connection, group, proven).await?;
-    Ok(ViewSnapshot { view: Arc::new(view), proven })
-}
-
-/// Reads the group as of `now`. Dead records are deleted first, so that everybody sees them go by a higher revision; if the file cannot be
-/// written just now they are left out.
+/// Reads the group as of `now`, and when to read it again. Dead records are deleted first, so that everybody sees them go by a higher
+/// revision; if the file cannot be written just now they are left out.
 pub(crate) async fn read_alive(
     client: &Client,
     store: &OpenStore,
-    connection: &mut sqlx::sqlite::SqliteConnection,
+    connection: &mut SqliteConnection,
     group: &GroupName,
     now: Moment,
-) -> std::result::Result<EvaluatedView, Failure> {
+) -> std::result::Result<(View, Option<Moment>), Failure> {
     let known = client.known();
     let mut reading = store.read(connection, group).await?;
-    if reading.any_dead(&store.boot, now) {
-        match timeout(REAP_PATIENCE, store.reap(group, now)).await {
-            Ok(Ok(())) => reading = store.read(connection, group).await?,
-            Ok(Err(failure)) => tracing::debug!(%failure, "expired records are left out instead of deleted"),
-            Err(_) => tracing::debug!("expired records are left out, deleting them has to wait"),
-        }
+    if reading.any_dead(&store.boot, now) && store.reap(group, now).await {
+        reading = store.read(connection, group).await?;
     }
     client.check(store, &reading.at, known)?;
-    judged(store, &reading, now)
-}
-
-fn judged(store: &OpenStore, reading: &RecordsRead, now: Moment) -> std::result::Result<EvaluatedView, Failure> {
-    let mut judged = reading.judge(store, now)?;
-    if reading.any_dead(&store.boot, now) {
-        judged.next_end = judged.next_end.map_or(Some(now.plus(REAP_AGAIN)), |end| Some(end.min(now.plus(REAP_AGAIN))));
-    }
-    Ok(judged)
+    reading.judge(store, now)
 }

@@ -1,15 +1,20 @@
 //! All SQL of claims. As with records, every write is one statement: triggers of the schema number the change, and end a member's claims
-//! with its record, however that is deleted.
+//! with its record, however that is deleted. Lists of resources and claims go in and come out as JSON: one value for thousands of rows.
 
-use shardwise_core::{ClaimStore, Epoch, GroupName, Moment, StoreId};
-use shardwise_discovery::RecordId;
-use sqlx::Row;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shardwise_core::{
+    Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Moment, Resource, SLOTS_MAX, StoreId,
+};
+use shardwise_discovery::{RecordId, one_line};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{FromRow, Row};
 
-use crate::claim_json::{Changes, decode_changes, decode_held};
 use crate::client::OpenStore;
 use crate::error::Failure;
-use crate::statements::{RecordsVersion, is_away, nanos};
+use crate::statements::{REAP_AGAIN, RecordsVersion, is_away, moment, named, nanos};
 
 const STORE: &str = "
     SELECT store_id, coalesce((SELECT floor FROM claim_floor WHERE group_name = ?1), 0) AS floor FROM store";
@@ -100,8 +105,8 @@ pub(crate) struct AcquireRow {
     pub(crate) store: ClaimStore,
     /// The asker has a living record.
     pub(crate) alive: bool,
-    /// Those of the wanted that it holds, as JSON; `None` without a record.
-    held: Option<String>,
+    /// Those of the wanted that it holds.
+    pub(crate) held: BTreeMap<Resource, Epoch>,
 }
 
 /// The numbers that say whether a group's claims have changed.
@@ -113,86 +118,56 @@ pub(crate) struct ClaimsVersion {
     changed: i64,
 }
 
-/// When records of a group end.
-pub(crate) struct RecordExpiry {
-    /// The next of those that are alive.
-    pub(crate) next: Option<Moment>,
-    /// There are dead ones.
-    pub(crate) dead: bool,
-}
-
 /// A group's claims, or the changes in them.
 pub(crate) struct ClaimsRead {
     pub(crate) at: RecordsVersion,
     pub(crate) mark: ClaimsVersion,
     /// Everything was read.
     pub(crate) whole: bool,
-    held: String,
-    ended: String,
+    pub(crate) changes: Changes,
 }
 
-impl AcquireRow {
-    /// Those of the wanted that the asker holds, and under which epoch.
-    pub(crate) fn held(&self, store: &OpenStore) -> Result<Vec<(shardwise_core::Resource, Epoch)>, Failure> {
-        self.held.as_deref().map_or_else(|| Ok(Vec::new()), |held| decode_held(held).map_err(|why| store.bad_claim(why)))
+impl FromRow<'_, SqliteRow> for ClaimsVersion {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
     }
-}
-
-impl ClaimsRead {
-    pub(crate) fn changes(&self, store: &OpenStore) -> Result<Changes, Failure> {
-        decode_changes(&self.held, &self.ended).map_err(|why| store.bad_claim(why))
-    }
-}
-
-fn claims_mark(row: &SqliteRow) -> sqlx::Result<ClaimsVersion> {
-    Ok(ClaimsVersion { group_id: row.try_get("group_id")?, changed: row.try_get("changed")? })
 }
 
 impl OpenStore {
     /// The group's store of claims.
     pub(crate) async fn claim_store(&self, group: &GroupName) -> Result<ClaimStore, Failure> {
-        let query = sqlx::query(STORE).bind(group.as_str());
-        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
-        self.read_claim_store(&row)
+        self.read_claim_store(&sqlx::query(STORE).bind(group.as_str()).fetch_one(&self.readers).await?)
     }
 
     /// Lifts the group's floor, unless it is as high already. A floor that is forgotten would let epochs fall.
-    pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> Result<(), Failure> {
+    pub(crate) async fn raise_floor(&self, group: &GroupName, floor: u64) -> sqlx::Result<()> {
         let query = sqlx::query(RAISE_FLOOR).bind(group.as_str()).bind(floor.min(ClaimStore::FLOOR_MAX).cast_signed());
         self.write_through(query).await.map(drop)
     }
 
     /// Grants what is free of `wanted`, if the record lives and the store is the one in
     /// force. An epoch that is forgotten would be granted again.
-    pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> Result<(), Failure> {
+    pub(crate) async fn acquire(&self, record_id: &RecordId, known: &ClaimStore, wanted: &str, now: Moment) -> sqlx::Result<()> {
         let floor = i64::try_from(known.floor).unwrap_or(i64::MAX);
-        let query = self
-            .of_record(ACQUIRE, record_id, now)
-            .bind(wanted)
-            .bind(known.id.to_string())
-            .bind(floor)
-            .bind(Epoch::MAX.get().cast_signed());
-        self.write_through(query).await.map(drop)
+        let query = self.of_record(ACQUIRE, record_id, now).bind(wanted).bind(known.id.to_string()).bind(floor);
+        self.write_through(query.bind(Epoch::MAX.get().cast_signed())).await.map(drop)
     }
 
     /// Those of `wanted` that the record holds now.
     pub(crate) async fn answer(&self, record_id: &RecordId, wanted: &str, now: Moment) -> Result<AcquireRow, Failure> {
-        let query = self.of_record(ANSWER, record_id, now).bind(wanted);
-        let row = query.fetch_one(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let row = self.of_record(ANSWER, record_id, now).bind(wanted).fetch_one(&self.readers).await?;
         let store = self.read_claim_store(&row)?;
-        let read = || Ok((sqlx::FromRow::from_row(&row)?, row.try_get("alive")?, row.try_get("held")?));
-        let (at, alive, held) = read().map_err(|error| self.failure(&error))?;
-        if !row.try_get::<bool, _>("whole").map_err(|error| self.failure(&error))? {
+        if !row.try_get::<bool, _>("whole")? {
             return Err(self.damaged(format!("the row of {:?} in the table `claim_group` is gone", record_id.group)));
         }
-        Ok(AcquireRow { at, store, alive, held })
+        let held = row.try_get::<Option<String>, _>("held")?;
+        let held = held.map(|held| decode_held(&held)).transpose().map_err(|why| self.bad_claim(why))?;
+        Ok(AcquireRow { at: FromRow::from_row(&row)?, store, alive: row.try_get("alive")?, held: held.into_iter().flatten().collect() })
     }
 
     /// Deletes those claims of the record that stand under these epochs.
-    pub(crate) async fn release(&self, record_id: &RecordId, held: &str) -> Result<(), Failure> {
-        let RecordId { group, instance_id, incarnation } = record_id;
-        let query = sqlx::query(RELEASE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
-        self.write(query.bind(held)).await.map(drop)
+    pub(crate) async fn release(&self, record_id: &RecordId, held: &str) -> sqlx::Result<()> {
+        self.write(named(RELEASE, record_id).bind(held)).await.map(drop)
     }
 
     /// The numbers of the group's records and claims.
@@ -200,18 +175,25 @@ impl OpenStore {
         &self,
         connection: &mut SqliteConnection,
         group: &GroupName,
-    ) -> Result<(RecordsVersion, ClaimsVersion), Failure> {
-        let query = sqlx::query(CLAIMS_MARK).bind(group.as_str());
-        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        let read = || Ok((sqlx::FromRow::from_row(&row)?, claims_mark(&row)?));
-        read().map_err(|error| self.failure(&error))
+    ) -> sqlx::Result<(RecordsVersion, ClaimsVersion)> {
+        let row = sqlx::query(CLAIMS_MARK).bind(group.as_str()).fetch_one(connection).await?;
+        Ok((FromRow::from_row(&row)?, FromRow::from_row(&row)?))
     }
 
-    /// When the group's records end.
-    pub(crate) async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> Result<RecordExpiry, Failure> {
-        let query = sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
-        let (next, dead): (Option<i64>, bool) = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        Ok(RecordExpiry { next: next.map(|end| Moment::from_nanos(end.unsigned_abs())), dead })
+    /// Deletes the group's dead records, and with them their claims. Answers when to look again: when the next of the living ends, unless it
+    /// is renewed.
+    pub(crate) async fn bury(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
+        let (mut next, mut dead) = self.ends(connection, group, now).await?;
+        if dead && self.reap(group, now).await {
+            (next, dead) = self.ends(connection, group, now).await?;
+        }
+        let again = dead.then(|| now.plus(REAP_AGAIN));
+        Ok(next.map(moment).into_iter().chain(again).min())
+    }
+
+    /// The end of the group's next living record, and whether there are dead ones.
+    async fn ends(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<(Option<i64>, bool)> {
+        sqlx::query_as(ENDS).bind(group.as_str()).bind(&self.boot).bind(nanos(now)).fetch_one(connection).await
     }
 
     /// The group's claims, or the changes since `known`.
@@ -222,31 +204,91 @@ impl OpenStore {
         known: Option<&ClaimsVersion>,
     ) -> Result<ClaimsRead, Failure> {
         let (group_id, changed) = known.map_or((-1, -1), |known| (known.group_id, known.changed));
-        let query = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed);
-        let row = query.fetch_one(connection).await.map_err(|error| self.failure(&error))?;
-        let read = || {
-            let whole = row.try_get::<i64, _>("since")? < 0;
-            let (at, mark) = (sqlx::FromRow::from_row(&row)?, claims_mark(&row)?);
-            Ok(ClaimsRead { at, mark, whole, held: row.try_get("held")?, ended: row.try_get("ended")? })
-        };
-        read().map_err(|error| self.failure(&error))
+        let row = sqlx::query(CHANGES).bind(group.as_str()).bind(group_id).bind(changed).fetch_one(connection).await?;
+        let changes = decode_changes(row.try_get("held")?, row.try_get("ended")?).map_err(|why| self.bad_claim(why))?;
+        let whole = row.try_get::<i64, _>("since")? < 0;
+        Ok(ClaimsRead { at: FromRow::from_row(&row)?, mark: FromRow::from_row(&row)?, whole, changes })
     }
 
     fn read_claim_store(&self, row: &SqliteRow) -> Result<ClaimStore, Failure> {
-        let read = || Ok((row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?));
-        let (id, floor) = read().map_err(|error| self.failure(&error))?;
+        let (id, floor) = (row.try_get::<String, _>("store_id")?, row.try_get::<i64, _>("floor")?);
         let damaged = |what| self.damaged(format!("{what} is not a valid one"));
         let id = id.get(..16).and_then(StoreId::from_hex).ok_or_else(|| damaged(format!("the store's id {id:?}")))?;
         let floor = u64::try_from(floor).map_err(|_| damaged(format!("the floor {floor}")))?;
         Ok(ClaimStore { id, floor })
     }
 
-    fn damaged(&self, why: String) -> Failure {
-        Failure::Damaged { path: self.path.clone(), why }
-    }
-
     fn bad_claim(&self, why: String) -> Failure {
         Failure::BadClaim { path: self.path.clone(), why }
+    }
+}
+
+/// The changes: claims that are held, and those that came free before that.
+pub(crate) struct Changes {
+    pub(crate) held: Vec<(Resource, Claim)>,
+    pub(crate) ended: Vec<Resource>,
+}
+
+/// A slot is a number, a name is text.
+fn written(resource: &Resource) -> Value {
+    match resource {
+        Resource::Slot(slot) => Value::from(*slot),
+        Resource::Name(name) => Value::from(name.as_str()),
+    }
+}
+
+/// A list of resources.
+pub(crate) fn encode<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> String {
+    resources.into_iter().map(written).collect::<Value>().to_string()
+}
+
+/// A list of resources with epochs.
+pub(crate) fn encode_held(held: &[(Resource, Epoch)]) -> String {
+    held.iter().map(|(resource, epoch)| json!([written(resource), epoch.get()])).collect::<Value>().to_string()
+}
+
+/// The inverse of [`encode_held`]. Text that cannot be read, such as after an edit by hand, is an error that names the resource.
+pub(crate) fn decode_held(json: &str) -> Result<Vec<(Resource, Epoch)>, String> {
+    parsed::<Vec<(Value, i64)>>(json)?.into_iter().map(read_claim).collect()
+}
+
+pub(crate) fn decode_changes(held: &str, ended: &str) -> Result<Changes, String> {
+    let mut claims = Vec::new();
+    for (id, incarnation, held) in parsed::<Vec<(String, String, Vec<(Value, i64)>)>>(held)? {
+        let incarnation = Incarnation::from_hex(&incarnation).ok_or_else(|| format!("{id:?} has the incarnation {incarnation:?}"))?;
+        let instance_id = InstanceId::new(&id).map_err(|error| error.to_string())?;
+        let holder = Holder { instance_id, incarnation };
+        for pair in held {
+            let (resource, epoch) = read_claim(pair)?;
+            claims.push((resource, Claim { holder: holder.clone(), epoch }));
+        }
+    }
+    // An entry that cannot be read was never reported as held.
+    let ended = parsed::<Vec<Value>>(ended)?.iter().filter_map(|value| read_resource(value).ok()).collect();
+    Ok(Changes { held: claims, ended })
+}
+
+fn parsed<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| one_line(&error.to_string()))
+}
+
+fn read_claim((value, epoch): (Value, i64)) -> Result<(Resource, Epoch), String> {
+    let resource = read_resource(&value)?;
+    let number = u64::try_from(epoch).map_err(|_| format!("on {resource}: {epoch} is not an epoch"))?;
+    let epoch = Epoch::new(number).map_err(|error| format!("on {resource}: {error}"))?;
+    Ok((resource, epoch))
+}
+
+/// The resource that a value of the table stands for, or why it is none.
+fn read_resource(value: &Value) -> Result<Resource, String> {
+    match value {
+        Value::String(name) => ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()),
+        Value::Number(slot) if !slot.is_f64() => {
+            let valid = slot.as_u64().and_then(|slot| u32::try_from(slot).ok()).filter(|slot| *slot < SLOTS_MAX);
+            valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is no slot"))
+        }
+        Value::Null => Err("there are bytes where a slot or a name should be".to_owned()),
+        other => Err(format!("{other} is neither a slot nor a name")),
     }
 }
 

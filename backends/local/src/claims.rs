@@ -1,6 +1,6 @@
 //! Claims over the file: a claim is a row that goes with its holder's record, and the file's counter numbers the acquisitions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use shardwise_core::{ClaimStore, Epoch, GroupName, Resource, SLOTS_MAX};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
 use crate::LocalBackend;
-use crate::claim_json::{encode, encode_held};
-use crate::claim_statements::AcquireRow;
+use crate::claim_statements::{encode, encode_held};
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
 
@@ -23,12 +22,11 @@ impl Claims for LocalBackend {
     async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
         let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
         let acquire = |file: Arc<OpenStore>| async move { acquire(&self.client, &file, record_id, store, wanted).await };
-        self.client.call("acquire", acquire).await.map(|answers| self.announce(answers))
+        self.change("acquire", acquire).await
     }
 
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
-        let answer = self.client.call("release", |file| async move { release(&file, record_id, held).await }).await;
-        answer.map(|()| self.announce(()))
+        self.change("release", |file| async move { release(&file, record_id, held).await }).await
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
@@ -56,24 +54,13 @@ async fn acquire(
     if let Some(Resource::Slot(slot)) = wanted.iter().find(|resource| matches!(resource, Resource::Slot(slot) if *slot >= SLOTS_MAX)) {
         return Err(Failure::NoSlot { slot: *slot });
     }
-    let text = encode(&wanted).map_err(Failure::NotWritten)?;
-    file.acquire(record_id, known, &text, client.now()).await?;
+    let text = encode(&wanted);
+    file.acquire(record_id, known, &text, client.clock.now()).await?;
     // The answer is what is held afterwards, by a clock that is read afterwards: a record that expired while the write waited for its
     // turn blocks no other member, and its own member gets an error.
     let highest = client.known();
-    let answered = file.answer(record_id, &text, client.now()).await?;
+    let answered = file.answer(record_id, &text, client.clock.now()).await?;
     client.check(file, &answered.at, highest)?;
-    refuse(record_id, known, &answered)?;
-    let held: BTreeMap<_, _> = answered.held(file)?.into_iter().collect();
-    let answer = |resource: Resource| {
-        let acquired = held.get(&resource).map_or(AcquireOutcome::Held, |epoch| AcquireOutcome::Granted(*epoch));
-        (resource, acquired)
-    };
-    Ok(wanted.into_iter().map(answer).collect())
-}
-
-/// Why nothing was granted, if there is a reason.
-fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &AcquireRow) -> std::result::Result<(), Failure> {
     if !answered.alive {
         return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
     }
@@ -81,12 +68,17 @@ fn refuse(record_id: &RecordId, known: &ClaimStore, answered: &AcquireRow) -> st
         return Err(Failure::OtherStore { now: answered.store, was: *known });
     }
     // At the end of the range nothing more is granted, even if the counter was set by hand.
-    known.epoch(answered.at.counter.saturating_add(1)).map(drop).map_err(Failure::NoEpoch)
+    known.epoch(answered.at.counter.saturating_add(1)).map_err(Failure::NoEpoch)?;
+    let answer = |resource: Resource| {
+        let acquired = answered.held.get(&resource).map_or(AcquireOutcome::Held, |epoch| AcquireOutcome::Granted(*epoch));
+        (resource, acquired)
+    };
+    Ok(wanted.into_iter().map(answer).collect())
 }
 
 async fn release(file: &OpenStore, record_id: &RecordId, held: &[(Resource, Epoch)]) -> std::result::Result<(), Failure> {
     refuse_too_many(held.len())?;
-    file.release(record_id, &encode_held(held).map_err(Failure::NotWritten)?).await
+    Ok(file.release(record_id, &encode_held(held)).await?)
 }
 
 const fn refuse_too_many(count: usize) -> std::result::Result<(), Failure> {

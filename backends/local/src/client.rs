@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::Moment;
 use shardwise_discovery::Clock;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection};
@@ -38,10 +37,12 @@ const APPLICATION_ID: i64 = 0x7368_7764;
 /// The version of the schema that a program has to know to use the file. Additions that it may leave alone do not raise it, so that
 /// programs of both kinds share a file in any order; they are found by their tables.
 const SCHEMA_VERSION: i64 = 1;
-const MEMBERS: &str = include_str!("../migrations/0001_members.sql");
-/// Additions to version 1.
-const CLAIMS: &str = include_str!("../migrations/0002_claims.sql");
-const NOTES: &str = include_str!("../migrations/0003_notes.sql");
+/// A file has seen so many of these. Those behind the first are additions to version 1.
+pub(crate) const SCRIPTS: [&str; 3] = [
+    include_str!("../migrations/0001_members.sql"),
+    include_str!("../migrations/0002_claims.sql"),
+    include_str!("../migrations/0003_notes.sql"),
+];
 
 /// One statement, since another process may be making the file right now.
 const LOOK: &str = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
@@ -54,12 +55,12 @@ const LIFT_GROUPS: &str = "UPDATE member_group SET revision = (SELECT counter FR
 
 /// For the test of their plans.
 #[cfg(test)]
-pub(crate) const STATEMENTS: &[&str] = &[MEMBERS, CLAIMS, NOTES, LOOK, STORE_ID, LIFT, LIFT_GROUPS];
+pub(crate) const STATEMENTS: &[&str] = &[LOOK, STORE_ID, LIFT, LIFT_GROUPS];
 
 /// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
 pub(crate) struct Client {
-    path: PathBuf,
-    clock: Clock,
+    pub(crate) path: PathBuf,
+    pub(crate) clock: Clock,
     /// The open store, or the place where one is just being opened.
     current: Mutex<Arc<OnceCell<Arc<OpenStore>>>>,
     /// The highest revision handed out: a file put in place of another must go on above it.
@@ -85,14 +86,6 @@ impl Client {
         Self { path, clock, current: Mutex::default(), highest: AtomicU64::new(0), last_id: Mutex::default() }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn now(&self) -> Moment {
-        self.clock.now()
-    }
-
     /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none. Reading reports an
     /// empty group then, so that looking at a group makes neither the file nor its folder.
     pub(crate) fn is_unmade(&self) -> bool {
@@ -109,23 +102,24 @@ impl Client {
 
     /// The end of every call: an answer counts only if the path still leads to the file that gave it, since a deleted file
     /// answers as well, to us alone.
-    pub(crate) fn settle<T>(&self, store: &Arc<OpenStore>, answer: Result<T, Failure>) -> Result<T, Failure> {
+    pub(crate) fn settle<T>(&self, store: &Arc<OpenStore>, answer: Result<T, impl Into<Failure>>) -> Result<T, Failure> {
+        let answer = answer.map_err(|failure| failure.into().located(&self.path));
         let replaced = match FileId::of(&self.path) {
             Ok(file) => file != store.file,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         };
-        if replaced || matches!(answer, Err(Failure::Replaced { .. })) {
-            self.discard(store);
-            return Err(Failure::Replaced { path: self.path.clone() });
+        if !replaced && !matches!(answer, Err(Failure::Replaced { .. })) {
+            return answer;
         }
-        answer
-    }
-
-    fn discard(&self, store: &Arc<OpenStore>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.get().is_some_and(|opened| Arc::ptr_eq(opened, store)) {
             *current = Arc::default();
         }
+        Err(self.replaced())
+    }
+
+    fn replaced(&self) -> Failure {
+        Failure::Replaced { path: self.path.clone() }
     }
 
     /// A call of the contract on the open file, which ends within a limited time.
@@ -142,7 +136,7 @@ impl Client {
             let answer = work(Arc::clone(&store)).await;
             self.settle(&store, answer)
         };
-        self.bounded(call).await.map_err(|failure| failure.during(operation))
+        self.bounded(call).await.map_err(|failure| failure.during(operation, &self.path))
     }
 
     /// Puts an end to a call that hangs.
@@ -160,7 +154,7 @@ impl Client {
     /// the read: an older copy in its place. What others read meanwhile may be newer and proves nothing.
     pub(crate) fn check(&self, store: &OpenStore, at: &RecordsVersion, known: u64) -> Result<(), Failure> {
         if at.store_id != store.id || at.counter < known {
-            return Err(Failure::Replaced { path: self.path.clone() });
+            return Err(self.replaced());
         }
         self.highest.fetch_max(at.revision, Ordering::SeqCst);
         Ok(())
@@ -168,15 +162,15 @@ impl Client {
 
     async fn open(&self) -> Result<Arc<OpenStore>, Failure> {
         let path = self.path.clone();
-        let prepared = tokio::task::spawn_blocking(move || Ok((store_file::prepare(&path)?, boot::identity()?)));
-        let (file, boot) = prepared.await.map_err(|_| Failure::ShuttingDown)??;
+        let prepare = move || -> Result<_, Failure> { Ok((store_file::prepare(&path)?, boot::identity()?)) };
+        let (file, boot) = tokio::task::spawn_blocking(prepare).await.map_err(|_| Failure::ShuttingDown)??;
         let writer = pool(WRITERS, options(&self.path));
         let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
-        let id = self.open_schema(&writer).await.map_err(|error| self.explained(error))?;
+        let id = self.open_schema(&writer).await?;
         self.last_id.lock().unwrap_or_else(PoisonError::into_inner).replace(id.clone());
         let store = OpenStore { path: self.path.clone(), boot, id, clock: self.clock.clone(), writer, readers, file };
         if FileId::of(&self.path).ok() != Some(file) {
-            return Err(Failure::Replaced { path: self.path.clone() });
+            return Err(self.replaced());
         }
         // Only tidying: a view is filtered anyway, and another process may be stopped inside a write.
         if let Err(failure) = store.sweep().await {
@@ -186,57 +180,82 @@ impl Client {
         Ok(Arc::new(store))
     }
 
-    fn explained(&self, error: OpenError) -> Failure {
-        match error {
-            OpenError::Sql(error) => Failure::of_sql(&self.path, &error),
-            OpenError::Foreign(application) => Failure::Foreign { path: self.path.clone(), application },
-            OpenError::Newer(found) => Failure::Newer { path: self.path.clone(), found, known: SCHEMA_VERSION },
-            OpenError::NoWal(mode) => Failure::NoWal { path: self.path.clone(), mode },
-        }
-    }
-
     /// Brings the schema up to date if the file is new, old, or in the place of one that we knew. Answers the store's id.
-    async fn open_schema(&self, writer: &SqlitePool) -> Result<String, OpenError> {
+    async fn open_schema(&self, writer: &SqlitePool) -> Result<String, Failure> {
         let (highest, last_id) = (self.known(), self.last_id.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let mut connection = writer.acquire().await?;
-        let found = look(&mut connection).await?;
-        switch_to_wal(&mut connection).await?;
-        if found != SchemaState::Everything || highest > 0 {
+        let seen = self.look(&mut connection).await?;
+        self.switch_to_wal(&mut connection).await?;
+        if seen < SCRIPTS.len() || highest > 0 {
             // The only transaction of several statements: the first worker of a file makes it, and the others wait. Where it fails the pool
             // goes with its connection, on which the driver counts on if SQLite has rolled back by itself (a full disk, an I/O error).
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-            migrate(&mut transaction).await?;
-            lift(&mut transaction, highest, last_id.as_deref()).await?;
+            self.migrate(&mut transaction).await?;
+            if highest > 0 {
+                // After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the
+                // file that we knew gets another id: it does not know every epoch that was granted.
+                let highest = i64::try_from(highest).unwrap_or(i64::MAX);
+                sqlx::query(LIFT).bind(highest).bind(last_id).execute(&mut *transaction).await?;
+                sqlx::query(LIFT_GROUPS).execute(&mut *transaction).await?;
+            }
             transaction.commit().await?;
         }
         Ok(sqlx::query_scalar(STORE_ID).fetch_one(&mut *connection).await?)
     }
-}
 
-/// The failures of opening, before the path is added.
-#[derive(Debug)]
-enum OpenError {
-    Sql(sqlx::Error),
-    Foreign(i64),
-    Newer(i64),
-    NoWal(String),
-}
+    /// How many of [`SCRIPTS`] the file has seen. Read-only: another program's file is left unchanged.
+    async fn look(&self, connection: &mut SqliteConnection) -> Result<usize, Failure> {
+        let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) =
+            sqlx::query_as(LOOK).fetch_one(connection).await?;
+        match (application, version, objects) {
+            (0, 0, 0) => Ok(0),
+            (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if !claims => Ok(1),
+            (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if !notes => Ok(2),
+            (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(SCRIPTS.len()),
+            (APPLICATION_ID, ..) => Err(Failure::Newer { path: self.path.clone(), found: version, known: SCHEMA_VERSION }),
+            _ => Err(Failure::Foreign { path: self.path.clone(), application }),
+        }
+    }
 
-impl From<sqlx::Error> for OpenError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
+    /// WAL lets lists continue while a process writes or is stopped inside a write. The file remembers the mode. SQLite does not wait
+    /// for its turn here, so we do.
+    async fn switch_to_wal(&self, connection: &mut SqliteConnection) -> Result<(), Failure> {
+        let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await?;
+        if mode == "wal" {
+            return Ok(());
+        }
+        let deadline = tokio::time::Instant::now() + BUSY_TIMEOUT;
+        loop {
+            let answer = sqlx::query_scalar::<_, String>("PRAGMA journal_mode = wal").fetch_one(&mut *connection).await;
+            match answer {
+                Ok(mode) if mode == "wal" => return Ok(()),
+                Ok(mode) => return Err(Failure::NoWal { path: self.path.clone(), mode }),
+                // BUSY, LOCKED
+                Err(error) if matches!(primary_code(&error), Some(5 | 6)) && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(WAL_RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
+    async fn migrate(&self, connection: &mut SqliteConnection) -> Result<(), Failure> {
+        let seen = self.look(connection).await?;
+        for script in SCRIPTS.into_iter().skip(seen) {
+            sqlx::raw_sql(script).execute(&mut *connection).await?;
+        }
+        if seen == 0 {
+            sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
+        }
+        Ok(())
     }
 }
 
 impl OpenStore {
     /// A connection of the caller's own for `PRAGMA data_version`, which compares with what the same connection saw before.
-    pub(crate) async fn connect(&self) -> Result<SqliteConnection, Failure> {
-        let options = options(&self.path).pragma("query_only", "ON");
-        options.connect().await.map_err(|error| self.failure(&error))
-    }
-
-    pub(crate) fn failure(&self, error: &sqlx::Error) -> Failure {
-        Failure::of_sql(&self.path, error)
+    pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
+        options(&self.path).pragma("query_only", "ON").connect().await
     }
 }
 
@@ -263,87 +282,4 @@ fn pool(connections: u32, options: SqliteConnectOptions) -> SqlitePool {
         .max_lifetime(None)
         .test_before_acquire(false)
         .connect_lazy_with(options)
-}
-
-/// The schema version found in a file; each includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SchemaState {
-    Nothing,
-    Members,
-    Claims,
-    Everything,
-}
-
-/// Reads what the file holds. Read-only: another program's file is left unchanged.
-async fn look(connection: &mut SqliteConnection) -> Result<SchemaState, OpenError> {
-    let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) = sqlx::query_as(LOOK).fetch_one(connection).await?;
-    match (application, version, objects) {
-        (0, 0, 0) => Ok(SchemaState::Nothing),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims && notes => Ok(SchemaState::Everything),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if claims => Ok(SchemaState::Claims),
-        (APPLICATION_ID, 1..=SCHEMA_VERSION, _) => Ok(SchemaState::Members),
-        (APPLICATION_ID, ..) => Err(OpenError::Newer(version)),
-        _ => Err(OpenError::Foreign(application)),
-    }
-}
-
-/// WAL lets lists continue while a process writes or is stopped inside a write. The file remembers the mode. SQLite does not wait
-/// for its turn here, so we do.
-async fn switch_to_wal(connection: &mut SqliteConnection) -> Result<(), OpenError> {
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await?;
-    if mode == "wal" {
-        return Ok(());
-    }
-    let deadline = tokio::time::Instant::now() + BUSY_TIMEOUT;
-    loop {
-        let answer = sqlx::query_scalar::<_, String>("PRAGMA journal_mode = wal").fetch_one(&mut *connection).await;
-        match answer {
-            Ok(mode) if mode == "wal" => return Ok(()),
-            Ok(mode) => return Err(OpenError::NoWal(mode)),
-            Err(error) if !is_busy(&error) || tokio::time::Instant::now() >= deadline => return Err(error.into()),
-            Err(_) => tokio::time::sleep(WAL_RETRY).await,
-        }
-    }
-}
-
-fn is_busy(error: &sqlx::Error) -> bool {
-    primary_code(error).is_some_and(|code| matches!(code, 5 | 6))
-}
-
-/// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
-async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
-    let found = look(connection).await?;
-    if found == SchemaState::Nothing {
-        sqlx::raw_sql(MEMBERS).execute(&mut *connection).await?;
-        sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut *connection).await?;
-    }
-    if found < SchemaState::Claims {
-        sqlx::raw_sql(CLAIMS).execute(&mut *connection).await?;
-    }
-    if found < SchemaState::Everything {
-        sqlx::raw_sql(NOTES).execute(&mut *connection).await?;
-    }
-    Ok(())
-}
-
-/// After a replacement the counter goes on above what was handed out before, so that no view goes back. An older copy of the file that
-/// we knew gets another id: it does not know every epoch that was granted.
-async fn lift(connection: &mut SqliteConnection, highest: u64, last_id: Option<&str>) -> Result<(), OpenError> {
-    if highest > 0 {
-        let highest = i64::try_from(highest).unwrap_or(i64::MAX);
-        sqlx::query(LIFT).bind(highest).bind(last_id).execute(&mut *connection).await?;
-        sqlx::query(LIFT_GROUPS).execute(&mut *connection).await?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_numbers_in_the_scripts_are_the_ones_checked() {
-        assert_eq!(APPLICATION_ID, 0x7368_7764);
-        assert_eq!(SCHEMA_VERSION, 1);
-    }
 }

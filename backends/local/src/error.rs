@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, SLOTS_MAX};
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
+use shardwise_discovery::{Error, ErrorKind, one_line};
 
 /// Each message is one line: what is wrong, with which file, and what to do. Paths are quoted, so that odd characters cannot
 /// break the line.
@@ -63,8 +63,6 @@ pub(crate) enum Failure {
     TooMany { path: PathBuf, records_max: u32 },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
-    #[error(transparent)]
-    Unwritable(RecordWriteError),
     #[error("the store of claims is {} with the floor {} now, it was {} with {}; ask for it again", .now.id, .now.floor, .was.id, .was.floor)]
     OtherStore { now: ClaimStore, was: ClaimStore },
     #[error("the numbers of acquisitions are used up: {0}")]
@@ -75,10 +73,11 @@ pub(crate) enum Failure {
     TooManyClaims { count: usize },
     #[error("cannot read a claim in {path:?}: {why}; the table `claim` was edited by hand; delete that row")]
     BadClaim { path: PathBuf, why: String },
-    #[error("cannot write the request as JSON: {0}")]
-    NotWritten(serde_json::Error),
     #[error("the process is shutting down")]
     ShuttingDown,
+    /// Which of the others it is, [`Failure::located`] says.
+    #[error(transparent)]
+    Sql(#[from] sqlx::Error),
 }
 
 fn at(address: Option<&Address>) -> String {
@@ -86,19 +85,20 @@ fn at(address: Option<&Address>) -> String {
 }
 
 impl Failure {
-    /// The meaning of a failure of SQLite or of the pool, for the file at `path`.
-    pub(crate) fn of_sql(path: &Path, error: &sqlx::Error) -> Self {
+    /// The same with the meaning of a failure of SQLite or of the pool, for the file at `path`.
+    pub(crate) fn located(self, path: &Path) -> Self {
+        let Self::Sql(error) = self else { return self };
         let path = path.to_owned();
-        let why = match error {
+        let why = match &error {
             sqlx::Error::Database(database) => one_line(database.message()),
             other => one_line(&other.to_string()),
         };
-        match (error, code(error)) {
+        match (&error, code(&error)) {
             (sqlx::Error::PoolTimedOut, _) => Self::Crowded { path },
             (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound, _) => Self::Damaged { path, why },
             // SQLITE_READONLY_DBMOVED
             (_, Some(1032)) => Self::Replaced { path },
-            _ => match primary_code(error) {
+            _ => match primary_code(&error) {
                 // BUSY, LOCKED, PROTOCOL (gave up after many rounds of a race), SCHEMA (changed while it was read)
                 Some(5 | 6 | 15 | 17) => Self::Locked { path },
                 // PERM, READONLY, AUTH
@@ -117,21 +117,6 @@ impl Failure {
         match self {
             Self::NoDirectory { source, .. } | Self::NoFile { source, .. } => kind_of_io(source),
             Self::ReadOnly { .. } | Self::Untrusted { .. } => ErrorKind::Denied,
-            Self::BadPath { .. }
-            | Self::IsADirectory { .. }
-            | Self::NotAFile { .. }
-            | Self::NetworkFileSystem { .. }
-            | Self::NotADatabase { .. }
-            | Self::Foreign { .. }
-            | Self::Newer { .. }
-            | Self::Damaged { .. }
-            | Self::NoWal { .. }
-            | Self::NoBootId { .. }
-            | Self::TimeNamespace
-            | Self::Unreadable { .. }
-            | Self::NoEpoch(_)
-            | Self::BadClaim { .. }
-            | Self::NotWritten(_) => ErrorKind::Misconfigured,
             Self::Locked { .. }
             | Self::Crowded { .. }
             | Self::Full { .. }
@@ -139,11 +124,12 @@ impl Failure {
             | Self::Replaced { .. }
             | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
-            Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
             Self::OtherStore { .. } => ErrorKind::OtherStore,
             Self::TooMany { .. } | Self::NoSlot { .. } | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
+            // The setting, the file or the machine: an operator has to change something.
+            _ => ErrorKind::Misconfigured,
         }
     }
 
@@ -153,9 +139,10 @@ impl Failure {
         matches!(self, Self::Unreadable { .. } | Self::TooMany { .. } | Self::BadClaim { .. } | Self::TimedOut { .. })
     }
 
-    /// The contract's error for a failure of `operation`.
-    pub(crate) fn during(&self, operation: &'static str) -> Error {
-        Error::new(self.kind(), operation, self.to_string())
+    /// The contract's error for a failure of `operation` on the file at `path`.
+    pub(crate) fn during(self, operation: &'static str, path: &Path) -> Error {
+        let located = self.located(path);
+        Error::new(located.kind(), operation, located.to_string())
     }
 }
 
@@ -189,7 +176,7 @@ mod tests {
     async fn failure_of(statements: &'static str) -> Error {
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
         let error = sqlx::raw_sql(statements).execute(&mut connection).await.unwrap_err();
-        Failure::of_sql(Path::new("/run/a b.db"), &error).during("renew")
+        Failure::Sql(error).during("renew", Path::new("/run/a b.db"))
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use shardwise_core::StoreId;
 
 use crate::LocalConfig;
-use crate::claim_json::{decode_changes, decode_held, encode, encode_held};
+use crate::claim_statements::{decode_changes, decode_held, encode, encode_held};
 use crate::store_file::file_system_of;
 
 /// Samples for `claims`. Behind a line feed stands what has ended.
@@ -32,15 +32,14 @@ pub fn claims(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match decode_held(text) {
         Ok(held) => {
-            assert_eq!(encode_held(&held).ok().and_then(|json| decode_held(&json).ok()).as_ref(), Some(&held));
+            assert_eq!(decode_held(&encode_held(&held)).as_ref(), Ok(&held));
         }
         Err(why) => assert!(!why.is_empty() && !why.contains('\n'), "{why:?}"),
     }
     let (held, ended) = text.split_once('\n').unwrap_or((text, "[]"));
     if let Ok(changes) = decode_changes(held, ended) {
-        let written = encode(&changes.ended).ok();
-        let again = written.and_then(|ended| decode_changes("[]", &ended).ok()).map(|changes| changes.ended);
-        assert_eq!(again, Some(changes.ended));
+        let again = decode_changes("[]", &encode(&changes.ended)).map(|changes| changes.ended);
+        assert_eq!(again.as_ref(), Ok(&changes.ended));
         assert!(changes.held.iter().all(|(_, claim)| !claim.holder.instance_id.as_str().is_empty()));
     }
     if let Some(id) = StoreId::from_hex(text) {

@@ -1,13 +1,12 @@
 #![doc = include_str!("../docs.md")]
 //!
 //! Inside: `config` is the setting, `store_file` checks the file before SQLite opens it, `client` opens it and keeps it open;
-//! `statements` holds all SQL of members, `claim_statements` that of claims (with `claim_json` for lists of them); `backend` is the
+//! `statements` holds all SQL of members, `claim_statements` that of claims; `backend` is the
 //! contract, `claims` its second part, `notes` its third with their SQL; `poller` follows groups; `error` has all failures. No SQL
 //! outside these.
 
 mod backend;
 mod boot;
-mod claim_json;
 mod claim_statements;
 mod claims;
 mod client;

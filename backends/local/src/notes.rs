@@ -1,5 +1,7 @@
 //! Notes over the file: a row each, written by one statement, and all SQL of them.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
@@ -7,7 +9,6 @@ use sqlx::Row;
 
 use crate::LocalBackend;
 use crate::client::OpenStore;
-use crate::error::Failure;
 
 const READ: &str = "SELECT version, text FROM note WHERE group_name = ?1 AND name = ?2";
 
@@ -23,49 +24,29 @@ impl Notes for LocalBackend {
         if self.client.is_unmade() {
             return Ok(None);
         }
-        self.client.call("note", |store| async move { store.note(group, name).await }).await
+        self.client.call("note", |store| async move { Ok(store.note(group, name).await?) }).await
     }
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> Result<WriteOutcome> {
         check_note(name, text)?;
-        self.client.call("write_note", |store| async move { write(&store, group, name, expected, text).await }).await
-    }
-}
-
-async fn write(
-    store: &OpenStore,
-    group: &GroupName,
-    name: &ClaimName,
-    expected: u64,
-    text: &str,
-) -> std::result::Result<WriteOutcome, Failure> {
-    match store.write_note(group, name, expected, text).await? {
-        Some(version) => Ok(WriteOutcome::Written(version)),
-        None => store.note(group, name).await.map(WriteOutcome::Other),
+        let expected = i64::try_from(expected).unwrap_or(i64::MAX);
+        let query = sqlx::query(WRITE).bind(group.as_str()).bind(name.as_str()).bind(text).bind(expected);
+        let write = |store: Arc<OpenStore>| async move {
+            // A note that is forgotten lets a timer fire once more for the same period.
+            match store.write_through(query).await?.first() {
+                Some(row) => Ok(WriteOutcome::Written(row.try_get::<i64, _>(0)?.unsigned_abs())),
+                None => Ok(WriteOutcome::Other(store.note(group, name).await?)),
+            }
+        };
+        self.client.call("write_note", write).await
     }
 }
 
 impl OpenStore {
-    async fn note(&self, group: &GroupName, name: &ClaimName) -> std::result::Result<Option<Note>, Failure> {
+    async fn note(&self, group: &GroupName, name: &ClaimName) -> sqlx::Result<Option<Note>> {
         let query = sqlx::query_as(READ).bind(group.as_str()).bind(name.as_str());
-        let found: Option<(i64, String)> = query.fetch_optional(&self.readers).await.map_err(|error| self.failure(&error))?;
+        let found: Option<(i64, String)> = query.fetch_optional(&self.readers).await?;
         Ok(found.map(|(version, text)| Note { text, version: version.unsigned_abs() }))
-    }
-
-    /// The version that was written; `None` if there is another one than expected.
-    async fn write_note(
-        &self,
-        group: &GroupName,
-        name: &ClaimName,
-        expected: u64,
-        text: &str,
-    ) -> std::result::Result<Option<u64>, Failure> {
-        let expected = i64::try_from(expected).unwrap_or(i64::MAX);
-        let query = sqlx::query(WRITE).bind(group.as_str()).bind(name.as_str()).bind(text).bind(expected);
-        // A note that is forgotten lets a timer fire once more for the same period.
-        let rows = self.write_through(query).await?;
-        let version = |row: &sqlx::sqlite::SqliteRow| row.try_get::<i64, _>(0).map(i64::unsigned_abs);
-        rows.first().map(version).transpose().map_err(|error| self.failure(&error))
     }
 }
 

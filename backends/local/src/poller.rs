@@ -2,26 +2,22 @@
 //!
 //! SQLite announces no changes to other processes, so this module looks. One look is one `PRAGMA data_version`, which touches shared memory
 //! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and
-//! what one of them has found out serves the others. How claims are followed is in `claims`.
+//! what one of them has found out serves the others.
 
-mod claims;
-
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::Result;
+use shardwise_discovery::ClaimTable;
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::backend::read_alive;
+use crate::claim_statements::ClaimsVersion;
 use crate::client::{Client, OpenStore};
 use crate::error::Failure;
-use crate::statements::EvaluatedView;
-pub(crate) use claims::PolledClaims;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -38,27 +34,26 @@ pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups
 /// A followed part of a group.
 pub(crate) trait PolledGroup: Default + Send + Sync + 'static {
     /// The state that watches see.
-    type Shown: Watched;
+    type Shown: Watched + Default;
 
-    /// The state while the file does not exist.
-    fn without_file(&mut self, client: &Client, group: &GroupName) -> Arc<Self::Shown>;
-
-    /// The group as of `now`; `None` if nothing is new. `changed`: the file is not what it was at the last read.
+    /// The group as of `now`, and when its next record expires unless it is renewed, which was `next_end` so far; `None` if nothing is new.
     fn read(
         &mut self,
         client: &Client,
         link: &mut PollerConnection,
         group: &GroupName,
-        changed: bool,
+        next_end: Option<Moment>,
         now: Moment,
-    ) -> impl Future<Output = std::result::Result<Option<Arc<Self::Shown>>, Failure>> + Send;
-
-    /// When the next record of the group expires, unless it is renewed.
-    fn next_end(&self) -> Option<Moment>;
+    ) -> impl Future<Output = Result<Option<PolledState<Self::Shown>>, Failure>> + Send;
 
     /// Whether the state shown equals the state read.
-    fn is_same(shown: &Self::Shown, read: &Self::Shown) -> bool;
+    fn is_same(shown: &Self::Shown, read: &Self::Shown) -> bool {
+        shown == read
+    }
 }
+
+/// The state of a group, and when it is read again though nothing has been written.
+pub(crate) type PolledState<T> = (Arc<T>, Option<Moment>);
 
 /// What all groups of a backend are read by.
 pub(crate) struct Poller {
@@ -67,15 +62,13 @@ pub(crate) struct Poller {
     written: watch::Sender<()>,
     /// Shared by the groups that are followed, and closed with the last of them.
     link: StdMutex<Weak<Mutex<Option<PollerConnection>>>>,
-    /// How many connections there were.
-    opened: AtomicU64,
 }
 
 /// A connection for looks alone, and what the last one found.
 pub(crate) struct PollerConnection {
     store: Arc<OpenStore>,
     connection: SqliteConnection,
-    number: u64,
+    opened: Instant,
     last: Option<Look>,
 }
 
@@ -86,12 +79,12 @@ struct Look {
     /// Before the request.
     now: Moment,
     /// It differs from that of another look if the file may have changed in between: the connection, and what it counts.
-    version: (u64, i64),
+    version: (Instant, i64),
 }
 
 impl Poller {
     pub(crate) fn new(client: Arc<Client>) -> Self {
-        Self { client, written: watch::Sender::new(()), link: StdMutex::default(), opened: AtomicU64::new(0) }
+        Self { client, written: watch::Sender::new(()), link: StdMutex::default() }
     }
 
     /// Has all groups looked at now.
@@ -108,23 +101,18 @@ impl Poller {
             link
         })
     }
-
-    async fn connect(&self) -> std::result::Result<PollerConnection, Failure> {
-        let store = self.client.store().await?;
-        let connection = store.connect().await?;
-        Ok(PollerConnection { store, connection, number: self.opened.fetch_add(1, Ordering::Relaxed), last: None })
-    }
 }
 
 impl PollerConnection {
     /// The last look if it is younger than `oldest`, or a new one.
-    async fn look(&mut self, client: &Client, oldest: Instant) -> std::result::Result<Look, Failure> {
+    async fn look(&mut self, client: &Client, oldest: Instant) -> Result<Look, Failure> {
         if let Some(last) = self.last.filter(|last| last.begun >= oldest) {
             return Ok(last);
         }
-        let (begun, now) = (Instant::now(), client.now());
-        let version = self.store.data_version(&mut self.connection).await;
-        let version = (self.number, client.settle(&self.store, version)?);
+        let (begun, now) = (Instant::now(), client.clock.now());
+        // A number that differs from the last one on this connection if another connection has written since.
+        let version = sqlx::query_scalar("PRAGMA data_version").fetch_one(&mut self.connection).await;
+        let version = (self.opened, client.settle(&self.store, version)?);
         Ok(*self.last.insert(Look { begun, now, version }))
     }
 }
@@ -136,38 +124,53 @@ pub(crate) struct PollingReader<P> {
     written: watch::Receiver<()>,
     polled: P,
     /// The file as it was when the group was read last.
-    seen: Option<(u64, i64)>,
+    seen: Option<(Instant, i64)>,
+    /// When the next record expires.
+    next_end: Option<Moment>,
 }
 
 impl<P: PolledGroup> PollingReader<P> {
     pub(crate) fn new(poller: Arc<Poller>) -> Self {
-        Self { written: poller.written.subscribe(), link: poller.link(), poller, polled: P::default(), seen: None }
+        Self { written: poller.written.subscribe(), link: poller.link(), poller, polled: P::default(), seen: None, next_end: None }
     }
 
-    async fn look(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<()> {
+    async fn look(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> shardwise_discovery::Result<()> {
         let answer = timeout(LOOK_TIMEOUT, self.look_at(feed, oldest)).await;
-        let late = || Failure::TimedOut { path: self.poller.client.path().to_owned(), after: LOOK_TIMEOUT };
-        answer.unwrap_or_else(|_| Err(late())).map_err(|failure| failure.during(P::Shown::OPERATION))
+        let path = &self.poller.client.path;
+        let late = || Failure::TimedOut { path: path.clone(), after: LOOK_TIMEOUT };
+        answer.unwrap_or_else(|_| Err(late())).map_err(|failure| failure.during(P::Shown::OPERATION, path))
     }
 
-    async fn look_at(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> std::result::Result<(), Failure> {
-        let client = &*self.poller.client;
+    async fn look_at(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<(), Failure> {
+        let (client, group) = (&*self.poller.client, feed.group());
         let mut link = self.link.lock().await;
         if link.is_none() && client.is_unmade() {
-            let now = client.now();
-            let nothing = self.polled.without_file(client, feed.group());
-            show::<P>(feed, Some(nothing), now);
+            if feed.latest().is_none() {
+                tracing::info!(path = ?client.path, %group, "there is no such file yet: no member has joined the group there");
+            }
+            show::<P>(feed, Some(Arc::default()), client.clock.now());
             return Ok(());
         }
         let connection = match &mut *link {
             Some(connection) => connection,
-            none => none.insert(self.poller.connect().await?),
+            none => {
+                let store = client.store().await?;
+                let connection = store.connect().await?;
+                none.insert(PollerConnection { store, connection, opened: Instant::now(), last: None })
+            }
         };
         let read = async {
             let look = connection.look(client, oldest).await?;
-            let read = self.polled.read(client, connection, feed.group(), self.seen != Some(look.version), look.now).await?;
-            self.seen = Some(look.version);
-            show::<P>(feed, read, look.now);
+            let expiring = self.next_end.is_some_and(|end| end <= look.now);
+            let mut shown = None;
+            if expiring || self.seen != Some(look.version) {
+                let answer = self.polled.read(client, connection, group, self.next_end, look.now).await;
+                if let Some((read, next_end)) = client.settle(&connection.store, answer)? {
+                    (shown, self.next_end) = (Some(read), next_end);
+                }
+                self.seen = Some(look.version);
+            }
+            show::<P>(feed, shown, look.now);
             Ok(())
         };
         let answer = read.await;
@@ -181,13 +184,13 @@ impl<P: PolledGroup> PollingReader<P> {
 impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
     const NEXT_PROVES: bool = true;
 
-    async fn open(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
-        (self.polled, self.seen) = (P::default(), None);
+    async fn open(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
+        (self.polled, self.seen, self.next_end) = (P::default(), None, None);
         self.look(feed, Instant::now()).await
     }
 
-    async fn next(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
-        let wait = self.polled.next_end().map_or(LOOK_EVERY, |end| end.since(self.poller.client.now()));
+    async fn next(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
+        let wait = self.next_end.map_or(LOOK_EVERY, |end| end.since(self.poller.client.clock.now()));
         // A stopped clock must not make this spin.
         let wait = wait.clamp(Duration::from_millis(1), LOOK_EVERY);
         let woken = timeout(wait, self.written.changed()).await.is_ok();
@@ -196,7 +199,7 @@ impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
         self.look(feed, oldest).await
     }
 
-    async fn prove(&mut self, feed: &Feed<P::Shown>) -> Result<()> {
+    async fn prove(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
         self.look(feed, Instant::now()).await
     }
 }
@@ -210,62 +213,97 @@ fn show<P: PolledGroup>(feed: &Feed<P::Shown>, read: Option<Arc<P::Shown>>, now:
     }
 }
 
-/// The members of a group.
+/// The members of a group, by the revision that was read last.
 #[derive(Default)]
-pub(crate) struct PolledMembers {
-    known: Option<LastPoll>,
-}
-
-/// The result of the last read of a group's members.
-struct LastPoll {
-    revision: u64,
-    next_end: Option<Moment>,
-}
+pub(crate) struct PolledMembers(Option<u64>);
 
 impl PolledGroup for PolledMembers {
     type Shown = View;
-
-    fn without_file(&mut self, client: &Client, group: &GroupName) -> Arc<View> {
-        if self.known.is_none() {
-            tracing::info!(path = ?client.path(), %group, "there is no such file yet: no member has joined the group there");
-            self.known = Some(LastPoll { revision: 0, next_end: None });
-        }
-        Arc::default()
-    }
 
     async fn read(
         &mut self,
         client: &Client,
         link: &mut PollerConnection,
         group: &GroupName,
-        changed: bool,
+        next_end: Option<Moment>,
         now: Moment,
-    ) -> std::result::Result<Option<Arc<View>>, Failure> {
+    ) -> Result<Option<PolledState<View>>, Failure> {
         let PollerConnection { store, connection, .. } = link;
-        if let Some(known) = &self.known {
-            let expiring = known.next_end.is_some_and(|end| end <= now);
-            if !changed && !expiring {
-                return Ok(None);
-            }
+        if let Some(revision) = self.0
+            && next_end.is_none_or(|end| now < end)
+        {
             let before = client.known();
-            let at = client.settle(store, store.revision(connection, group).await)?;
-            client.settle(store, client.check(store, &at, before))?;
-            if !expiring && at.revision == known.revision {
+            let at = store.revision(connection, group).await?;
+            client.check(store, &at, before)?;
+            if at.revision == revision {
                 return Ok(None);
             }
         }
-        let answer = read_alive(client, store, connection, group, now).await;
-        let EvaluatedView { view, next_end } = client.settle(store, answer)?;
-        self.known = Some(LastPoll { revision: view.revision(), next_end });
-        Ok(Some(Arc::new(view)))
-    }
-
-    fn next_end(&self) -> Option<Moment> {
-        self.known.as_ref()?.next_end
+        let (view, next_end) = read_alive(client, store, connection, group, now).await?;
+        self.0 = Some(view.revision());
+        Ok(Some((Arc::new(view), next_end)))
     }
 
     fn is_same(shown: &View, read: &View) -> bool {
         // The revision of an empty group rises with changes to other groups; that is no news.
         shown.members() == read.members() && (shown.revision() == read.revision() || read.members().is_empty())
+    }
+}
+
+/// The claims of a group, and the last known ones: the table is kept in memory, and changes are read by number.
+///
+/// A dead record's claims count as free only once the record is deleted, which every follower sees to: until then its member might register
+/// again and keep them.
+#[derive(Default)]
+pub(crate) struct PolledClaims {
+    known: Option<LastClaimsPoll>,
+}
+
+struct LastClaimsPoll {
+    /// In which file that is: its numbers mean nothing in another one.
+    store: Arc<OpenStore>,
+    mark: ClaimsVersion,
+    table: Arc<ClaimTable>,
+    /// The revision of the records for which the next end was read.
+    revision: u64,
+}
+
+impl PolledGroup for PolledClaims {
+    type Shown = ClaimTable;
+
+    /// Reads the changes since the last known state.
+    async fn read(
+        &mut self,
+        client: &Client,
+        link: &mut PollerConnection,
+        group: &GroupName,
+        mut next_end: Option<Moment>,
+        now: Moment,
+    ) -> Result<Option<PolledState<ClaimTable>>, Failure> {
+        let PollerConnection { store, connection, .. } = link;
+        let known = self.known.as_ref().filter(|known| Arc::ptr_eq(&known.store, store));
+        let highest = client.known();
+        let (mut at, mut mark) = store.claims_mark(connection, group).await?;
+        client.check(store, &at, highest)?;
+        let same_records = known.is_some_and(|known| known.revision == at.revision) && next_end.is_none_or(|end| now < end);
+        if !same_records {
+            next_end = store.bury(connection, group, now).await?;
+            (at, mark) = store.claims_mark(connection, group).await?;
+        }
+        let table = if let Some(known) = known.filter(|known| known.mark == mark) {
+            Arc::clone(&known.table)
+        } else {
+            let reading = store.read_claims(connection, group, known.map(|known| &known.mark)).await?;
+            client.check(store, &reading.at, highest)?;
+            mark = reading.mark;
+            let mut table = known.filter(|_| !reading.whole).map(|known| known.table.0.clone()).unwrap_or_default();
+            for resource in &reading.changes.ended {
+                table.remove(resource);
+            }
+            table.extend(reading.changes.held);
+            Arc::new(ClaimTable(table))
+        };
+        self.known = Some(LastClaimsPoll { store: Arc::clone(store), mark, table: Arc::clone(&table), revision: at.revision });
+        Ok(Some((table, next_end)))
     }
 }

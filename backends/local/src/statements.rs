@@ -1,14 +1,22 @@
 //! All SQL of members in an open file. Every write is one statement, so that no process can be stopped between two halves of a change.
 
+use std::time::Duration;
+
 use shardwise_core::mistakes::undoes_by_incarnation;
 use shardwise_core::{Address, GroupName, InstanceId, MEMBERS_MAX, Member, Moment, View};
 use shardwise_discovery::{Record, RecordId};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
+use tokio::time::timeout;
 
 use crate::backend::RECORDS_MAX;
 use crate::client::OpenStore;
 use crate::error::Failure;
+
+/// How long a list waits for dead records to be deleted before it is filtered instead.
+const REAP_PATIENCE: Duration = Duration::from_millis(50);
+/// How soon deleting dead records is tried again.
+pub(crate) const REAP_AGAIN: Duration = Duration::from_millis(250);
 
 /// Whether a record's member is away. A record that is no JSON is a living one, of which this version knows nothing.
 macro_rules! is_away {
@@ -110,13 +118,6 @@ const MEMBERS: &str = "
     FROM store AS s LEFT JOIN member_group AS g ON g.name = ?1 LEFT JOIN member AS m ON m.group_name = ?1
     LIMIT ?2";
 
-/// The holder of an id that another member wants.
-pub(crate) struct IdHolder {
-    pub(crate) address: Option<Address>,
-    /// Changes with each renewal.
-    pub(crate) stamp: u64,
-}
-
 /// A renewal as it was carried out: the row that it left, and when the record would have ended without it.
 pub(crate) struct RenewedRow {
     pub(crate) previous: Moment,
@@ -148,16 +149,13 @@ struct MemberRow {
     record: String,
 }
 
-/// The result of a reading at one moment.
-pub(crate) struct EvaluatedView {
-    pub(crate) view: View,
-    /// When the next record expires, unless it is renewed.
-    pub(crate) next_end: Option<Moment>,
-}
-
 /// Nanoseconds as SQLite keeps them; beyond 292 years of uptime they stay at the end.
 pub(crate) fn nanos(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn moment(nanos: i64) -> Moment {
+    Moment::from_nanos(nanos.unsigned_abs())
 }
 
 impl FromRow<'_, SqliteRow> for RecordsVersion {
@@ -175,6 +173,10 @@ impl MemberRow {
         Ok(Some(Self { instance_id, joined, boot_id, deadline: row.try_get("deadline")?, record: row.try_get("record")? }))
     }
 
+    fn is_alive(&self, boot: &str, now: Moment) -> bool {
+        self.boot_id == boot && self.deadline > nanos(now)
+    }
+
     fn decode(&self) -> Result<Member, Failure> {
         let unreadable = |why: String| Failure::Unreadable { instance_id: self.instance_id.clone(), why };
         let instance_id = InstanceId::new(&self.instance_id).map_err(|error| unreadable(error.to_string()))?;
@@ -185,150 +187,146 @@ impl MemberRow {
 impl RecordsRead {
     /// Whether a record has expired by `now`, or is of another boot.
     pub(crate) fn any_dead(&self, boot: &str, now: Moment) -> bool {
-        self.rows.iter().any(|row| row.boot_id != boot || row.deadline <= nanos(now))
+        self.rows.iter().any(|row| !row.is_alive(boot, now))
     }
 
-    /// The view at `now`, without dead records.
-    pub(crate) fn judge(&self, store: &OpenStore, now: Moment) -> Result<EvaluatedView, Failure> {
+    /// The view at `now`, without dead records, and when to read again: when the next record expires unless it is renewed.
+    pub(crate) fn judge(&self, store: &OpenStore, now: Moment) -> Result<(View, Option<Moment>), Failure> {
         if self.rows.len() > MEMBERS_MAX as usize {
             return Err(Failure::TooMany { path: store.path.clone(), records_max: RECORDS_MAX });
         }
-        let alive = || self.rows.iter().filter(|row| row.boot_id == store.boot && row.deadline > nanos(now));
+        let alive = || self.rows.iter().filter(|row| row.is_alive(&store.boot, now));
         let members = alive().map(MemberRow::decode).collect::<Result<Vec<_>, _>>()?;
-        let next_end = alive().map(|row| Moment::from_nanos(row.deadline.unsigned_abs())).min();
-        Ok(EvaluatedView { view: View::new(self.at.revision, members), next_end })
+        let again = self.any_dead(&store.boot, now).then(|| now.plus(REAP_AGAIN));
+        let next_end = alive().map(|row| moment(row.deadline)).chain(again).min();
+        Ok((View::new(self.at.revision, members), next_end))
     }
 }
 
 impl OpenStore {
     /// Writes the record unless the id is taken or the group or the file is full, which answers `false`.
-    pub(crate) async fn register(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+    pub(crate) async fn register(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> sqlx::Result<bool> {
         let query = self.of_record(REGISTER, record_id, now).bind(nanos(deadline)).bind(record).bind(MEMBERS_MAX).bind(RECORDS_MAX);
         Ok(!self.write(query).await?.is_empty())
     }
 
     /// Renews; `None` if no living record is there.
-    pub(crate) async fn renew(&self, record_id: &RecordId, now: Moment, deadline: Moment) -> Result<Option<RenewedRow>, Failure> {
+    pub(crate) async fn renew(&self, record_id: &RecordId, now: Moment, deadline: Moment) -> sqlx::Result<Option<RenewedRow>> {
         let rows = self.write(self.of_record(RENEW, record_id, now).bind(nanos(deadline))).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let number = |name: &str| row.try_get::<i64, _>(name).map_err(|error| self.failure(&error));
-        let (previous, joined, renewals) = (number("previous")?, number("joined")?, number("renewals")?);
-        Ok(Some(RenewedRow { previous: Moment::from_nanos(previous.unsigned_abs()), joined, renewals }))
+        let (previous, joined, renewals) = FromRow::from_row(row)?;
+        Ok(Some(RenewedRow { previous: moment(previous), joined, renewals }))
     }
 
     /// Deletes the row of a renewal that came too late. One that was registered or renewed after it stays: it is not what came too late.
-    pub(crate) async fn undo_renewal(&self, record_id: &RecordId, renewed: &RenewedRow) -> Result<(), Failure> {
+    pub(crate) async fn undo_renewal(&self, record_id: &RecordId, renewed: &RenewedRow) -> sqlx::Result<()> {
         if undoes_by_incarnation() {
             return self.delete(record_id).await;
         }
-        let RecordId { group, instance_id, incarnation } = record_id;
-        let query = sqlx::query(UNDO_RENEWAL).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
-        self.write(query.bind(renewed.joined).bind(renewed.renewals)).await.map(drop)
+        self.write(named(UNDO_RENEWAL, record_id).bind(renewed.joined).bind(renewed.renewals)).await.map(drop)
     }
 
     /// Replaces the content of a living record; `false` if there is none.
-    pub(crate) async fn update(&self, record_id: &RecordId, record: &str) -> Result<bool, Failure> {
+    pub(crate) async fn update(&self, record_id: &RecordId, record: &str) -> sqlx::Result<bool> {
         let rows = self.write(self.of_record(UPDATE, record_id, self.clock.now()).bind(record)).await?;
         Ok(!rows.is_empty())
     }
 
     /// Puts a record that says its member is away in the place of the living one;
     /// `false` if there is neither a living one nor such a record.
-    pub(crate) async fn step_away(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> Result<bool, Failure> {
+    pub(crate) async fn step_away(&self, record_id: &RecordId, record: &str, now: Moment, deadline: Moment) -> sqlx::Result<bool> {
         let query = self.of_record(STEP_AWAY, record_id, now).bind(nanos(deadline)).bind(record);
         if !self.write(query).await?.is_empty() {
             return Ok(true);
         }
-        let rows = self.of_record(IS_AWAY, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
-        rows.first().map_or(Ok(false), |row| row.try_get(0).map_err(|error| self.failure(&error)))
+        self.of_record(IS_AWAY, record_id, now).fetch_one(&self.readers).await?.try_get(0)
     }
 
     /// Deletes the record of exactly this incarnation, if there is one.
-    pub(crate) async fn delete(&self, record_id: &RecordId) -> Result<(), Failure> {
-        let RecordId { group, instance_id, incarnation } = record_id;
-        let query = sqlx::query(DELETE).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
-        self.write(query).await.map(drop)
+    pub(crate) async fn delete(&self, record_id: &RecordId) -> sqlx::Result<()> {
+        self.write(named(DELETE, record_id)).await.map(drop)
     }
 
-    /// Deletes the group's dead records.
-    pub(crate) async fn reap(&self, group: &GroupName, now: Moment) -> Result<(), Failure> {
-        self.write(sqlx::query(REAP).bind(group.as_str()).bind(&self.boot).bind(nanos(now))).await.map(drop)
+    /// Deletes the group's dead records; `false` if the file cannot be written soon.
+    pub(crate) async fn reap(&self, group: &GroupName, now: Moment) -> bool {
+        let query = sqlx::query(REAP).bind(group.as_str()).bind(&self.boot).bind(nanos(now));
+        match timeout(REAP_PATIENCE, self.write(query)).await {
+            Ok(Ok(_)) => return true,
+            Ok(Err(failure)) => tracing::debug!(%failure, "expired records, and their claims, stay for now"),
+            Err(_) => tracing::debug!("expired records, and their claims, stay for now: deleting them has to wait"),
+        }
+        false
     }
 
     /// Deletes the dead records of all groups, including groups that no process watches.
-    pub(crate) async fn sweep(&self) -> Result<(), Failure> {
+    pub(crate) async fn sweep(&self) -> sqlx::Result<()> {
         let now = nanos(self.clock.now());
-        let look = sqlx::query_scalar::<_, bool>(ANY_DEAD).bind(&self.boot).bind(now).fetch_one(&self.readers);
-        if look.await.map_err(|error| self.failure(&error))? {
+        if sqlx::query_scalar(ANY_DEAD).bind(&self.boot).bind(now).fetch_one(&self.readers).await? {
             self.write(sqlx::query(SWEEP).bind(&self.boot).bind(now)).await?;
         }
         Ok(())
     }
 
-    /// The living record that keeps `record_id` from its id.
-    pub(crate) async fn holder(&self, record_id: &RecordId, now: Moment) -> Result<Option<IdHolder>, Failure> {
-        let rows = self.of_record(HOLDER, record_id, now).fetch_all(&self.readers).await.map_err(|error| self.failure(&error))?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let read =
-            || -> sqlx::Result<(i64, i64, String)> { Ok((row.try_get("joined")?, row.try_get("renewals")?, row.try_get("record")?)) };
-        let (joined, renewals, record) = read().map_err(|error| self.failure(&error))?;
+    /// Of the living record that keeps `record_id` from its id: where it says it is, and a stamp that changes with each renewal.
+    pub(crate) async fn holder(&self, record_id: &RecordId, now: Moment) -> sqlx::Result<Option<(Option<Address>, u64)>> {
+        let row = self.of_record(HOLDER, record_id, now).fetch_optional(&self.readers).await?;
+        let Some(row) = row else { return Ok(None) };
+        let (joined, renewals, record): (i64, i64, String) = FromRow::from_row(&row)?;
         // Even a record that this version cannot read keeps others from the id.
         let member = Record::decode(record_id.instance_id.clone(), joined.cast_unsigned(), &record).ok();
         // Two holders one after the other differ in `joined`, two looks at one holder in `renewals`.
         let stamp = (joined.cast_unsigned() << 32) ^ renewals.cast_unsigned();
-        Ok(Some(IdHolder { address: member.and_then(|member| member.address), stamp }))
+        Ok(Some((member.and_then(|member| member.address), stamp)))
     }
 
     /// The group's records.
     pub(crate) async fn read(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<RecordsRead, Failure> {
         // One more than allowed, so that too many are noticed.
-        let query = sqlx::query(MEMBERS).bind(group.as_str()).bind(MEMBERS_MAX + 1);
-        let rows = query.fetch_all(&mut *connection).await.map_err(|error| self.failure(&error))?;
-        let gone = || Failure::Damaged { path: self.path.clone(), why: "the row of the table `store` is gone".to_owned() };
-        let at = RecordsVersion::from_row(rows.first().ok_or_else(gone)?).map_err(|error| self.failure(&error))?;
-        let members = rows.iter().filter_map(|row| MemberRow::from_row(row).transpose()).collect::<sqlx::Result<Vec<_>>>();
-        Ok(RecordsRead { at, rows: members.map_err(|error| self.failure(&error))? })
+        let rows = sqlx::query(MEMBERS).bind(group.as_str()).bind(MEMBERS_MAX + 1).fetch_all(connection).await?;
+        let gone = || self.damaged("the row of the table `store` is gone".to_owned());
+        let at = RecordsVersion::from_row(rows.first().ok_or_else(gone)?)?;
+        let rows = rows.iter().filter_map(|row| MemberRow::from_row(row).transpose()).collect::<sqlx::Result<_>>()?;
+        Ok(RecordsRead { at, rows })
     }
 
     /// The group's revision.
-    pub(crate) async fn revision(&self, connection: &mut SqliteConnection, group: &GroupName) -> Result<RecordsVersion, Failure> {
-        let query = sqlx::query_as(REVISION).bind(group.as_str());
-        query.fetch_one(connection).await.map_err(|error| self.failure(&error))
+    pub(crate) async fn revision(&self, connection: &mut SqliteConnection, group: &GroupName) -> sqlx::Result<RecordsVersion> {
+        sqlx::query_as(REVISION).bind(group.as_str()).fetch_one(connection).await
     }
 
-    /// A number that differs from the last one on this connection if anybody has written since.
-    pub(crate) async fn data_version(&self, connection: &mut SqliteConnection) -> Result<i64, Failure> {
-        sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.map_err(|error| self.failure(&error))
+    pub(crate) fn damaged(&self, why: String) -> Failure {
+        Failure::Damaged { path: self.path.clone(), why }
     }
 
-    pub(crate) fn of_record<'q>(&'q self, sql: &'static str, record_id: &'q RecordId, now: Moment) -> Query<'q> {
-        let RecordId { group, instance_id, incarnation } = record_id;
-        let named = sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string());
-        named.bind(self.boot.as_str()).bind(nanos(now))
+    pub(crate) fn of_record(&self, sql: &'static str, record_id: &RecordId, now: Moment) -> Query {
+        named(sql, record_id).bind(self.boot.as_str()).bind(nanos(now))
     }
 
     /// Runs a write to its end: reading only its first row would hide a failure of the commit, which comes after the rows.
-    pub(crate) async fn write(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
-        query.fetch_all(&self.writer).await.map_err(|error| self.failure(&error))
+    pub(crate) async fn write(&self, query: Query) -> sqlx::Result<Vec<SqliteRow>> {
+        query.fetch_all(&self.writer).await
     }
 
     /// The same for what outlives members, and a loss of power: it is on the disk before
     /// it is answered, with everything that was written to the file before it.
-    pub(crate) async fn write_through(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, Failure> {
-        let written = async {
-            let mut writer = self.writer.acquire().await?;
-            // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle
-            // leaves records to be flushed until the next one.
-            sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
-            let rows = query.fetch_all(&mut *writer).await;
-            sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
-            rows
-        };
-        written.await.map_err(|error| self.failure(&error))
+    pub(crate) async fn write_through(&self, query: Query) -> sqlx::Result<Vec<SqliteRow>> {
+        let mut writer = self.writer.acquire().await?;
+        // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle
+        // leaves records to be flushed until the next one.
+        sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
+        let rows = query.fetch_all(&mut *writer).await;
+        sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
+        rows
     }
 }
 
-pub(crate) type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+/// A statement whose first values name a record.
+pub(crate) fn named(sql: &'static str, record_id: &RecordId) -> Query {
+    let RecordId { group, instance_id, incarnation } = record_id;
+    sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string())
+}
+
+pub(crate) type Query = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
 /// For the test of their plans.
 #[cfg(test)]

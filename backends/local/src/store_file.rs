@@ -14,38 +14,12 @@ use crate::error::Failure;
 
 /// Remote or shared between kernels: SQLite's shared memory and locks do not reach across.
 const NETWORK_FILE_SYSTEMS: &[&str] = &[
-    "9p",
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "coda",
-    "davfs",
-    "fuse.ceph",
-    "fuse.ceph-fuse",
-    "fuse.cephfs",
-    "fuse.davfs2",
-    "fuse.gcsfuse",
-    "fuse.glusterfs",
-    "fuse.juicefs",
-    "fuse.mount-s3",
-    "fuse.rclone",
-    "fuse.s3fs",
-    "fuse.smbnetfs",
-    "fuse.sshfs",
-    "gfs2",
-    "glusterfs",
-    "gpfs",
-    "lustre",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "ocfs2",
-    "smb2",
-    "smb3",
-    "smbfs",
-    "virtiofs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3",
+    "smbfs", "virtiofs",
 ];
+/// The same, of programs in user space: `fuse.NAME`, and some without the prefix.
+const NETWORK_FUSE: &[&str] =
+    &["ceph", "ceph-fuse", "cephfs", "davfs2", "gcsfuse", "glusterfs", "juicefs", "mount-s3", "rclone", "s3fs", "smbnetfs", "sshfs"];
 
 /// The identity of the file that a path leads to, valid while the file is held open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +47,15 @@ pub(crate) fn prepare(path: &Path) -> Result<FileId, Failure> {
     let no_file = |source| Failure::NoFile { path: path.to_owned(), source };
     match fs::metadata(path) {
         Ok(metadata) => refuse_other_kinds(path, &metadata)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make_directory(directory)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|source| Failure::NoDirectory { directory: directory.to_owned(), source })?;
+        }
         Err(error) => return Err(no_file(error)),
     }
-    refuse_network(&fs::canonicalize(path).or_else(|_| fs::canonicalize(directory)).map_err(no_file)?)?;
+    // Without /proc (other systems) nothing is known; WAL mode then fails by itself on most network file systems.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    refuse_network(&mounts, &fs::canonicalize(path).or_else(|_| fs::canonicalize(directory)).map_err(no_file)?)?;
     // SQLite puts its -wal and -shm files beside the file, and deletes them.
     refuse_read_only("the directory", directory, Access::WRITE_OK | Access::EXEC_OK)?;
     match make_file(path) {
@@ -149,11 +128,6 @@ fn refuse_other_kinds(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     Ok(())
 }
 
-fn make_directory(directory: &Path) -> Result<(), Failure> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|source| Failure::NoDirectory { directory: directory.to_owned(), source })
-}
-
 /// Makes an empty file without ever holding it open: see the head of this module.
 #[cfg(target_os = "linux")]
 fn make_file(path: &Path) -> io::Result<()> {
@@ -177,17 +151,11 @@ fn refuse_read_only(what: &'static str, path: &Path, wanted: Access) -> Result<(
     })
 }
 
-fn refuse_network(real: &Path) -> Result<(), Failure> {
-    // Without /proc (other systems) nothing is known; WAL mode then fails by itself on most network file systems.
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    refuse_network_in(&mounts, real)
-}
-
-fn refuse_network_in(mounts: &str, real: &Path) -> Result<(), Failure> {
+fn refuse_network(mounts: &str, real: &Path) -> Result<(), Failure> {
+    let is_network =
+        |kind: &str| NETWORK_FILE_SYSTEMS.contains(&kind) || NETWORK_FUSE.contains(&kind.strip_prefix("fuse.").unwrap_or(kind));
     match file_system_of(mounts, real) {
-        Some(kind) if NETWORK_FILE_SYSTEMS.contains(&kind) => {
-            Err(Failure::NetworkFileSystem { path: real.to_owned(), kind: kind.to_owned() })
-        }
+        Some(kind) if is_network(kind) => Err(Failure::NetworkFileSystem { path: real.to_owned(), kind: kind.to_owned() }),
         _ => Ok(()),
     }
 }
@@ -244,14 +212,14 @@ mod tests {
 
     #[test]
     fn a_network_file_system_is_refused_by_name() {
-        let error = refuse_network_in(MOUNTS, Path::new("/srv/team data/a.db")).unwrap_err().during("open");
+        let error = refuse_network(MOUNTS, Path::new("/srv/team data/a.db")).unwrap_err().during("open", Path::new("/srv/team data/a.db"));
         assert_eq!(*error.kind(), shardwise_discovery::ErrorKind::Misconfigured);
         assert_eq!(
             error.to_string(),
             "open: \"/srv/team data/a.db\" is on a network file system (nfs4), where SQLite cannot share a file safely; set `path` to a file \
              on a local disk"
         );
-        assert!(refuse_network_in(MOUNTS, Path::new("/srv/a.db")).is_ok());
+        assert!(refuse_network(MOUNTS, Path::new("/srv/a.db")).is_ok());
     }
 
     #[test]

@@ -23,11 +23,6 @@ pub struct ClaimChange {
 pub struct ClaimTable(pub BTreeMap<Resource, Claim>);
 
 impl ClaimTable {
-    /// The claims one by one.
-    pub fn listed(&self) -> Vec<(Resource, Claim)> {
-        self.0.iter().map(|(resource, claim)| (resource.clone(), claim.clone())).collect()
-    }
-
     /// The changes from this table to a later one.
     pub fn changes_to(&self, later: &Self) -> Vec<ClaimChange> {
         let freed = self.0.keys().filter(|resource| !later.0.contains_key(*resource)).map(|resource| (resource, None));

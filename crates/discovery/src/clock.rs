@@ -13,7 +13,6 @@ pub struct Clock(ClockSource);
 #[derive(Clone)]
 enum ClockSource {
     Boot,
-    Tokio(tokio::time::Instant),
     Custom(Arc<dyn Fn() -> Moment + Send + Sync>, Option<Arc<dyn Fn() -> Duration + Send + Sync>>),
 }
 
@@ -26,7 +25,8 @@ impl Clock {
 
     /// Tokio's clock, which tests can pause and advance; it begins at the present moment with one second. Read it inside the runtime.
     pub fn tokio() -> Self {
-        Self(ClockSource::Tokio(tokio::time::Instant::now()))
+        let origin = tokio::time::Instant::now();
+        Self::custom(move || Moment::from_nanos(1_000_000_000).plus(origin.elapsed()))
     }
 
     /// A clock of the caller's own, for simulations. It must never go backwards.
@@ -46,7 +46,6 @@ impl Clock {
     pub fn now(&self) -> Moment {
         match &self.0 {
             ClockSource::Boot => boot_time(),
-            ClockSource::Tokio(origin) => Moment::from_nanos(1_000_000_000).plus(origin.elapsed()),
             ClockSource::Custom(now, _) => now(),
         }
     }
@@ -57,7 +56,7 @@ impl Clock {
         match &self.0 {
             ClockSource::Boot => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             ClockSource::Custom(_, Some(since_1970)) => since_1970(),
-            ClockSource::Tokio(_) | ClockSource::Custom(_, None) => Duration::from_nanos(self.now().as_nanos()),
+            ClockSource::Custom(_, None) => Duration::from_nanos(self.now().as_nanos()),
         }
     }
 }
@@ -76,7 +75,6 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             ClockSource::Boot => "Clock::system",
-            ClockSource::Tokio(_) => "Clock::tokio",
             ClockSource::Custom(..) => "Clock::custom",
         })
     }

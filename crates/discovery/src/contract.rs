@@ -85,16 +85,14 @@ pub struct Capabilities {
     pub name: &'static str,
     /// How much later than its TTL a silent member may leave the view.
     pub margin: Duration,
-    /// The most bytes an instance or group name may have.
-    pub name_bytes_max: usize,
     /// It can keep a member's place while that is away: [`Discovery::step_away`].
     pub keeps_places: bool,
 }
 
 impl Capabilities {
-    /// A backend with that name and margin that takes names up to [`shardwise_core::NAME_BYTES_MAX`].
+    /// A backend with that name and margin.
     pub const fn new(name: &'static str, margin: Duration) -> Self {
-        Self { name, margin, name_bytes_max: shardwise_core::NAME_BYTES_MAX, keeps_places: false }
+        Self { name, margin, keeps_places: false }
     }
 
     /// The same, of a backend that implements [`Discovery::step_away`].
@@ -127,7 +125,7 @@ impl Capabilities {
 /// 9. Renewing after expiry is reported as [`crate::ErrorKind::Lost`], never silently healed.
 /// 10. Errors say what the caller can do: kind, retryable or not, operation, context. Wrong credentials and wrong settings are
 ///     permanent. No Debug or Display of anything prints a secret.
-/// 11. Instance and group names may be any UTF-8 without NUL up to [`Capabilities::name_bytes_max`]; the backend escapes what it
+/// 11. Instance and group names may be any UTF-8 without NUL up to [`shardwise_core::NAME_BYTES_MAX`]; the backend escapes what it
 ///     must. Groups do not see each other.
 /// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. The
 ///     record lives at least for the grace that was asked for, and at most for that plus a second for rounding up and

@@ -1,8 +1,5 @@
 //! The contract's error: its cause, and what the caller can do.
 
-use std::fmt;
-use std::sync::Arc;
-
 use shardwise_core::Address;
 
 /// The result of a backend call.
@@ -37,24 +34,17 @@ pub enum ErrorKind {
 
 /// A failed backend call: kind, operation, context. Never contains a secret.
 #[derive(Debug, Clone, thiserror::Error)]
+#[error("{operation}: {context}")]
 pub struct Error {
     kind: ErrorKind,
     operation: &'static str,
     context: String,
-    #[source]
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `operation` (the trait's method, or "open"); `context` says in one line what happened and what to do.
     pub fn new(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
-        Self { kind, operation, context: context.into(), source: None }
-    }
-
-    /// Attaches the cause. Its text must not contain a secret.
-    #[must_use]
-    pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self { source: Some(Arc::new(source)), ..self }
+        Self { kind, operation, context: context.into() }
     }
 
     /// The kind of failure.
@@ -70,12 +60,6 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.operation, self.context)
     }
 }
 

@@ -29,7 +29,7 @@ pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};
-pub use faults::{Fault, FaultRates, Faults};
+pub use faults::{FaultRates, Faults};
 pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};

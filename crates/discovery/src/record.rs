@@ -20,38 +20,18 @@ pub const FINGERPRINTS_MAX: usize = 8;
 #[error("not a member record: {0}")]
 pub struct RecordError(#[from] serde_json::Error);
 
-/// Why a member's record cannot be written.
+/// Why a member's record cannot be written, in words for the user.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum RecordWriteError {
-    /// It is larger than it may be.
-    #[error("{what} of {instance_id:?} has {bytes} bytes, at most {max} are allowed; make it smaller")]
-    TooLarge {
-        /// "the metadata" or "the record".
-        what: &'static str,
-        /// Whose.
-        instance_id: InstanceId,
-        /// What it has.
-        bytes: usize,
-        /// What it may have.
-        max: usize,
-    },
-    /// It has no JSON.
-    #[error("cannot write the record of {instance_id:?}: {why}")]
-    NoJson {
-        /// Whose.
-        instance_id: InstanceId,
-        /// What the encoder says.
-        why: String,
-    },
+#[error("{why}")]
+pub struct RecordWriteError {
+    kind: ErrorKind,
+    why: String,
 }
 
 impl RecordWriteError {
     /// What the backend's error is then.
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::TooLarge { .. } => ErrorKind::TooLarge,
-            Self::NoJson { .. } => ErrorKind::Misconfigured,
-        }
+    pub fn kind(&self) -> ErrorKind {
+        self.kind.clone()
     }
 }
 
@@ -87,15 +67,17 @@ impl Record {
     /// The record's JSON, if the metadata has at most [`METADATA_BYTES_MAX`] bytes and the whole of it `bytes_max`.
     ///
     /// # Errors
-    /// [`RecordWriteError`], in words for the user.
+    /// It is larger, which is [`ErrorKind::TooLarge`], or has no JSON.
     pub fn encode_within(bytes_max: usize, member: &Member) -> Result<String, RecordWriteError> {
-        let instance_id = || member.instance_id.clone();
-        let fits = |what, bytes, max| {
-            if bytes <= max { Ok(()) } else { Err(RecordWriteError::TooLarge { what, instance_id: instance_id(), bytes, max }) }
+        let id = &member.instance_id;
+        let fits = |what: &str, bytes: usize, max: usize| {
+            let why = || format!("{what} of {id:?} has {bytes} bytes, at most {max} are allowed; make it smaller");
+            if bytes <= max { Ok(()) } else { Err(RecordWriteError { kind: ErrorKind::TooLarge, why: why() }) }
         };
         fits("the metadata", member.metadata.iter().map(|(key, value)| key.len() + value.len()).sum(), METADATA_BYTES_MAX)?;
-        let record =
-            Self::encode(member).map_err(|error| RecordWriteError::NoJson { instance_id: instance_id(), why: error.to_string() })?;
+        let no_json =
+            |error| RecordWriteError { kind: ErrorKind::Misconfigured, why: format!("cannot write the record of {id:?}: {error}") };
+        let record = Self::encode(member).map_err(no_json)?;
         fits("the record", record.len(), bytes_max)?;
         Ok(record)
     }

@@ -152,24 +152,21 @@ pub const MASK: &str = "***";
 /// A text without what may be secret if it is an address: `http://user:password@host`, `user:password@host` and `http://host?token` become
 /// `http://***@host`, `***@host` and `http://host?***`.
 pub fn without_user(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return match text.rsplit_once('@') {
-            Some((user, host)) if user.contains(':') => format!("{MASK}@{host}"),
-            _ => text.to_owned(),
-        };
-    };
-    format!("{scheme}://{}", without_secrets(rest))
+    if text.contains("://") {
+        return without_secrets(text);
+    }
+    match text.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') => format!("{MASK}@{host}"),
+        _ => text.to_owned(),
+    }
 }
 
 /// An address, with or without a scheme, without whatever stands before an `@` or behind a `?` or `#`.
 pub fn without_secrets(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    let (user, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| (MASK, host));
-    let at = if user.is_empty() { "" } else { "@" };
-    let end = host.find(['?', '#']);
-    let (host, query) = end.map_or((host, ""), |end| (&host[..=end], MASK));
-    format!("{scheme}{separator}{user}{at}{host}{query}")
+    let (scheme, rest) = address.split_at(address.find("://").map_or(0, |at| at + "://".len()));
+    let (user, host) = rest.rsplit_once('@').map_or((String::new(), rest), |(_, host)| (format!("{MASK}@"), host));
+    let (host, query) = host.find(['?', '#']).map_or((host, ""), |end| (&host[..=end], MASK));
+    format!("{scheme}{user}{host}{query}")
 }
 
 /// Whether what is sent to that host stays on this machine, as far as the host
@@ -233,11 +230,6 @@ impl BackendSettings {
             Some(BackendValue::Secret(secret)) => Some(secret),
             _ => None,
         }
-    }
-
-    /// All values by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
-        self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 

@@ -47,21 +47,6 @@ pub struct FaultRates {
 }
 
 impl FaultRates {
-    const fn of(&self, fault: Fault) -> f64 {
-        match fault {
-            Fault::FailBefore => self.fail_before,
-            Fault::FailAfter => self.fail_after,
-            Fault::Delay => self.delay,
-            Fault::ExecuteLate => self.execute_late,
-            // Comes of the one before and is not drawn.
-            Fault::ExecuteAfterAnother => 0.0,
-            Fault::LoseLease => self.lose_lease,
-            Fault::FailWatch => self.fail_watch,
-            Fault::DropEvent => self.drop_event,
-            Fault::RepeatEvent => self.repeat_event,
-        }
-    }
-
     /// No faults at all.
     pub const NONE: Self = Self {
         fail_before: 0.0,
@@ -75,30 +60,6 @@ impl FaultRates {
         drop_event: 0.0,
         repeat_event: 0.0,
     };
-}
-
-/// A kind of fault; each has its rate in [`FaultRates`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A call failed and was not carried out.
-    FailBefore,
-    /// A call was carried out and its answer was lost.
-    FailAfter,
-    /// A call, its answer, or a watch's news, came late.
-    Delay,
-    /// A call was carried out after its caller had given it up.
-    ExecuteLate,
-    /// One of [`Fault::ExecuteLate`] was carried out after its caller had asked again.
-    ExecuteAfterAnother,
-    /// A renewal found that the record was gone.
-    LoseLease,
-    /// A watch said that it could not prove the view.
-    FailWatch,
-    /// A watch kept something to itself.
-    DropEvent,
-    /// A watch said something twice.
-    RepeatEvent,
 }
 
 /// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
@@ -117,18 +78,18 @@ pub struct Faults {
 struct FaultState {
     random: StdRng,
     rates: FaultRates,
-    happened: BTreeMap<Fault, u64>,
+    happened: BTreeMap<&'static str, u64>,
     /// How often each operation was called.
     called: BTreeMap<&'static str, u64>,
-    /// Calls that were given up and have not been carried out yet.
-    pending: usize,
+    /// Shared with each call that was given up and has not been carried out yet.
+    pending: Arc<()>,
 }
 
 impl Faults {
     /// Lets the calls of `inner` go wrong at `rates`, drawn from `seed`.
     pub fn new(inner: Arc<dyn Discovery>, seed: u64, rates: FaultRates) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        let state = FaultState { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: 0 };
+        let state = FaultState { random, rates, happened: BTreeMap::new(), called: BTreeMap::new(), pending: Arc::default() };
         Self { late: Arc::clone(&inner), inner, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -144,25 +105,29 @@ impl Faults {
         with(&self.state, |state| state.rates = rates);
     }
 
-    /// How many faults have been drawn so far, by kind.
-    pub fn happened(&self) -> BTreeMap<Fault, u64> {
+    /// How many faults there were so far, by kind: `FailBefore` for [`FaultRates::fail_before`] and so on. `ExecuteAfterAnother` are those of
+    /// `ExecuteLate` that were carried out after their caller had asked again.
+    pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         with(&self.state, |state| state.happened.clone())
     }
 
     /// How many calls were given up and have not been carried out yet.
     pub fn pending(&self) -> usize {
-        with(&self.state, |state| state.pending)
+        with(&self.state, |state| Arc::strong_count(&state.pending) - 1)
     }
 
     async fn faulty<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (late, before, after) =
-            with(&self.state, |state| (state.late(), state.happens(Fault::FailBefore), state.happens(Fault::FailAfter)));
-        tokio::time::sleep(late.call).await;
+        let ((call_late, answer_late), before, after) = with(&self.state, |state| {
+            let late = state.late();
+            let before = state.happens("FailBefore", state.rates.fail_before);
+            (late, before, state.happens("FailAfter", state.rates.fail_after))
+        });
+        tokio::time::sleep(call_late).await;
         if before {
             return Err(injected(operation, "not carried out"));
         }
         let answer = call.await?;
-        tokio::time::sleep(late.answer).await;
+        tokio::time::sleep(answer_late).await;
         if after { Err(injected(operation, "carried out, the answer was lost")) } else { Ok(answer) }
     }
 
@@ -171,19 +136,20 @@ impl Faults {
     where
         C: Future<Output = Result<T>> + Send + 'static,
     {
-        let late = with(&self.state, |state| state.executes_late(operation));
-        let Some(late) = late else {
+        let Some(late) = with(&self.state, |state| state.executes_late(operation)) else {
             return self.faulty(operation, call(Arc::clone(&self.inner))).await;
         };
-        let (pending, call) = (PendingGuard::new(&self.state), call(Arc::clone(&self.late)));
+        let (state, call) = (Arc::clone(&self.state), call(Arc::clone(&self.late)));
+        let pending = with(&state, |state| Arc::clone(&state.pending));
         let (_waits, given_up) = oneshot::channel::<()>();
         tokio::spawn(async move {
             // Ends when the caller has its error, or drops the call before.
             let _ = given_up.await;
             tokio::time::sleep(late.after).await;
-            with(&pending.0, |state| state.overtaken(operation, late.call));
+            with(&state, |state| state.overtaken(operation, late.call));
             // The answer is not awaited any more.
             let _ = call.await;
+            drop(pending);
         });
         tokio::time::sleep(late.silence).await;
         Err(injected(operation, "no answer, and it may be carried out later"))
@@ -193,30 +159,16 @@ impl Faults {
 /// The claims of the backend behind the faults. Without any, `Faults` does not show
 /// itself as [`Claims`]: only a caller who names the type gets here.
 fn claims_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Claims> {
-    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no claims", inner.capabilities().name));
-    inner.as_claims().ok_or_else(none)
+    inner.as_claims().ok_or_else(|| has_none(inner, operation, "claims"))
 }
 
 /// The notes of the backend behind the faults, likewise.
 fn notes_of<'a>(inner: &'a dyn Discovery, operation: &'static str) -> Result<&'a dyn Notes> {
-    let none = || Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no notes", inner.capabilities().name));
-    inner.as_notes().ok_or_else(none)
+    inner.as_notes().ok_or_else(|| has_none(inner, operation, "notes"))
 }
 
-/// Counts a call that is still to be carried out.
-struct PendingGuard(Arc<Mutex<FaultState>>);
-
-impl PendingGuard {
-    fn new(state: &Arc<Mutex<FaultState>>) -> Self {
-        with(state, |state| state.pending += 1);
-        Self(Arc::clone(state))
-    }
-}
-
-impl Drop for PendingGuard {
-    fn drop(&mut self) {
-        with(&self.0, |state| state.pending -= 1);
-    }
+fn has_none(inner: &dyn Discovery, operation: &'static str, what: &str) -> Error {
+    Error::new(ErrorKind::Misconfigured, operation, format!("the backend {} has no {what}", inner.capabilities().name))
 }
 
 fn injected(operation: &'static str, what: &str) -> Error {
@@ -225,12 +177,6 @@ fn injected(operation: &'static str, what: &str) -> Error {
 
 fn with<T>(state: &Mutex<FaultState>, f: impl FnOnce(&mut FaultState) -> T) -> T {
     f(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// By how much a call, and its answer, come late.
-struct Delays {
-    call: Duration,
-    answer: Duration,
 }
 
 /// How a call is carried out that its caller has given up.
@@ -251,34 +197,34 @@ impl FaultState {
         *called += 1;
         let (call, max, share) = (*called, self.rates.execute_late_max, self.random.random::<f64>());
         let silence = if self.random.random() { max } else { Duration::ZERO };
-        self.happens(Fault::ExecuteLate).then(|| LateExecution { call, after: max.mul_f64(share), silence })
+        self.happens("ExecuteLate", self.rates.execute_late).then(|| LateExecution { call, after: max.mul_f64(share), silence })
     }
 
     /// A call of that number is carried out now.
     fn overtaken(&mut self, operation: &'static str, call: u64) {
         if self.called.get(operation).is_some_and(|last| *last > call) {
-            *self.happened.entry(Fault::ExecuteAfterAnother).or_default() += 1;
+            *self.happened.entry("ExecuteAfterAnother").or_default() += 1;
         }
     }
 
-    fn happens(&mut self, fault: Fault) -> bool {
+    fn happens(&mut self, fault: &'static str, rate: f64) -> bool {
         // Drawn even where the rate is zero, so that one rate's change leaves the other draws alone.
-        let happens = self.random.random_bool(self.rates.of(fault).clamp(0.0, 1.0));
+        let happens = self.random.random_bool(rate.clamp(0.0, 1.0));
         if happens {
             *self.happened.entry(fault).or_default() += 1;
         }
         happens
     }
 
-    /// Either the call or its answer comes late, if any does.
-    fn late(&mut self) -> Delays {
+    /// By how much the call and its answer come late: one of them, if any does.
+    fn late(&mut self) -> (Duration, Duration) {
         let (delay, none) = (self.delay(), Duration::ZERO);
-        if self.random.random() { Delays { call: delay, answer: none } } else { Delays { call: none, answer: delay } }
+        if self.random.random() { (delay, none) } else { (none, delay) }
     }
 
     fn delay(&mut self) -> Duration {
         let share: f64 = self.random.random();
-        if self.happens(Fault::Delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
+        if self.happens("Delay", self.rates.delay) { self.rates.delay_max.mul_f64(share) } else { Duration::ZERO }
     }
 }
 
@@ -294,7 +240,7 @@ impl Discovery for Faults {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
-        if with(&self.state, |state| state.happens(Fault::LoseLease)) {
+        if with(&self.state, |state| state.happens("LoseLease", state.rates.lose_lease)) {
             self.inner.deregister(record_id).await?;
         }
         let record_id = record_id.clone();
@@ -352,10 +298,8 @@ impl Claims for Faults {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        let claims = match claims_of(&*self.inner, "watch_claims") {
-            Ok(claims) => claims.watch_claims(group, prove_every),
-            Err(error) => stream::iter([Err(error)]).boxed(),
-        };
+        let none = |error| stream::iter([Err(error)]).boxed();
+        let claims = claims_of(&*self.inner, "watch_claims").map_or_else(none, |claims| claims.watch_claims(group, prove_every));
         faulty(claims, Arc::clone(&self.state))
     }
 }

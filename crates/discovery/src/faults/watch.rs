@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use futures::stream::{BoxStream, unfold};
 
-use super::{Fault, FaultState, injected, with};
+use super::{FaultState, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// Events that can be merged with an event withheld before them.
@@ -82,8 +82,10 @@ impl<E: WatchNews> FaultyWatch<E> {
         loop {
             let news = self.news.next().await;
             let (late, fails, drops, repeats) = with(&self.state, |state| {
-                let draws = (state.delay(), state.happens(Fault::FailWatch));
-                (draws.0, draws.1, state.happens(Fault::DropEvent), state.happens(Fault::RepeatEvent))
+                let (late, rates) = (state.delay(), state.rates);
+                let fails = state.happens("FailWatch", rates.fail_watch);
+                let drops = state.happens("DropEvent", rates.drop_event);
+                (late, fails, drops, state.happens("RepeatEvent", rates.repeat_event))
             });
             tokio::time::sleep(late).await;
             let event = match (news, self.withheld.take()) {

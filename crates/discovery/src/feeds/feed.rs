@@ -1,18 +1,16 @@
 //! The last known state of one watched group: the reader writes it, the watches read it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
 use tokio::sync::{Notify, watch};
 
-use super::{Registry, Watched};
+use super::{Hub, Watched};
 use crate::Error;
 
 /// The last state read from a group.
-#[derive(Debug)]
 pub(super) struct FeedState<T> {
     pub(super) shown: Option<Arc<T>>,
     /// How often something new was shown.
@@ -27,18 +25,12 @@ pub(super) struct FeedState<T> {
     pub(super) over: bool,
 }
 
-impl<T> Clone for FeedState<T> {
-    fn clone(&self) -> Self {
-        let Self { shown, shows, proven, failure, failures, over } = self;
-        Self { shown: shown.clone(), shows: *shows, proven: *proven, failure: failure.clone(), failures: *failures, over: *over }
-    }
-}
-
 /// One watched group.
 pub(super) struct GroupState<T> {
-    group: GroupName,
-    news: watch::Sender<FeedState<T>>,
-    wake: Notify,
+    pub(super) group: GroupName,
+    pub(super) news: watch::Sender<FeedState<T>>,
+    /// Notified when a watch comes or leaves.
+    pub(super) wake: Notify,
     interest: Mutex<Interest>,
 }
 
@@ -55,14 +47,6 @@ impl<T> GroupState<T> {
     pub(super) fn new(group: GroupName) -> Self {
         let nothing = FeedState { shown: None, shows: 0, proven: Moment::ZERO, failure: None, failures: 0, over: false };
         Self { group, news: watch::Sender::new(nothing), wake: Notify::new(), interest: Mutex::default() }
-    }
-
-    pub(super) const fn group(&self) -> &GroupName {
-        &self.group
-    }
-
-    pub(super) fn news(&self) -> watch::Receiver<FeedState<T>> {
-        self.news.subscribe()
     }
 
     fn interest(&self) -> MutexGuard<'_, Interest> {
@@ -85,29 +69,15 @@ impl<T> GroupState<T> {
             }
         }
     }
-
-    pub(super) fn stir(&self) {
-        self.wake.notify_one();
-    }
 }
 
 /// The reader's end of a watched group. Dropping it says that the reader has ended.
-pub struct Feed<T = View> {
-    group_state: Arc<GroupState<T>>,
-    registry: Arc<Registry<T>>,
-}
-
-impl<T> fmt::Debug for Feed<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("group", &self.group_state.group).finish_non_exhaustive()
-    }
+pub struct Feed<T: 'static = View> {
+    pub(super) group_state: Arc<GroupState<T>>,
+    pub(super) hub: Hub<T>,
 }
 
 impl<T: Watched> Feed<T> {
-    pub(super) const fn new(group_state: Arc<GroupState<T>>, registry: Arc<Registry<T>>) -> Self {
-        Self { group_state, registry }
-    }
-
     /// Which group.
     pub fn group(&self) -> &GroupName {
         &self.group_state.group
@@ -172,10 +142,10 @@ impl<T: Watched> Feed<T> {
 
     /// Ends the feed if it has no watches; later watches get a new feed. `false` if it has watches.
     pub fn end_unwatched(&self) -> bool {
-        let mut feeds = self.registry.feeds();
+        let mut watched = self.hub.watched();
         let unwatched = self.pace().is_none();
         if unwatched {
-            feeds.remove(&self.group_state);
+            watched.remove(&self.group_state);
         }
         unwatched
     }
@@ -190,7 +160,7 @@ impl<T> FeedState<T> {
 impl<T> Drop for Feed<T> {
     /// The reader's runtime may end under watches of another one: they notice, and the first has the group read again.
     fn drop(&mut self) {
-        self.registry.feeds().remove(&self.group_state);
+        self.hub.watched().remove(&self.group_state);
         self.group_state.news.send_modify(|news| news.over = true);
     }
 }

@@ -44,8 +44,13 @@ pub fn follow<T: Watched, R: GroupReader<T>>(mut reader: R, feed: Feed<T>) {
                 feed.fail(error);
                 // Many processes lose the same server at the same moment.
                 let jittered = pause.mul_f64(rand::random_range(0.5..1.0));
+                let unwatched = async {
+                    while feed.pace().is_some() {
+                        feed.stirred().await;
+                    }
+                };
                 // Either way the loop looks again.
-                let _ = timeout(jittered, unwatched(&feed)).await;
+                let _ = timeout(jittered, unwatched).await;
             }
         }
     });
@@ -73,10 +78,4 @@ async fn keep_up<T: Watched, R: GroupReader<T>>(reader: &mut R, feed: &Feed<T>, 
         }
     }
     Ok(())
-}
-
-async fn unwatched<T: Watched>(feed: &Feed<T>) {
-    while feed.pace().is_some() {
-        feed.stirred().await;
-    }
 }

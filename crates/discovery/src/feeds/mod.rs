@@ -9,11 +9,9 @@
 mod feed;
 mod follow;
 mod watch;
-mod watched;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ use shardwise_core::{GroupName, Moment, View};
 pub use self::feed::Feed;
 use self::feed::{FeedState, GroupState};
 pub use self::follow::{GroupReader, follow};
-pub use self::watched::Watched;
+pub use self::watch::Watched;
 use crate::{Clock, Error, ErrorKind, Result};
 
 /// How much one hub serves at a time.
@@ -36,22 +34,23 @@ pub struct FeedLimits {
 }
 
 /// Where watches and readers meet. Clones are the same hub.
-pub struct Hub<T: 'static = View> {
-    start: Arc<dyn Fn(Feed<T>) + Send + Sync>,
+pub struct Hub<T: 'static = View>(Arc<HubState<T>>);
+
+struct HubState<T: 'static> {
+    start: Box<dyn Fn(Feed<T>) + Send + Sync>,
     clock: Clock,
     limits: FeedLimits,
-    registry: Arc<Registry<T>>,
+    watched: Mutex<WatchedGroups<T>>,
+}
+
+struct WatchedGroups<T> {
+    by_name: HashMap<GroupName, Arc<GroupState<T>>>,
+    watches: usize,
 }
 
 impl<T> Clone for Hub<T> {
     fn clone(&self) -> Self {
-        Self { start: Arc::clone(&self.start), clock: self.clock.clone(), limits: self.limits, registry: Arc::clone(&self.registry) }
-    }
-}
-
-impl<T> fmt::Debug for Hub<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("limits", &self.limits).finish_non_exhaustive()
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -60,7 +59,8 @@ impl<T: Watched> Hub<T> {
     /// has it read in a task (see [`follow`]) until [`Feed::end_unwatched`] returns `true`. A
     /// feed that is dropped earlier is one whose reader has ended, and its watches start another.
     pub fn new(clock: Clock, limits: FeedLimits, start: impl Fn(Feed<T>) + Send + Sync + 'static) -> Self {
-        Self { start: Arc::new(start), clock, limits, registry: Arc::default() }
+        let watched = Mutex::new(WatchedGroups { by_name: HashMap::new(), watches: 0 });
+        Self(Arc::new(HubState { start: Box::new(start), clock, limits, watched }))
     }
 
     /// A watch of `group`. Nothing happens before it is polled.
@@ -74,70 +74,57 @@ impl<T: Watched> Hub<T> {
             let context = format!("this process already has {max} {what} of this backend, and no more are allowed; drop some");
             Error::new(ErrorKind::TooLarge, T::OPERATION, context)
         };
-        let mut feeds = self.registry.feeds();
-        if feeds.watches >= self.limits.watches {
-            return Err(full(self.limits.watches, "watches"));
+        let limits = self.0.limits;
+        let mut watched = self.watched();
+        if watched.watches >= limits.watches {
+            return Err(full(limits.watches, "watches"));
         }
-        let room = feeds.by_group.len() < self.limits.groups;
-        let (group_state, is_new) = match feeds.by_group.entry(group.clone()) {
+        let room = watched.by_name.len() < limits.groups;
+        let (group_state, is_new) = match watched.by_name.entry(group.clone()) {
             Entry::Occupied(known) => (Arc::clone(known.get()), false),
-            Entry::Vacant(_) if !room => return Err(full(self.limits.groups, "watched groups")),
+            Entry::Vacant(_) if !room => return Err(full(limits.groups, "watched groups")),
             Entry::Vacant(place) => (Arc::clone(place.insert(Arc::new(GroupState::new(group.clone())))), true),
         };
-        feeds.watches += 1;
+        watched.watches += 1;
         group_state.enter(pace, since);
-        drop(feeds);
+        drop(watched);
         let subscription =
-            Subscription { news: group_state.news(), pace, group_state: Arc::clone(&group_state), registry: Arc::clone(&self.registry) };
+            Subscription { news: group_state.news.subscribe(), pace, group_state: Arc::clone(&group_state), hub: self.clone() };
         if is_new {
-            (self.start)(Feed::new(group_state, Arc::clone(&self.registry)));
+            (self.0.start)(Feed { group_state, hub: self.clone() });
         }
-        subscription.group_state.stir();
+        subscription.group_state.wake.notify_one();
         Ok(subscription)
     }
 }
 
-/// The watched groups.
-struct Registry<T>(Mutex<Feeds<T>>);
-
-struct Feeds<T> {
-    by_group: HashMap<GroupName, Arc<GroupState<T>>>,
-    watches: usize,
-}
-
-impl<T> Default for Registry<T> {
-    fn default() -> Self {
-        Self(Mutex::new(Feeds { by_group: HashMap::new(), watches: 0 }))
+impl<T> Hub<T> {
+    fn watched(&self) -> MutexGuard<'_, WatchedGroups<T>> {
+        // Nothing under this lock can panic halfway through a change.
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> Feeds<T> {
+impl<T> WatchedGroups<T> {
     fn remove(&mut self, group_state: &Arc<GroupState<T>>) {
-        if self.by_group.get(group_state.group()).is_some_and(|known| Arc::ptr_eq(known, group_state)) {
-            self.by_group.remove(group_state.group());
+        if self.by_name.get(&group_state.group).is_some_and(|known| Arc::ptr_eq(known, group_state)) {
+            self.by_name.remove(&group_state.group);
         }
     }
 }
 
-impl<T> Registry<T> {
-    fn feeds(&self) -> MutexGuard<'_, Feeds<T>> {
-        // Nothing under this lock can panic halfway through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// One watch's place. Dropping it ends the work for it.
-struct Subscription<T> {
+struct Subscription<T: 'static> {
     news: tokio::sync::watch::Receiver<FeedState<T>>,
     pace: Duration,
     group_state: Arc<GroupState<T>>,
-    registry: Arc<Registry<T>>,
+    hub: Hub<T>,
 }
 
 impl<T> Drop for Subscription<T> {
     fn drop(&mut self) {
-        self.registry.feeds().watches -= 1;
+        self.hub.watched().watches -= 1;
         self.group_state.leave(self.pace);
-        self.group_state.stir();
+        self.group_state.wake.notify_one();
     }
 }

@@ -1,21 +1,66 @@
-//! One watch: turns the last state read into the contract's events, in order and at this watch's pace.
+//! What is shown of a group, and one watch of it: turns the last state read into the contract's events, in order and at the watch's pace.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
 use futures::stream::BoxStream;
-use shardwise_core::{GroupName, Moment};
+use shardwise_core::{GroupName, Moment, View};
 use tokio::time::sleep;
 
 use super::feed::FeedState;
-use super::{Hub, Subscription, Watched};
-use crate::Result;
+use super::{Hub, Subscription};
+use crate::{ClaimTable, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// The pause after a refusal, which lasts until other watches are dropped.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a reader has ended under its watches; one that always ends at once must not make them spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
+
+/// A part of a group that is read and delivered to watches.
+pub trait Watched: PartialEq + Send + Sync + 'static {
+    /// The events of its watches.
+    type Event: Send + 'static;
+    /// Names the watch in errors.
+    const OPERATION: &'static str;
+
+    /// The event for a watch that has delivered `before` and now sees `now`; `None` if nothing is new.
+    fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<Self::Event>;
+
+    /// Nothing is new; the last state was still current at this moment.
+    fn proven(at: Moment) -> Self::Event;
+}
+
+impl Watched for View {
+    type Event = WatchEvent;
+    const OPERATION: &'static str = "watch";
+
+    fn news(_before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<WatchEvent> {
+        Some(WatchEvent::View(ViewSnapshot { view: Arc::clone(now), proven }))
+    }
+
+    fn proven(at: Moment) -> WatchEvent {
+        WatchEvent::Proven(at)
+    }
+}
+
+/// A watch compares what it delivered with the present state, so that a slow watch leaves nothing out.
+impl Watched for ClaimTable {
+    type Event = ClaimsEvent;
+    const OPERATION: &'static str = "watch_claims";
+
+    fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<ClaimsEvent> {
+        let Some(before) = before else {
+            return Some(ClaimsEvent::All { claims: now.0.clone().into_iter().collect(), proven });
+        };
+        let changes = before.changes_to(now);
+        (!changes.is_empty()).then_some(ClaimsEvent::Changed { changes, proven })
+    }
+
+    fn proven(at: Moment) -> ClaimsEvent {
+        ClaimsEvent::Proven(at)
+    }
+}
 
 pub(super) fn stream<T: Watched>(hub: Hub<T>, group: GroupName, prove_every: Duration) -> BoxStream<'static, Result<T::Event>> {
     let watcher = Watcher { hub, group, prove_every, subscription: None, seen: DeliveredState::since(Moment::ZERO), pause: None };
@@ -58,17 +103,12 @@ impl<T: Watched> Watcher<T> {
     async fn subscribe(&mut self) -> Result<()> {
         if let Some(pause) = self.pause {
             sleep(pause).await;
-            self.pause = None;
         }
-        let since = self.hub.clock.now();
+        let since = self.hub.0.clock.now();
         self.seen = DeliveredState::since(since);
-        match self.hub.subscribe(&self.group, self.prove_every, since) {
-            Ok(subscription) => self.subscription = Some(subscription),
-            Err(error) => {
-                self.pause = Some(REPAIR_PAUSE);
-                return Err(error);
-            }
-        }
+        let subscribed = self.hub.subscribe(&self.group, self.prove_every, since);
+        self.pause = subscribed.is_err().then_some(REPAIR_PAUSE);
+        self.subscription = Some(subscribed?);
         Ok(())
     }
 }

@@ -1,16 +1,18 @@
 //! The table: groups, their records, and the effects of a change.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use shardwise_core::{Claim, ClaimName, ClaimStore, GroupName, InstanceId, Member, MemberState, Moment, Resource, StoreId, View};
+use shardwise_core::{
+    Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, InstanceId, Member, MemberState, Moment, Resource, StoreId, View,
+};
 
-use crate::{Error, ErrorKind, Note, RecordId, Result};
+use crate::{AcquireOutcome, Error, ErrorKind, Note, RecordId, Result};
 
 /// The most groups with members one memory backend holds.
 const GROUPS_MAX: usize = 1_024;
 
-#[derive(Debug)]
 pub(super) struct MemoryGroups {
     /// The number of the last change to any group. One counter for all, so that a group that was dropped and comes again goes on above
     /// its former self.
@@ -27,7 +29,7 @@ pub(super) struct MemoryGroups {
     pub(super) notes_written: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct MemoryGroup {
     /// The number of the last change to its records.
     pub(super) revision: u64,
@@ -38,7 +40,6 @@ pub(super) struct MemoryGroup {
     pub(super) claims: BTreeMap<Resource, Claim>,
 }
 
-#[derive(Debug)]
 pub(super) struct StoredRecord {
     pub(super) member: Member,
     pub(super) ends: Moment,
@@ -52,7 +53,22 @@ impl StoredRecord {
     }
 }
 
+pub(super) fn holder(record_id: &RecordId) -> Holder {
+    Holder { instance_id: record_id.instance_id.clone(), incarnation: record_id.incarnation }
+}
+
 impl MemoryGroup {
+    pub(super) fn grant(&mut self, record_id: &RecordId, resource: &Resource, epoch: Epoch) -> AcquireOutcome {
+        match self.claims.entry(resource.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Claim { holder: holder(record_id), epoch });
+                AcquireOutcome::Granted(epoch)
+            }
+            Entry::Occupied(held) if held.get().holder == holder(record_id) => AcquireOutcome::Granted(held.get().epoch),
+            Entry::Occupied(_) => AcquireOutcome::Held,
+        }
+    }
+
     /// Frees the claims of records that are gone or away. Returns whether there were any.
     fn free_orphans(&mut self) -> bool {
         let (records, before) = (&self.records, self.claims.len());
@@ -103,21 +119,17 @@ impl MemoryGroups {
     /// The records of a group in which a member registers. An error if that exceeds the limit of groups and no dead group can be dropped.
     pub(super) fn records(&mut self, name: &GroupName, now: Moment) -> Result<&mut BTreeMap<InstanceId, StoredRecord>> {
         self.reap(name, now);
-        if self.is_full_for(name) {
-            let names: Vec<_> = self.by_name.keys().cloned().collect();
-            for name in &names {
+        let is_full = |groups: &Self| groups.by_name.len() >= GROUPS_MAX && !groups.by_name.contains_key(name);
+        if is_full(self) {
+            for name in &self.by_name.keys().cloned().collect::<Vec<_>>() {
                 self.reap(name, now);
             }
         }
-        if self.is_full_for(name) {
+        if is_full(self) {
             let context = format!("the memory backend already holds {GROUPS_MAX} groups with members; let the members of one leave");
             return Err(Error::new(ErrorKind::TooLarge, "register", context));
         }
         Ok(&mut self.by_name.entry(name.clone()).or_default().records)
-    }
-
-    fn is_full_for(&self, name: &GroupName) -> bool {
-        self.by_name.len() >= GROUPS_MAX && !self.by_name.contains_key(name)
     }
 
     /// The living record of exactly this incarnation.

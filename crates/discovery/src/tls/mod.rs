@@ -4,7 +4,6 @@
 #[cfg(feature = "tls-client")]
 mod client;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,7 +39,8 @@ impl TlsFile {
 }
 
 /// A file that TLS cannot use. Never quotes the content: it may be a private key, even in a file of certificates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{why}", .path.as_deref().map(|path| format!("{} ", quoted(path))).unwrap_or_default())]
 pub struct TlsError {
     /// Which file is the cause.
     pub file: TlsFile,
@@ -48,17 +48,6 @@ pub struct TlsError {
     pub path: Option<PathBuf>,
     /// The fault, as the words that follow the path.
     why: String,
-}
-
-impl std::error::Error for TlsError {}
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.path {
-            Some(path) => write!(f, "{} {}", quoted(path), self.why),
-            None => f.write_str(&self.why),
-        }
-    }
 }
 
 impl TlsError {
