@@ -29,7 +29,6 @@ mod simulate;
 mod simulate_outbox;
 mod soak;
 mod steps;
-mod study;
 mod tools;
 mod vectors;
 
@@ -71,8 +70,6 @@ enum Task {
     Instructions,
     /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
     Servers,
-    /// Measure balance and movement of the placement over fleets and constants, and print the tables.
-    PlacementStudy,
     /// Simulate fleets under exclusive ownership with seeded faults.
     ///
     /// A thousand runs or more write their figures into docs/internals/measured.md.
@@ -139,7 +136,6 @@ fn main() -> ExitCode {
             Ok(true)
         }
         Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args)),
-        Task::PlacementStudy => study::run().map(|()| true),
         Task::Book => TaskContext::load(false).and_then(|context| book::run(&context)).map(|()| true),
         Task::Servers => servers::run().map(|()| true),
         Task::Soak { name, runs, rows, mistake } => {
