@@ -2,11 +2,11 @@
 //! no nightly: the compiler's own pass counts edges (docs/adr/0013).
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::beside;
 use crate::context::TaskContext;
+use crate::{beside, files};
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
@@ -34,7 +34,7 @@ libfuzzer-sys = "=0.4.13"
 # What it needs and the workspace's lock does not have.
 arbitrary = "=1.5.0"
 jobserver = "=0.1.35"
-shardwise-fuzz = { path = CHECKOUT }
+shardwise-fuzz = { path = "CHECKOUT/fuzz" }
 
 [profile.dev]
 opt-level = 1
@@ -95,7 +95,7 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32) -> Result<u64, TaskF
     let program = build(log)?;
     let corpus = log.context.scratch("fuzz-corpus");
     let found = log.context.scratch("fuzz-found");
-    std::fs::create_dir_all(&found).map_err(|e| failed(&found, &e))?;
+    std::fs::create_dir_all(&found).map_err(TaskFailure::at(found.display()))?;
     let mut list = log.context.command(&program.to_string_lossy(), &[]);
     list.env("SHARDWISE_FUZZ_SAMPLES", &corpus);
     let listed = log.run(list)?;
@@ -129,17 +129,11 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32) -> Result<u64, TaskF
 
 fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
     let folder = log.context.scratch("fuzz");
-    let write = |path: PathBuf, text: &str| std::fs::write(&path, text).map_err(|e| failed(&path, &e));
-    std::fs::create_dir_all(folder.join("src")).map_err(|e| failed(&folder, &e))?;
-    let checkout = log.context.root().join("fuzz");
-    write(folder.join("Cargo.toml"), &MANIFEST.replace("CHECKOUT", &format!("{:?}", checkout.to_string_lossy())))?;
-    write(folder.join("src/main.rs"), PROGRAM)?;
-    // The versions that everything else was tested with; what is missing there the manifest names, so cargo has nothing to choose.
-    let lock = folder.join("Cargo.lock");
-    std::fs::copy(log.context.root().join("Cargo.lock"), &lock).map_err(|e| failed(&lock, &e))?;
+    // What is missing in our lock the manifest names, so cargo has nothing to choose.
+    let manifest = files::write_manifest(log.context, &folder, MANIFEST)?;
+    files::write(&folder.join("src/main.rs"), PROGRAM)?;
     let target = log.context.scratch("fuzz-target");
-    let (manifest, target_dir) = (folder.join("Cargo.toml"), target.to_string_lossy().into_owned());
-    let (manifest, host) = (manifest.to_string_lossy(), host(log)?);
+    let (manifest, target_dir, host) = (manifest.to_string_lossy(), target.to_string_lossy(), host(log)?);
     // The registry is asked only if something is not on this machine.
     let fetch = ["fetch", "--manifest-path", &manifest, "--target", &host];
     let mut offline = log.context.cargo(&fetch);
@@ -162,10 +156,6 @@ fn host(log: &StepLog<'_>) -> Result<String, TaskFailure> {
     host.ok_or_else(|| TaskFailure::new("rustc -vV names no host"))
 }
 
-fn failed(path: &Path, e: &dyn std::error::Error) -> TaskFailure {
-    TaskFailure::new(format!("{}: {e}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +166,7 @@ mod tests {
         let lines: Vec<_> = dependencies.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(lines.len() > 1);
         for line in lines {
-            assert!(line.contains(" = \"=") || line.ends_with("{ path = CHECKOUT }"), "{line}");
+            assert!(line.contains(" = \"=") || line.ends_with("{ path = \"CHECKOUT/fuzz\" }"), "{line}");
         }
     }
 }

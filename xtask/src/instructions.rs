@@ -2,11 +2,10 @@
 //! counts, and `benches/instructions/counts.txt` says what it may take (docs/adr/0012).
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use crate::context::TaskContext;
+use crate::files;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
@@ -49,12 +48,10 @@ pub(crate) fn write(context: &TaskContext) -> Result<(), TaskFailure> {
     let counted = count(&StepLog::begin(context, "instructions")?)?;
     let mut text = HEAD.to_owned();
     for (case, count) in &counted {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{count:.1}\t{case}");
+        text.extend([&*format!("{count:.1}\t{case}"), "\n"]);
         say(&format!("{count:>12.1}  {case}"));
     }
-    let path = context.root().join(COUNTS);
-    std::fs::write(&path, text).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))
+    files::write(&context.root().join(COUNTS), &text)
 }
 
 /// What is wrong, and what has become cheaper by more than the tolerance.
@@ -77,7 +74,7 @@ fn compare(allowed: &BTreeMap<String, f64>, counted: &BTreeMap<String, f64>) -> 
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, f64>, TaskFailure> {
-    let text = std::fs::read_to_string(path).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
+    let text = files::read(path)?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let counts = lines.map(|line| line.split_once('\t').and_then(|(count, case)| Some((case.to_owned(), count.parse().ok()?))));
     counts.collect::<Option<_>>().ok_or_else(|| TaskFailure::new(format!("{COUNTS}: every line is a count, a tab and a case")))
@@ -101,15 +98,11 @@ fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
 
 /// All instructions of one run.
 fn instructions(log: &StepLog<'_>, program: &Path, case: &str, rounds: u32) -> Result<f64, TaskFailure> {
-    let output = log.run(valgrind(log.context, program, case, rounds))?;
+    let profile = format!("--callgrind-out-file={}", log.context.scratch("callgrind.out").display());
+    let arguments = ["--tool=callgrind", &profile, &program.to_string_lossy(), case, &rounds.to_string()];
+    let output = log.run(log.context.command("valgrind", &arguments))?;
     let collected = output.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
     collected.ok_or_else(|| TaskFailure::new(format!("{case}: callgrind did not say what it collected")))
-}
-
-fn valgrind(context: &TaskContext, program: &Path, case: &str, rounds: u32) -> Command {
-    let profile: PathBuf = context.scratch("callgrind.out");
-    let profile = format!("--callgrind-out-file={}", profile.display());
-    context.command("valgrind", &["--tool=callgrind", &profile, &program.to_string_lossy(), case, &rounds.to_string()])
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::files;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::servers;
@@ -97,17 +98,12 @@ fn check_packages(feature: &str, brings: &[&str], packages: &BTreeSet<String>) -
 
 /// The default is every feature, so that an install and the images have everything.
 fn check_names(log: &StepLog<'_>) -> Result<(), TaskFailure> {
-    let default = log
-        .context
-        .packages()
-        .into_iter()
-        .find(|package| package.name.as_str() == PACKAGE)
-        .and_then(|package| package.features.get("default"));
+    let packages = log.context.packages();
+    let default = packages.iter().find(|package| package.name.as_str() == PACKAGE).and_then(|package| package.features.get("default"));
     let known: Vec<_> = FEATURES.iter().map(|(feature, _)| (*feature).to_owned()).collect();
-    if default == Some(&known) {
-        Ok(())
-    } else {
-        Err(TaskFailure::new(format!("{PACKAGE}: `default` is {default:?}, FEATURES of this step are {known:?}")))
+    match default {
+        Some(features) if *features == known => Ok(()),
+        _ => Err(TaskFailure::new(format!("{PACKAGE}: `default` is {default:?}, FEATURES of this step are {known:?}"))),
     }
 }
 
@@ -123,28 +119,23 @@ fn check_version(log: &StepLog<'_>) -> Result<(), TaskFailure> {
     let mut command = lean(log);
     command.arg("--version");
     let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
-    if version.contains(&format!("built without: {lacks}\n")) {
-        Ok(())
-    } else {
-        Err(TaskFailure::new(format!("shardwise --version says: {version}")))
-    }
+    let is_right = version.contains(&format!("built without: {lacks}\n"));
+    if is_right { Ok(()) } else { Err(TaskFailure::new(format!("shardwise --version says: {version}"))) }
 }
 
 fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(), TaskFailure> {
     let Refused { features, arguments, backend, store, sink } = asked;
     let folder = log.context.scratch(&format!("lean-{index}"));
-    let failed = |error: std::io::Error| TaskFailure::new(format!("{}: {error}", folder.display()));
-    std::fs::create_dir_all(&folder).map_err(failed)?;
     let policies = "default.resilience.sharding.policies";
     let settings = format!(
         "[default.resilience.sharding.discovery]\nbackend = {backend:?}\n\n[{policies}.workers]\ngroup_name = \"workers\"\n\n\
          [{policies}.publishers]\ngroup_name = \"publishers\"\n\n\
          [default.outbox.orders]\npolicy = \"publishers\"\nstore = {store:?}\nsink = {sink:?}\n"
     );
-    std::fs::write(folder.join("settings.toml"), settings).map_err(failed)?;
+    files::write(&folder.join("settings.toml"), &settings)?;
     let mut command = lean(log);
     command.args(*arguments).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
-    let ran = command.output().map_err(failed)?;
+    let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
     let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));
     match (ran.status.code(), silent) {

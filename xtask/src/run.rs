@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::context::TaskContext;
+use crate::files;
 use crate::report::say;
 
 /// How often a silent command's last line is shown.
@@ -41,6 +42,11 @@ impl TaskFailure {
         Self { failed, passed, ..Self::new(why) }
     }
 
+    /// What could not be done with this file, folder or program.
+    pub(crate) fn at<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(format!("{what}: {error}"))
+    }
+
     /// The same failure, repeated by another command.
     pub(crate) fn repeated_by(self, command: String) -> Self {
         Self { repeat: Some(command), ..self }
@@ -56,6 +62,12 @@ impl fmt::Display for TaskFailure {
     }
 }
 
+impl From<shardwise_testkit::Error> for TaskFailure {
+    fn from(error: shardwise_testkit::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
 /// A step's log file, which collects the output of its commands.
 pub(crate) struct StepLog<'a> {
     pub(crate) context: &'a TaskContext,
@@ -66,9 +78,7 @@ impl<'a> StepLog<'a> {
     /// An empty log for the step.
     pub(crate) fn begin(context: &'a TaskContext, step: &str) -> Result<Self, TaskFailure> {
         let path = context.scratch(&format!("{step}.log"));
-        let folder = context.scratch("");
-        std::fs::create_dir_all(&folder).map_err(|e| TaskFailure::new(format!("{}: {e}", folder.display())))?;
-        File::create(&path).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
+        files::write(&path, "")?;
         Ok(Self { context, path })
     }
 
@@ -90,14 +100,12 @@ impl<'a> StepLog<'a> {
         commands: impl IntoIterator<Item = Command>,
     ) -> Result<Vec<Value>, TaskFailure> {
         let file = self.path.with_extension("jsonl");
-        let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", file.display()));
-        std::fs::write(&file, "").map_err(failed)?;
+        files::write(&file, "")?;
         for mut command in commands {
             command.env(variable, &file);
             self.run_for(command, limit)?;
         }
-        let text = std::fs::read_to_string(&file).map_err(failed)?;
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+        Ok(files::read(&file)?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.
