@@ -124,9 +124,11 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // One that has ended by itself is as good.
-        let _ = self.signal(Signal::SIGKILL);
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // One that ends by itself just now is as good.
+            let _ = self.signal(Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
     }
 }
 

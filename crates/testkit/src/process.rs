@@ -1,6 +1,7 @@
 //! A server's process: started, killed, paused, and gone with us in every case.
 
 use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, User};
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::usage::Usage;
@@ -25,15 +27,18 @@ const TIDY_LOOK: Duration = Duration::from_millis(2);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 
-/// A server's process. Its log goes on over restarts; when a test fails, the log's end is shown.
+/// A server's process and its folder. Its log goes on over restarts; when a test fails, the log's end is shown.
 #[derive(Debug)]
 pub struct Process {
     /// For texts: the server's name.
-    pub(crate) name: String,
-    pub(crate) program: PathBuf,
-    pub(crate) arguments: Vec<String>,
+    name: String,
+    program: PathBuf,
+    arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
-    pub(crate) log: PathBuf,
+    folder: TempDir,
+    log: PathBuf,
+    /// Unspecified for a program that has no clients.
+    clients: SocketAddr,
     /// What ends it, when we want it to and when we die.
     farewell: Signal,
     /// The user that runs it instead of us.
@@ -42,8 +47,16 @@ pub struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
-        Self { name, program, arguments, environment: Vec::new(), log, farewell: Signal::SIGKILL, user: None, child: Mutex::new(None) }
+    pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, folder: TempDir) -> Self {
+        let (log, clients) = (folder.path().join("log"), (Ipv4Addr::UNSPECIFIED, 0).into());
+        let (environment, farewell) = (Vec::new(), Signal::SIGKILL);
+        Self { name, program, arguments, environment, folder, log, clients, farewell, user: None, child: Mutex::new(None) }
+    }
+
+    /// One whose clients connect there.
+    pub(crate) fn serving(mut self, clients: SocketAddr) -> Self {
+        self.clients = clients;
+        self
     }
 
     /// One that must tidy up: SIGQUIT ends it, and SIGKILL only if that does not.
@@ -62,6 +75,15 @@ impl Process {
     pub(crate) fn run_by(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
+    }
+
+    /// Where clients connect, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.clients
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -99,8 +121,18 @@ impl Process {
         Ok(())
     }
 
+    /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new; does not wait for it.
+    pub(crate) fn relaunch(&self, keep_data: bool) -> Result<()> {
+        self.kill()?;
+        if !keep_data {
+            let data = self.folder().join("data");
+            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
+        }
+        self.start()
+    }
+
     /// Sends a signal such as SIGSTOP.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
     }
 

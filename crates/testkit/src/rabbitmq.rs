@@ -1,9 +1,7 @@
 //! RabbitMQ: one node.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -35,13 +33,11 @@ impl RabbitMqOptions {
 /// One running node; killed when dropped.
 #[derive(Debug)]
 pub struct RabbitMq {
-    // Dropped first: the folder and the ports outlive the processes.
+    // Dropped first: the ports outlive the processes.
     process: Process,
     /// Erlang's directory of nodes, without which none starts.
-    directory: Process,
-    port: Port,
-    _ports: [Port; 2],
-    _folder: TempDir,
+    _directory: Process,
+    _ports: [Port; 3],
 }
 
 server!(RabbitMq);
@@ -71,7 +67,7 @@ impl RabbitMq {
         let rabbit = home.join("usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8");
         let at_home = |path: &str| rabbit.join(path).display().to_string();
         let directory_arguments = ["-port".to_owned(), nodes.number().to_string(), "-address".to_owned(), "127.0.0.1".to_owned()];
-        let directory = Process::new("epmd".into(), bin.join("epmd"), directory_arguments.into(), folder.path().join("epmd.log"));
+        let directory = Process::new("epmd".into(), bin.join("epmd"), directory_arguments.into(), folder::temporary("epmd")?);
         let environment = [
             ("HOME", folder.path().display().to_string()),
             ("ROOTDIR", erlang.display().to_string()),
@@ -107,11 +103,11 @@ impl RabbitMq {
         for limit in ["inet_dist_listen_min", "inet_dist_listen_max"] {
             arguments.extend(["-kernel".to_owned(), limit.to_owned(), peers.number().to_string()]);
         }
-        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder.path().join("log"));
+        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder).serving(port.address());
         let process = process.with_environment(environment);
         directory.start()?;
         process.start()?;
-        Ok(Self { process, directory, port, _ports: [nodes, peers], _folder: folder })
+        Ok(Self { process, _directory: directory, _ports: [port, nodes, peers] })
     }
 
     /// Waits until it answers clients.
@@ -133,16 +129,9 @@ impl RabbitMq {
         format!("amqp://{}", self.socket_addr())
     }
 
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.directory.start()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 }

@@ -1,8 +1,7 @@
 //! Redis: one server.
 
-use std::net::SocketAddr;
+use std::path::Path;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -47,11 +46,11 @@ impl RedisOptions {
         self
     }
 
-    fn arguments(&self, folder: &TempDir, port: u16) -> Vec<String> {
+    fn arguments(&self, folder: &Path, port: u16) -> Vec<String> {
         let port = port.to_string();
         let mut set = vec![
             ("bind", "127.0.0.1".to_owned()),
-            ("dir", folder.path().display().to_string()),
+            ("dir", folder.display().to_string()),
             ("appendonly", "yes".to_owned()),
             // With `everysec` a busy disk lets Redis answer before it has written its log, for up to two seconds.
             ("appendfsync", "always".to_owned()),
@@ -74,11 +73,10 @@ impl RedisOptions {
 /// One running Redis; killed when dropped.
 #[derive(Debug)]
 pub struct Redis {
-    // Dropped first: the folder and the port outlive the process.
+    // Dropped first: the port outlives the process.
     process: Process,
-    port: Port,
+    _port: Port,
     options: RedisOptions,
-    _folder: TempDir,
 }
 
 server!(Redis);
@@ -97,11 +95,11 @@ impl Redis {
         let program = folder.path().join("redis-server");
         std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
         let libraries = LIBRARIES.map(|path| home.join(path).display().to_string()).join(":");
-        let arguments = options.arguments(&folder, port.number());
-        let process = Process::new(REDIS.title(), program, arguments, folder.path().join("log"));
+        let arguments = options.arguments(folder.path(), port.number());
+        let process = Process::new(REDIS.title(), program, arguments, folder).serving(port.address());
         let process = process.with_environment([("LD_LIBRARY_PATH", libraries)]);
         process.start()?;
-        Ok(Self { process, port, options: options.clone(), _folder: folder })
+        Ok(Self { process, _port: port, options: options.clone() })
     }
 
     /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
@@ -129,15 +127,9 @@ impl Redis {
         format!("{}://{}", if self.options.tls.is_some() { "rediss" } else { "redis" }, self.socket_addr())
     }
 
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 }

@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use self::pipe::Pipe;
 use crate::error::{Error, Result};
@@ -42,10 +41,8 @@ const FLAGS: [&str; 15] = [
 /// A running browser with a separate profile; gone when dropped.
 #[derive(Debug)]
 pub struct Browser {
-    // Dropped first: the folder outlives the process.
     process: Process,
     pipe: Pipe,
-    _folder: TempDir,
 }
 
 /// How a tab looks at a page.
@@ -112,9 +109,9 @@ impl Browser {
             // Its sandbox does not work for root.
             arguments.push("--no-sandbox".to_owned());
         }
-        let process = Process::new(CHROMIUM.title(), "/bin/sh".into(), arguments, place("log")).with_environment(environment);
+        let process = Process::new(CHROMIUM.title(), "/bin/sh".into(), arguments, folder).with_environment(environment);
         process.start()?;
-        let browser = Self { process, pipe, _folder: folder };
+        let browser = Self { process, pipe };
         browser.pipe.call(None, "Browser.getVersion", &json!({}))?;
         Ok(browser)
     }

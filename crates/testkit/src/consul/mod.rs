@@ -5,11 +5,9 @@ mod cluster;
 mod gateway;
 mod options;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 pub use acl::ConsulToken;
 pub use cluster::ConsulCluster;
@@ -19,7 +17,7 @@ use options::ConsulPorts;
 
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::http::{HttpAnswer, HttpRequest};
+use crate::http::{self, HttpAnswer};
 use crate::process::Process;
 use crate::server::{server, started};
 use crate::servers;
@@ -30,11 +28,10 @@ const MANAGEMENT: &str = "5eed0000-0000-4000-8000-000000000001";
 /// One running Consul agent; killed when dropped.
 #[derive(Debug)]
 pub struct Consul {
-    // Dropped first: the folder and the ports outlive the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     options: ConsulOptions,
     ports: ConsulPorts,
-    folder: TempDir,
 }
 
 server!(Consul);
@@ -71,9 +68,10 @@ impl Consul {
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
         let arguments = vec!["agent".into(), "-config-file".into(), file.display().to_string()];
-        let process = Process::new(format!("consul {}", options.node), program, arguments, folder.path().join("log"));
+        let clients = if options.tls.is_some() { &ports.https } else { &ports.http };
+        let process = Process::new(format!("consul {}", options.node), program, arguments, folder).serving(clients.address());
         process.start()?;
-        Ok(Self { process, options, ports, folder })
+        Ok(Self { process, options, ports })
     }
 
     /// Waits until a read that the servers answer shows this very agent alive.
@@ -97,14 +95,9 @@ impl Consul {
         format!("{}://{}", if self.options.tls.is_some() { "https" } else { "http" }, self.socket_addr())
     }
 
-    /// The agent's HTTP API, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        if self.options.tls.is_some() { self.ports.https.address() } else { self.ports.http.address() }
-    }
-
     /// The Unix socket with the same API, always without TLS.
     pub fn unix_socket(&self) -> PathBuf {
-        self.folder.path().join("http.sock")
+        self.folder().join("http.sock")
     }
 
     /// The name of the agent's node.
@@ -118,27 +111,17 @@ impl Consul {
         self.wait_ready().await
     }
 
-    /// Kills and starts the process and does not wait for it.
-    fn relaunch(&self, keep_data: bool) -> Result<()> {
-        self.process.kill()?;
-        if !keep_data {
-            let data = self.folder.path().join("data");
-            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
-        }
-        self.process.start()
-    }
-
-    /// Cuts the agent off from all other agents, silently and both ways; its HTTP API stays where it is. Only with
+    /// Cuts the agents of its cluster off from each other, silently and both ways; their HTTP APIs stay where they are. Only with
     /// [`ConsulOptions::with_network`].
     ///
     /// What Consul 1.8.7 does then: a `check/pass` that changes nothing is answered at once, while one that changes the check's
     /// status, a registration and every read of the servers wait for them in silence. The others see the node fail after about 8 s,
     /// and see it again up to 20 s after [`Consul::heal`].
     pub fn cut_off(&self) -> Result<()> {
-        self.network().map(|network| network.cut_off(&self.ports))
+        self.network().map(GatewayNetwork::cut)
     }
 
-    /// Ends what [`Consul::cut_off`] did, for all agents of its cluster.
+    /// Ends what [`Consul::cut_off`] did.
     pub async fn heal(&self) -> Result<()> {
         self.network()?.heal().await
     }
@@ -158,6 +141,6 @@ impl Consul {
 
     async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpAnswer> {
         let header = self.options.acl.then_some(("X-Consul-Token", MANAGEMENT));
-        HttpRequest { method, path, header, body }.send(self.ports.http.address()).await
+        http::request(self.ports.http.address(), method, path, header, body).await
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Etcd;
 use crate::error::{Error, Result};
-use crate::http::HttpRequest;
+use crate::http;
 
 /// The user with all rights, where authentication is enabled.
 const ROOT: (&str, &str) = ("root", "password of root");
@@ -95,8 +95,7 @@ impl Etcd {
     }
 
     async fn send(&self, path: &str, body: &Value, header: Option<(&str, &str)>) -> Result<Value> {
-        let request = HttpRequest { method: "POST", path, header, body: Some(body) };
-        request.send(self.ports.plain.address()).await?.success("POST", path)
+        http::request(self.ports.plain.address(), "POST", path, header, Some(body)).await?.success("POST", path)
     }
 }
 

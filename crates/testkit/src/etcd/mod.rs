@@ -4,11 +4,7 @@ mod auth;
 mod cluster;
 mod options;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use serde_json::json;
-use tempfile::TempDir;
 
 pub use auth::KeyAccess;
 pub use cluster::EtcdCluster;
@@ -17,26 +13,29 @@ use options::{ClusterMembership, EtcdPorts};
 
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::http::HttpRequest;
+use crate::http;
 use crate::process::Process;
-use crate::server::server;
+use crate::server::{Leads, server};
 use crate::servers;
-
-/// How long a member may take to say whether it leads, before it counts as silent.
-const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// One running etcd member; killed when dropped.
 #[derive(Debug)]
 pub struct Etcd {
-    // Dropped first: the folder and the ports outlive the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     options: EtcdOptions,
     place: ClusterMembership,
     ports: EtcdPorts,
-    folder: TempDir,
 }
 
 server!(Etcd);
+
+impl Leads for Etcd {
+    async fn leads(&self) -> bool {
+        let answer = http::get(self.ports.metrics.address(), "/metrics").await;
+        answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n"))
+    }
+}
 
 impl Etcd {
     /// A member alone, with its own data, ready for reads and writes.
@@ -60,18 +59,17 @@ impl Etcd {
         let program = servers::program("etcd")?;
         let folder = folder::temporary("etcd")?;
         let arguments = options.arguments(&place, folder.path(), &ports);
-        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder.path().join("log"));
+        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder).serving(ports.client.address());
         process.start()?;
-        Ok(Self { process, options: options.clone(), place, ports, folder })
+        Ok(Self { process, options: options.clone(), place, ports })
     }
 
     /// Waits until the member knows a leader and answers consistent reads; a learner, until it answers reads at all.
     async fn wait_ready(&self) -> Result<()> {
         let path = if self.place.learner { "/health?serializable=true" } else { "/health" };
-        let request = HttpRequest { method: "GET", path, header: None, body: None };
         self.process
             .until("it is healthy", async || {
-                let answer = request.send(self.ports.metrics.address()).await.map_err(|error| error.to_string())?;
+                let answer = http::get(self.ports.metrics.address(), path).await.map_err(|error| error.to_string())?;
                 if answer.status == 200 { Ok(()) } else { Err(answer.body) }
             })
             .await
@@ -99,18 +97,6 @@ impl Etcd {
         format!("{}://{}", self.options.scheme(), self.socket_addr())
     }
 
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.ports.client.address()
-    }
-
-    /// Whether this member leads, as it sees it. One that is dead or paused does not.
-    pub async fn is_leader(&self) -> bool {
-        let request = HttpRequest { method: "GET", path: "/metrics", header: None, body: None };
-        let answer = tokio::time::timeout(SILENT_AFTER, request.send(self.ports.metrics.address())).await;
-        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n")))
-    }
-
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are
     /// gone); gives back when it is ready.
     ///
@@ -125,15 +111,5 @@ impl Etcd {
         self.relaunch(keep_data)?;
         self.wait_ready().await?;
         if self.options.auth && !keep_data { self.enable_auth().await } else { Ok(()) }
-    }
-
-    /// Kills and starts the process and does not wait for it.
-    fn relaunch(&self, keep_data: bool) -> Result<()> {
-        self.process.kill()?;
-        if !keep_data {
-            let data = self.folder.path().join("data");
-            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
-        }
-        self.process.start()
     }
 }

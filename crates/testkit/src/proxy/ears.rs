@@ -77,9 +77,8 @@ const MESSAGE_HEAD: usize = 5;
 #[derive(Default)]
 struct Frames {
     greeted: bool,
-    /// Beginnings of frames whose rest is to come.
-    to_server: Vec<u8>,
-    to_client: Vec<u8>,
+    /// By direction: the beginning of a frame whose rest is to come.
+    begun: [Vec<u8>; 2],
     meant: HashSet<u32>,
     /// Streams of which something has been kept back; they stay silent.
     kept: HashSet<u32>,
@@ -87,10 +86,7 @@ struct Frames {
 
 impl Frames {
     fn pass(&mut self, direction: Direction, bytes: &[u8], ignoring: bool, is_meant: fn(&[u8]) -> bool) -> Vec<u8> {
-        let mut held = match direction {
-            Direction::ToServer => std::mem::take(&mut self.to_server),
-            Direction::ToClient => std::mem::take(&mut self.to_client),
-        };
+        let mut held = std::mem::take(&mut self.begun[direction as usize]);
         held.extend_from_slice(bytes);
         let (mut rest, mut on) = (&held[..], Vec::new());
         if direction == Direction::ToServer && !self.greeted && rest.len() >= PREFACE.len() {
@@ -108,11 +104,7 @@ impl Frames {
             }
             rest = behind;
         }
-        let rest = rest.to_vec();
-        match direction {
-            Direction::ToServer => self.to_server = rest,
-            Direction::ToClient => self.to_client = rest,
-        }
+        self.begun[direction as usize] = rest.to_vec();
         on
     }
 

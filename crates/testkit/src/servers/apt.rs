@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::ServerPackage;
-use super::command;
+use crate::command;
 use crate::error::{Error, Result};
 
 /// The keys of all suites, from the package `debian-archive-keyring`.

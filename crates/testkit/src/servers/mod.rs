@@ -1,7 +1,6 @@
 //! Which servers the tests run against, and where their programs are.
 
 mod apt;
-mod command;
 mod npm;
 
 use std::fs::File;

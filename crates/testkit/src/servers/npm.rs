@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::command::run;
 use super::{Archive, ServerPackage};
+use crate::command::run;
 use crate::error::{Error, Result};
 
 /// The advice for a machine without npm.
