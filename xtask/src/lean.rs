@@ -24,31 +24,19 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("rabbitmq", &["lapin"]),
     ("redis", &["redis"]),
 ];
-/// Settings that ask the lean build for what it lacks.
-const REFUSED: [Refused; 7] = [
-    Refused { features: &["consul", "otel", "prometheus"], backend: "consul", ..Refused::SERVE },
-    Refused { features: &["etcd", "otel", "prometheus"], backend: "etcd", ..Refused::SERVE },
-    Refused { features: &["postgres"], arguments: &["outbox", "init"], store: "postgres://127.0.0.1/orders", ..Refused::PUBLISH },
-    Refused { features: &["nats", "otel"], sink: "nats://127.0.0.1:4222", ..Refused::PUBLISH },
-    Refused { features: &["redis", "otel"], sink: "redis://127.0.0.1:6379", ..Refused::PUBLISH },
-    Refused { features: &["rabbitmq", "otel"], sink: "amqp://127.0.0.1:5672", ..Refused::PUBLISH },
-    Refused { features: &["http", "otel"], sink: "http://127.0.0.1:8080/events", ..Refused::PUBLISH },
+const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
+const PUBLISH: &str = "outbox run";
+const SQLITE: &str = "sqlite:orders.db";
+/// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
+const REFUSED: [(&[&str], &str, [&str; 3]); 7] = [
+    (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
+    (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
+    (&["postgres"], "outbox init", ["local", "postgres://127.0.0.1/orders", "stdout"]),
+    (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),
+    (&["redis", "otel"], PUBLISH, ["local", SQLITE, "redis://127.0.0.1:6379"]),
+    (&["rabbitmq", "otel"], PUBLISH, ["local", SQLITE, "amqp://127.0.0.1:5672"]),
+    (&["http", "otel"], PUBLISH, ["local", SQLITE, "http://127.0.0.1:8080/events"]),
 ];
-
-/// A command line and settings, and the features that must be named.
-struct Refused {
-    features: &'static [&'static str],
-    arguments: &'static [&'static str],
-    backend: &'static str,
-    store: &'static str,
-    sink: &'static str,
-}
-
-impl Refused {
-    const PUBLISH: Self =
-        Self { features: &[], arguments: &["outbox", "run"], backend: "local", store: "sqlite:orders.db", sink: "stdout" };
-    const SERVE: Self = Self { arguments: &["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], ..Self::PUBLISH };
-}
 
 /// Counts packages, checks each feature alone, and runs the lean build: the demo, and settings that ask for what it lacks.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
@@ -70,7 +58,9 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     say("    cargo demo");
     log.run(log.context.cargo(&["demo", "--json", "--events", "2000"]))?;
     check_version(log)?;
-    REFUSED.iter().enumerate().try_for_each(|(index, asked)| check_refused(log, index, asked))?;
+    for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
+        check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
+    }
     Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", lean.len()))))
 }
 
@@ -123,9 +113,14 @@ fn check_version(log: &StepLog<'_>) -> Result<(), TaskFailure> {
     if is_right { Ok(()) } else { Err(TaskFailure::new(format!("shardwise --version says: {version}"))) }
 }
 
-fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(), TaskFailure> {
-    let Refused { features, arguments, backend, store, sink } = asked;
-    let folder = log.context.scratch(&format!("lean-{index}"));
+fn check_refused(
+    log: &StepLog<'_>,
+    folder: &str,
+    features: &[&str],
+    arguments: &str,
+    [backend, store, sink]: [&str; 3],
+) -> Result<(), TaskFailure> {
+    let folder = log.context.scratch(folder);
     let policies = "default.resilience.sharding.policies";
     let settings = format!(
         "[default.resilience.sharding.discovery]\nbackend = {backend:?}\n\n[{policies}.workers]\ngroup_name = \"workers\"\n\n\
@@ -134,7 +129,7 @@ fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(),
     );
     files::write(&folder.join("settings.toml"), &settings)?;
     let mut command = lean(log);
-    command.args(*arguments).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    command.args(arguments.split(' ')).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
     let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));

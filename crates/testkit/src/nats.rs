@@ -88,7 +88,8 @@ impl Nats {
         let folder = folder::temporary("nats")?;
         options.write(folder.path(), &port)?;
         let arguments = vec!["-c".to_owned(), folder.path().join(CONFIGURATION).display().to_string()];
-        let process = Process::new("nats-server".into(), servers::program("nats-server")?, arguments, folder).serving(port.address());
+        let process = Process::new("nats-server".into(), servers::program("nats-server")?, arguments, folder);
+        let process = process.serving(if options.tls.is_some() { "tls" } else { "nats" }, port.address());
         process.start()?;
         Ok(Self { process, port, options: options.clone() })
     }
@@ -102,11 +103,6 @@ impl Nats {
             if greeting == *b"INFO" { Ok(()) } else { Err(String::from_utf8_lossy(&greeting).into_owned()) }
         };
         self.process.until("it greets", look).await
-    }
-
-    /// Where clients connect, as `nats://127.0.0.1:PORT`, or `tls` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "tls" } else { "nats" }, self.socket_addr())
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

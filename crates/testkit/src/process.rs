@@ -37,7 +37,8 @@ pub struct Process {
     environment: Vec<(&'static str, String)>,
     folder: TempDir,
     log: PathBuf,
-    /// Unspecified for a program that has no clients.
+    /// Empty and unspecified for a program that has no clients.
+    scheme: &'static str,
     clients: SocketAddr,
     /// What ends it, when we want it to and when we die.
     farewell: Signal,
@@ -48,14 +49,24 @@ pub struct Process {
 
 impl Process {
     pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, folder: TempDir) -> Self {
-        let (log, clients) = (folder.path().join("log"), (Ipv4Addr::UNSPECIFIED, 0).into());
-        let (environment, farewell) = (Vec::new(), Signal::SIGKILL);
-        Self { name, program, arguments, environment, folder, log, clients, farewell, user: None, child: Mutex::new(None) }
+        Self {
+            log: folder.path().join("log"),
+            name,
+            program,
+            arguments,
+            environment: Vec::new(),
+            folder,
+            scheme: "",
+            clients: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            farewell: Signal::SIGKILL,
+            user: None,
+            child: Mutex::new(None),
+        }
     }
 
-    /// One whose clients connect there.
-    pub(crate) fn serving(mut self, clients: SocketAddr) -> Self {
-        self.clients = clients;
+    /// One whose clients connect there, by addresses that begin with this scheme.
+    pub(crate) fn serving(mut self, scheme: &'static str, clients: SocketAddr) -> Self {
+        (self.scheme, self.clients) = (scheme, clients);
         self
     }
 
@@ -77,7 +88,12 @@ impl Process {
         self
     }
 
-    /// Where clients connect, for a proxy.
+    /// Where clients connect, such as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
+    pub fn address(&self) -> String {
+        format!("{}://{}", self.scheme, self.clients)
+    }
+
+    /// The same, for a proxy.
     pub fn socket_addr(&self) -> SocketAddr {
         self.clients
     }

@@ -103,7 +103,7 @@ impl RabbitMq {
         for limit in ["inet_dist_listen_min", "inet_dist_listen_max"] {
             arguments.extend(["-kernel".to_owned(), limit.to_owned(), peers.number().to_string()]);
         }
-        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder).serving(port.address());
+        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder).serving("amqp", port.address());
         let process = process.with_environment(environment);
         directory.start()?;
         process.start()?;
@@ -122,11 +122,6 @@ impl RabbitMq {
             if answer == [1, 0, 0] { Ok(()) } else { Err(format!("it says {answer:?}")) }
         };
         self.process.until("it answers", look).await
-    }
-
-    /// Where clients connect, as `amqp://127.0.0.1:PORT`.
-    pub fn address(&self) -> String {
-        format!("amqp://{}", self.socket_addr())
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

@@ -96,7 +96,8 @@ impl Redis {
         std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
         let libraries = LIBRARIES.map(|path| home.join(path).display().to_string()).join(":");
         let arguments = options.arguments(folder.path(), port.number());
-        let process = Process::new(REDIS.title(), program, arguments, folder).serving(port.address());
+        let process = Process::new(REDIS.title(), program, arguments, folder);
+        let process = process.serving(if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
         let process = process.with_environment([("LD_LIBRARY_PATH", libraries)]);
         process.start()?;
         Ok(Self { process, _port: port, options: options.clone() })
@@ -120,11 +121,6 @@ impl Redis {
             if answer.ends_with("+PONG\r\n") { Ok(()) } else { Err(answer) }
         };
         self.process.until("it answers", look).await
-    }
-
-    /// Where clients connect, as `redis://127.0.0.1:PORT`, or `rediss` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "rediss" } else { "redis" }, self.socket_addr())
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

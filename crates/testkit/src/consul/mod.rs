@@ -68,8 +68,8 @@ impl Consul {
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
         let arguments = vec!["agent".into(), "-config-file".into(), file.display().to_string()];
-        let clients = if options.tls.is_some() { &ports.https } else { &ports.http };
-        let process = Process::new(format!("consul {}", options.node), program, arguments, folder).serving(clients.address());
+        let (scheme, clients) = if options.tls.is_some() { ("https", &ports.https) } else { ("http", &ports.http) };
+        let process = Process::new(format!("consul {}", options.node), program, arguments, folder).serving(scheme, clients.address());
         process.start()?;
         Ok(Self { process, options, ports })
     }
@@ -88,11 +88,6 @@ impl Consul {
 
     fn gossip_address(&self) -> String {
         self.options.gossip_address(&self.ports)
-    }
-
-    /// The agent's HTTP API, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "https" } else { "http" }, self.socket_addr())
     }
 
     /// The Unix socket with the same API, always without TLS.

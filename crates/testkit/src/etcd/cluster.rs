@@ -24,7 +24,7 @@ impl EtcdCluster {
 
     /// Where clients connect, for each member.
     pub fn addresses(&self) -> Vec<String> {
-        self.members.iter().map(Etcd::address).collect()
+        self.members.iter().map(|member| member.address()).collect()
     }
 
     /// Waits until one member leads, and gives back its place in [`EtcdCluster::members`]. One that is dead or paused does not.

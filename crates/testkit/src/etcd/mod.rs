@@ -59,7 +59,8 @@ impl Etcd {
         let program = servers::program("etcd")?;
         let folder = folder::temporary("etcd")?;
         let arguments = options.arguments(&place, folder.path(), &ports);
-        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder).serving(ports.client.address());
+        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder);
+        let process = process.serving(options.scheme(), ports.client.address());
         process.start()?;
         Ok(Self { process, options: options.clone(), place, ports })
     }
@@ -90,11 +91,6 @@ impl Etcd {
         let initial_cluster = known.collect::<Vec<_>>().join(",");
         let learner = Self::launch(&self.options, ClusterMembership { name, initial_cluster, learner: true }, ports)?;
         learner.wait_ready().await.map(|()| learner)
-    }
-
-    /// Where clients connect, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", self.options.scheme(), self.socket_addr())
     }
 
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are

@@ -72,7 +72,7 @@ impl Postgres {
             Some(data) => copy(data, folder.path()).await?,
         }
         // Killed by SIGKILL it would leave shared memory behind, of which the kernel has only so many pieces.
-        let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder).serving(port.address());
+        let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder).serving("postgres", port.address());
         let process = process.ended_by_quit().run_by(user);
         process.start()?;
         Ok(Self { process, _port: port, databases: AtomicU32::new(1), options: options.clone() })
