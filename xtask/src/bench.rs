@@ -12,21 +12,20 @@ use crate::report::say;
 use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
 use crate::{files, judged, outbox, peers, sidecar};
 
-/// Runs the named benchmark, or lists the names.
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
-    let names: Vec<_> = benches.iter().map(|bench| bench.name).collect();
+    let names: Vec<_> = benches.iter().map(|(_, name)| *name).collect();
     let Some(name) = name else {
         say(&names.join("\n"));
         return Ok(());
     };
-    let found = benches.iter().find(|bench| bench.name == name);
-    let bench = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
+    let found = benches.iter().find(|(_, bench)| *bench == name);
+    let (package, _) = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
 
     // What is measured is the tree as it is now, before any page of it is written.
     let head = measured::head(context);
     let log = StepLog::begin(context, "bench")?;
-    let mut command = context.cargo(&["bench", "--package", bench.package, "--all-features", "--bench", name]);
+    let mut command = context.cargo(&["bench", "--package", package, "--all-features", "--bench", name]);
     let page = match name {
         outbox::NAME => {
             let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;

@@ -16,7 +16,6 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
 
-/// How many run at the same time.
 const AT_ONCE: usize = 3;
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take ten minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(25);
@@ -32,7 +31,6 @@ struct Binary {
     executable: PathBuf,
     folder: PathBuf,
     repeat: String,
-    /// Which of its tests run.
     arguments: Vec<String>,
 }
 
@@ -65,7 +63,6 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     summed(outcomes)
 }
 
-/// The integration tests of a package.
 fn tests_of(package: &Package) -> impl Iterator<Item = &Target> {
     package.targets.iter().filter(|target| target.is_kind(TargetKind::Test))
 }
@@ -104,7 +101,6 @@ fn arguments(lane: TestLane, package: &Package, target: &Target) -> Option<Vec<S
     }
 }
 
-/// The counts of all, or a failure that names what failed.
 fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, TaskFailure> {
     if outcomes.is_empty() {
         return Err(TaskFailure::new("cargo named no test binary"));

@@ -8,18 +8,19 @@ use crate::steps::{StepPass, TestLane};
 
 pub(crate) fn fetch(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Says so if Cargo.lock is out of date, instead of repairing it; the steps that follow need no such care.
-    log.run(log.context.cargo(&["fetch", "--locked"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["fetch", "--locked"])
 }
 
 pub(crate) fn fmt(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    log.run(log.context.cargo(&["fmt", "--all", "--check", "--", "--color", "never"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
 pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    log.run(log.context.cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+}
+
+fn cargo(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {
+    log.run(log.context.cargo(arguments)).map(|_| StepPass::one())
 }
 
 pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
@@ -52,7 +53,7 @@ pub(crate) fn benches(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Under `cargo test` Criterion runs each benchmark once, and the profile is the one already built. Named one by one, because
     // `--benches` would run the libraries' unit tests again.
     let mut arguments = vec!["test", "--workspace", "--all-features"];
-    arguments.extend(benches.iter().flat_map(|bench| ["--bench", bench.name]));
+    arguments.extend(benches.iter().flat_map(|(_, name)| ["--bench", *name]));
     log.run(log.context.cargo(&arguments))?;
     Ok(StepPass::many(benches.len() as u64))
 }

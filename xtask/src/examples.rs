@@ -2,6 +2,7 @@
 //! a real server or a file, and without their server; those that write to a server run beside it.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use cargo_metadata::TargetKind;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shardwise_testkit::{Consul, Etcd, Postgres};
+use shardwise_testkit::{Consul, Etcd, Postgres, Process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
@@ -34,43 +35,34 @@ const ORDERS_SAY: (&str, &str) = ("10 orders placed, 20 events booked, each once
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
-/// Builds and runs all of them.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let examples = log.context.targets(&TargetKind::Example);
     log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
-    for example in &examples {
-        say(&format!("    {}", example.name));
-        let binary = log.context.target().join("debug/examples").join(example.name);
+    for (package, name) in &examples {
+        say(&format!("    {name}"));
+        let binary = log.context.target().join("debug/examples").join(name);
         let program = ExampleProgram { context: log.context, binary: &binary };
-        match example.name {
+        match *name {
             "first_key" => servers::drive(program.shares_a_file())?,
             "consul_workers" => servers::drive(async {
-                let server = Consul::single().await?;
-                let address = ("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", server.address());
-                program.shares_and_leaves(&address).await?;
-                drop(server);
-                program.reports_in_one_line(&address).await
+                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", Consul::single().await?).await
             })?,
             "etcd_workers" => servers::drive(async {
-                let server = Etcd::single().await?;
-                let address = ("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS", server.address());
-                program.shares_and_leaves(&address).await?;
-                drop(server);
-                program.reports_in_one_line(&address).await
+                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS", Etcd::single().await?).await
             })?,
             "orders_postgres" | "paused_postgres" => servers::drive(async {
                 let database = Postgres::shared().await?.database().await?;
-                let lines = if example.name == "orders_postgres" { ORDERS_SAY } else { PAUSED_SAY };
+                let lines = if *name == "orders_postgres" { ORDERS_SAY } else { PAUSED_SAY };
                 program.says(("DATABASE_URL", &database.url()), lines).await
             })?,
             "paused_etcd" => servers::drive(async {
                 let server = Etcd::single().await?;
                 program.says(("ETCD_ENDPOINT", &server.address()), PAUSED_SAY).await
             })?,
-            name if name.starts_with("paused_") => servers::drive(program.says(("DATABASE_URL", ""), PAUSED_SAY))?,
-            name => {
+            other if other.starts_with("paused_") => servers::drive(program.says(("DATABASE_URL", ""), PAUSED_SAY))?,
+            _ => {
                 let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
-                let repeat = format!("cargo run --package {} --all-features --example {name}", example.package);
+                let repeat = format!("cargo run --package {package} --all-features --example {name}");
                 run.map_err(|failure| failure.repeated_by(repeat))?;
             }
         }
@@ -135,9 +127,11 @@ impl ExampleProgram<'_> {
         first.ends_by(Signal::SIGINT, None).await
     }
 
-    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves.
-    async fn shares_and_leaves(&self, (variable, address): &(&str, String)) -> Result<(), TaskFailure> {
-        let worker = || self.start(self.command((variable, address)));
+    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves. Without the server a worker
+    /// says so, in one line that names the address, and ends.
+    async fn shares_beside(&self, variable: &str, server: impl Deref<Target = Process>) -> Result<(), TaskFailure> {
+        let address = server.address();
+        let worker = || self.start(self.command((variable, &address)));
         let mut first = worker()?;
         first.share(1, Some(TENANTS)).await?;
         let mut second = worker()?;
@@ -147,12 +141,9 @@ impl ExampleProgram<'_> {
         }
         second.ends_by(Signal::SIGTERM, Some("left")).await?;
         first.share(1, Some(TENANTS)).await?;
-        first.ends_by(Signal::SIGTERM, Some("left")).await
-    }
-
-    /// Without the server a worker says so, in one line that names the address, and ends.
-    async fn reports_in_one_line(&self, (variable, address): &(&str, String)) -> Result<(), TaskFailure> {
-        let ended = timeout(PATIENCE, self.command((variable, address)).output()).await;
+        first.ends_by(Signal::SIGTERM, Some("left")).await?;
+        drop(server);
+        let ended = timeout(PATIENCE, self.command((variable, &address)).output()).await;
         let output = ended.map_err(|_| self.failed("without its server the worker does not end"))?;
         let output = output.map_err(|error| self.failed(error))?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -164,7 +155,6 @@ impl ExampleProgram<'_> {
     }
 }
 
-/// A running example; killed when dropped.
 struct ExampleWorker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,

@@ -11,7 +11,6 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// How long each target is tried in a test run.
 const BRIEFLY: u32 = 5;
 /// A target is one thread.
 const AT_ONCE: usize = 2;
@@ -80,13 +79,11 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 \
                      -Cdebug-assertions";
 
-/// The step: each target for some seconds.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let targets = all(log, None, BRIEFLY)?;
     Ok(StepPass::noting(targets, Some(format!("{BRIEFLY} s each"))))
 }
 
-/// The named target, or all, each for that many seconds.
 pub(crate) fn run(context: &TaskContext, name: Option<&str>, seconds: u32) -> Result<(), TaskFailure> {
     all(&StepLog::begin(context, "fuzz")?, name, seconds).map(drop)
 }
@@ -149,7 +146,6 @@ fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
     Ok(target.join(host).join("debug/libfuzzer"))
 }
 
-/// The triple of this machine.
 fn host(log: &StepLog<'_>) -> Result<String, TaskFailure> {
     let output = log.run(log.context.command("rustc", &["-vV"]))?;
     let host = output.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);

@@ -14,7 +14,6 @@ const PACKAGE: &str = "shardwise-instructions";
 const COUNTS: &str = "benches/instructions/counts.txt";
 /// Other versions of the compiler and of the C library count a little differently.
 const TOLERANCE: f64 = 0.10;
-/// The counts are of this architecture.
 const ARCHITECTURE: &str = "x86_64";
 const HEAD: &str = "# Instructions for each thing that a case of this package works on, counted by callgrind on x86_64.\n\
                     # Written by `cargo xtask instructions`; more than a tenth above fails the step `instructions`.\n";
@@ -53,7 +52,6 @@ pub(crate) fn write(context: &TaskContext) -> Result<(), TaskFailure> {
     files::write(&context.root().join(COUNTS), &text)
 }
 
-/// What is wrong.
 fn compare(allowed: &BTreeMap<String, f64>, counted: &BTreeMap<String, f64>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (case, count) in counted {
@@ -77,7 +75,6 @@ fn read(path: &Path) -> Result<BTreeMap<String, f64>, TaskFailure> {
     counts.collect::<Option<_>>().ok_or_else(|| TaskFailure::new(format!("{COUNTS}: every line is a count, a tab and a case")))
 }
 
-/// Every case with its instructions for each thing.
 fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
     log.run(log.context.cargo(&["build", "--release", "--package", PACKAGE]))?;
     let program = log.context.target().join("release").join(PACKAGE);
@@ -93,7 +90,6 @@ fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
     if counted.is_empty() { Err(TaskFailure::new(format!("{PACKAGE} listed no case"))) } else { Ok(counted) }
 }
 
-/// All instructions of one run.
 fn instructions(log: &StepLog<'_>, program: &Path, case: &str, rounds: u32) -> Result<f64, TaskFailure> {
     let profile = format!("--callgrind-out-file={}", log.context.scratch("callgrind.out").display());
     let arguments = ["--tool=callgrind", &profile, &program.to_string_lossy(), case, &rounds.to_string()];

@@ -142,7 +142,6 @@ fn check_refused(
     }
 }
 
-/// The program that `cargo demo` has built.
 fn lean(log: &StepLog<'_>) -> Command {
     servers::user(log.context, &log.context.target().join("debug/shardwise").to_string_lossy())
 }

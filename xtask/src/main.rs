@@ -80,19 +80,7 @@ enum Task {
     /// A thousand runs or more write their figures into docs/internals/measured.md.
     SimulateOutbox(SimulateArgs),
     /// Repeat what takes too long for every test run, and write the figures into docs/internals/measured.md.
-    Soak {
-        /// Name of the soak; without it, the names that exist are listed.
-        name: Option<String>,
-        /// How often, if not as often as that soak usually runs.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        runs: Option<u32>,
-        /// Of `outbox-backlog` alone: how many rows wait, if not ten million.
-        #[arg(long)]
-        rows: Option<u64>,
-        /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
-        #[arg(long, value_name = "NAME", value_parser = soak::mistakes_known())]
-        mistake: Option<String>,
-    },
+    Soak(soak::SoakArgs),
 }
 
 #[derive(Args)]
@@ -150,7 +138,7 @@ fn run(task: Task) -> Result<bool, TaskFailure> {
         Task::Servers => servers::run()?,
         Task::Simulate(SimulateArgs { seeds, from }) => simulate::FLEETS.run(&context, seeds, from.unwrap_or(0))?,
         Task::SimulateOutbox(SimulateArgs { seeds, from }) => simulate::OUTBOX.run(&context, seeds, from.unwrap_or(1))?,
-        Task::Soak { name, runs, rows, mistake } => soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())?,
+        Task::Soak(args) => soak::run(&context, &args)?,
     }
     Ok(true)
 }

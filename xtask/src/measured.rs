@@ -47,18 +47,16 @@ fn revision(context: &TaskContext) -> String {
     if clean { commit } else { format!("{commit} with uncommitted changes") }
 }
 
-/// One row of a table in Markdown.
 pub(crate) fn row<C: Display>(cells: impl IntoIterator<Item = C>) -> String {
     cells.into_iter().fold(String::from("|"), |row, cell| format!("{row} {cell} |")) + "\n"
 }
 
-/// The table of the figures of Criterion's benchmarks.
 pub(crate) fn table(figures: &[BenchmarkFigure]) -> String {
     let mut text = "| benchmark | median | 95 % interval | for each element |\n|---|---:|---:|---:|\n".to_owned();
     for f in figures {
-        let each = |elements| format!("{}, {} a second", time(f.nanos / elements), count(elements / f.nanos * 1e9));
         let interval = format!("{} – {}", time(f.low), time(f.high));
-        text += &row([f.name.clone(), time(f.nanos), interval, f.elements.map_or_else(String::new, each)]);
+        let each = f.elements.map_or_else(String::new, |elements| time(f.nanos / elements));
+        text += &row([f.name.clone(), time(f.nanos), interval, each]);
     }
     text
 }
@@ -85,22 +83,10 @@ fn time(nanos: f64) -> String {
         n if n < 1e9 => (n / 1e6, "ms"),
         n => (n / 1e9, "s"),
     };
-    format!("{} {unit}", three_digits(value))
-}
-
-fn count(number: f64) -> String {
-    match number {
-        n if n < 1e3 => three_digits(n),
-        n if n < 1e6 => format!("{} thousand", three_digits(n / 1e3)),
-        n => format!("{} million", three_digits(n / 1e6)),
-    }
-}
-
-fn three_digits(value: f64) -> String {
     match value {
-        v if v < 10.0 => format!("{v:.2}"),
-        v if v < 100.0 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
+        v if v < 10.0 => format!("{v:.2} {unit}"),
+        v if v < 100.0 => format!("{v:.1} {unit}"),
+        v => format!("{v:.0} {unit}"),
     }
 }
 
@@ -128,6 +114,6 @@ mod tests {
             elements: Some(1_000.0),
         };
         let text = table(&[figure]);
-        assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");
+        assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns |\n"), "{text}");
     }
 }

@@ -6,9 +6,7 @@ use crate::judged::Limit::{Above, AtLeast, Below};
 use crate::judged::{Goal, hundredths, numbers};
 use crate::measured::row;
 
-/// The benchmark that this is about.
 pub(crate) const NAME: &str = "outbox";
-/// The variable that names the file for the figures.
 pub(crate) const FIGURES: &str = "SHARDWISE_OUTBOX_FIGURES";
 
 /// The contestants, in the order of the page: the name and the shape that the program prints, and their titles.
@@ -104,7 +102,6 @@ fn over(figures: &[Value], ours: &str, theirs: &str) -> Option<f64> {
     Some(fastest(figures, ours)? / fastest(figures, theirs)?)
 }
 
-/// The best round of a latency.
 fn latency(figures: &[Value], name: &str, field: &str) -> Option<f64> {
     numbers(figures, "latency", name, field).min_by(f64::total_cmp)
 }

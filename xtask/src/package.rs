@@ -5,9 +5,7 @@ use crate::files;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// The files that each package must contain.
 const IN_EVERY_PACKAGE: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// The files that some packages must contain besides.
 const IN_ONE_PACKAGE: [(&str, &str); 3] = [
     ("shardwise", "README.md"),
     ("shardwise", "CHANGELOG.md"),

@@ -10,9 +10,7 @@ use crate::files;
 use crate::measured::{BenchmarkFigure, row};
 use crate::run::{StepLog, TaskFailure};
 
-/// The benchmark that this is about.
 pub(crate) const NAME: &str = "peers";
-/// The variable that names the word list for the benchmark.
 pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";
 
 const PAGE: &str = "docs/internals/performance.md";
@@ -90,7 +88,6 @@ pub(crate) fn write(log: &StepLog<'_>, head: &str, figures: &[BenchmarkFigure]) 
     files::write(&path, &page.ok_or_else(|| TaskFailure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?)
 }
 
-/// The page with other text between its marks.
 fn between(page: &str, text: &str) -> Option<String> {
     let (before, rest) = page.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

@@ -216,7 +216,6 @@ impl<'a> PageRun<'a> {
         }
     }
 
-    /// Ctrl-C, and it ends well.
     fn interrupt(&self, mut terminal: Terminal) -> Result<(), TaskFailure> {
         let line = terminal.line;
         terminal.signal(Signal::SIGINT).map_err(|error| self.failed(line, error))?;

@@ -12,7 +12,6 @@ pub(crate) fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// The result of one step.
 pub(crate) struct ReportRow {
     pub(crate) step: &'static str,
     pub(crate) took: Duration,

@@ -9,7 +9,6 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// Fetches what is missing and says what is there.
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let fetched = fetch()?;
     for title in SERVERS.iter().map(servers::ServerPackage::title) {
@@ -18,14 +17,12 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
     Ok(())
 }
 
-/// The same as a step of `cargo xtask test`.
 pub(crate) fn step(_log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let fetched = fetch()?;
     let note = (!fetched.is_empty()).then(|| format!("fetched {}", fetched.join(", ")));
     Ok(StepPass::noting(SERVERS.len() as u64, note))
 }
 
-/// Runs what needs servers to its end.
 pub(crate) fn drive<T>(work: impl Future<Output = Result<T, TaskFailure>>) -> Result<T, TaskFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(TaskFailure::at("no runtime"))?.block_on(work)

@@ -9,13 +9,10 @@ use crate::judged::Limit::{Above, AtLeast, Below};
 use crate::judged::{Goal, numbers};
 use crate::measured::row;
 
-/// The benchmark that this is about.
 pub(crate) const NAME: &str = "sidecar";
-/// The variable that names the file for the figures.
 pub(crate) const FIGURES: &str = "SHARDWISE_SIDECAR_FIGURES";
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// How often the page is opened.
 const OPENED: usize = 5;
 
 const WHAT: &str = "A real `shardwise serve`, alone in its group on the backend `local` (TTL 3 s), asked over loopback by one process \

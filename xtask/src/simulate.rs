@@ -10,14 +10,11 @@ use crate::run::{StepLog, TaskFailure};
 
 /// From so many lives on the figures are worth keeping.
 const WRITTEN_FROM: u64 = 1_000;
-/// For building.
 const ALLOWANCE: Duration = Duration::from_mins(20);
-/// The time limit of one life, with others beside it.
 const LIFE_MAX: Duration = Duration::from_secs(1);
 
 /// A test that lives lives from seeds.
 pub(crate) struct Simulation {
-    /// Of the figures.
     section: &'static str,
     package: &'static [&'static str],
     test: &'static str,
@@ -66,7 +63,6 @@ const IN_WORDS: [(&str, &str); 8] = [
 ];
 
 impl Simulation {
-    /// Lives `seeds` lives from seed `from` on.
     pub(crate) fn run(&self, context: &TaskContext, seeds: u64, from: u64) -> Result<(), TaskFailure> {
         let log = StepLog::begin(context, &self.section.replace(' ', "-"))?;
         // Before it, because it takes long enough for changes.
@@ -83,7 +79,6 @@ impl Simulation {
         if seeds < WRITTEN_FROM { Ok(()) } else { measured::write(context, self.section, &head, &text) }
     }
 
-    /// The figures of the lives.
     fn table(&self, output: &str, from: u64, seeds: u64) -> Result<String, TaskFailure> {
         let lines_of = |kind| output.lines().filter_map(move |line| line.strip_prefix(kind)?.rsplit_once(": "));
         let in_words = |what| IN_WORDS.iter().find(|(kind, _)| *kind == what).map_or(what, |(_, words)| *words);

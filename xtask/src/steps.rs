@@ -7,13 +7,10 @@ use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
 use crate::{TestArgs, book, checks, deny, examples, fuzz, instructions, lean, outside, package, readme, servers, vectors};
 
-/// The result of a step that passed.
 pub(crate) struct StepPass {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
     pub(crate) checks: u64,
-    /// Notes for the reader.
     pub(crate) note: Option<String>,
-    /// Why nothing was checked.
     pub(crate) not_checked: Option<String>,
 }
 
@@ -35,7 +32,6 @@ impl StepPass {
     }
 }
 
-/// What runs when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TestLane {
     /// Before every commit: `cargo xtask test`.

@@ -9,10 +9,6 @@ use crate::command::run;
 use crate::error::{Error, Result};
 
 /// A Python that has these packages, such as `uhashring==2.4`, in a separate virtual environment below `target/python`.
-///
-/// # Errors
-///
-/// A tool that is missing on this machine, or Python's error output.
 pub fn python_with(requirements: &[&str]) -> Result<PathBuf> {
     let home = made_once("python", requirements, |home| {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home), "install Python 3.9 or newer with its venv module")?;
@@ -23,10 +19,6 @@ pub fn python_with(requirements: &[&str]) -> Result<PathBuf> {
 }
 
 /// A folder `node_modules` that has these packages, such as `typescript@5.9.3`, below `target/node`. No script of a package is run.
-///
-/// # Errors
-///
-/// What is missing on this machine, or what `npm` had to say.
 pub fn node_modules(packages: &[&str]) -> Result<PathBuf> {
     let quiet =
         ["install", "--no-save", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"];

@@ -13,9 +13,6 @@ use crate::process::Process;
 use crate::server::{server, started};
 use crate::servers::{self, REDIS};
 
-/// Where the package has the libraries that the system may lack.
-const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
-
 /// How a server is started. The default: everything is kept over a restart, no password, no TLS.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
@@ -94,7 +91,8 @@ impl Redis {
         // Called by its own name it is the server, by that in the package one of the tools.
         let program = folder.path().join("redis-server");
         std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
-        let libraries = LIBRARIES.map(|path| home.join(path).display().to_string()).join(":");
+        // The package has those that the system may lack.
+        let libraries = servers::libraries(&home).display().to_string();
         let arguments = options.arguments(folder.path(), port.number());
         let process = Process::new(REDIS.title(), program, arguments, folder);
         let process = process.serving(if options.tls.is_some() { "rediss" } else { "redis" }, port.address());

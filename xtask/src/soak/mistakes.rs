@@ -17,7 +17,7 @@ const FAULT_MAX: Duration = Duration::from_secs(30);
 
 /// What the mistakes are called that real workers show. A renewal that is undone too late takes a stop at one instant of its process: the
 /// simulation has it.
-pub(crate) fn names() -> [&'static str; 3] {
+pub(super) fn names() -> [&'static str; 3] {
     [Mistake::DeadlineFromAnswer, Mistake::ReleaseBeforeDrain, Mistake::EpochPerMember].map(Mistake::name)
 }
 

@@ -14,6 +14,7 @@ mod scenes;
 use std::process::Command;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::Value;
 
 use crate::context::TaskContext;
@@ -21,7 +22,22 @@ use crate::measured;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::servers;
-pub(crate) use mistakes::names as mistakes_known;
+
+/// What of the command line is for soaks.
+#[derive(Args)]
+pub(crate) struct SoakArgs {
+    /// Name of the soak; without it, the names that exist are listed.
+    name: Option<String>,
+    /// How often, if not as often as that soak usually runs.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: Option<u32>,
+    /// Of `outbox-backlog` alone: how many rows wait, if not ten million.
+    #[arg(long)]
+    rows: Option<u64>,
+    /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
+    #[arg(long, value_name = "NAME", value_parser = mistakes::names())]
+    mistake: Option<String>,
+}
 
 /// The default number of faults in a fleet whose workers make a mistake.
 const FAULTS_BY_MISTAKE: u32 = 10;
@@ -83,14 +99,8 @@ impl SoakRun<'_> {
 }
 
 /// Runs the named soak, or lists the names.
-pub(crate) fn run(
-    context: &TaskContext,
-    name: Option<&str>,
-    runs: Option<u32>,
-    rows: Option<u64>,
-    mistake: Option<&str>,
-) -> Result<(), TaskFailure> {
-    let names = SOAKS.map(|soak| soak.name);
+pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake }: &SoakArgs) -> Result<(), TaskFailure> {
+    let (mistake, names) = (mistake.as_deref(), SOAKS.map(|soak| soak.name));
     let Some(name) = name else {
         say(&names.join("\n"));
         return Ok(());
@@ -108,7 +118,7 @@ pub(crate) fn run(
     let runs = runs.unwrap_or(if mistake.is_some() { FAULTS_BY_MISTAKE } else { soak.runs });
     let given = mistake.map(|mistake| format!(" --mistake {mistake}")).into_iter().chain(rows.map(|rows| format!(" --rows {rows}")));
     let repeat = format!("cargo xtask soak {name} --runs {runs}{}", given.collect::<String>());
-    let report = (soak.run)(&SoakRun { log: StepLog::begin(context, "soak")?, runs, rows, mistake });
+    let report = (soak.run)(&SoakRun { log: StepLog::begin(context, "soak")?, runs, rows: *rows, mistake });
     let SoakReport { mut text, short } = report.map_err(|failure| failure.repeated_by(repeat))?;
     let short = short.join("; ");
     // Hours of it are worth a report even if they fail.

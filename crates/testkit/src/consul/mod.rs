@@ -125,11 +125,8 @@ impl Consul {
         self.options.network.as_ref().ok_or_else(|| Error::new(format!("{} was started without a network", self.node())))
     }
 
-    /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`.
-    ///
-    /// # Errors
-    ///
-    /// No answer, or one with a status other than 200.
+    /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`. An answer whose status is not 200 is
+    /// an error.
     pub async fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         self.send(method, path, body).await?.success(method, path)
     }

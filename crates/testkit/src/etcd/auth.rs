@@ -77,11 +77,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// A call of the API in JSON with all rights, such as `("/v3/kv/range", &json!({ "key": base64 }))`.
-    ///
-    /// # Errors
-    ///
-    /// No answer, or one with a status other than 200.
+    /// A call of the API in JSON with all rights, such as `("/v3/kv/range", &json!({ "key": base64 }))`. An answer whose status is not 200
+    /// is an error.
     pub async fn api(&self, path: &str, body: &Value) -> Result<Value> {
         if self.options.auth { self.api_as(ROOT, path, body).await } else { self.send(path, body, None).await }
     }

@@ -94,12 +94,8 @@ impl Etcd {
     }
 
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are
-    /// gone); gives back when it is ready.
-    ///
-    /// # Errors
-    ///
-    /// It does not become ready, such as when the others of its cluster are dead; or it is to lose its data alone, which a cluster
-    /// never forgives: for that, see [`EtcdCluster::restart`].
+    /// gone); gives back when it is ready, which it does not become if the others of its cluster are dead. That it loses its data alone a
+    /// cluster never forgives: for that, see [`EtcdCluster::restart`].
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
         if !keep_data && self.place.initial_cluster.contains(',') {
             return Err(Error::new(format!("{} cannot come back to its cluster without its data", self.place.name)));

@@ -24,40 +24,31 @@ pub(super) struct RequestKind {
 
 /// The parser's state for one connection.
 pub(super) struct Ears {
-    is_meant: fn(&[u8]) -> bool,
-    heard: HeardRequest,
-}
-
-enum HeardRequest {
-    /// Whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection is of no use
-    /// any more.
-    Http1 {
-        meant: bool,
-        kept: bool,
-    },
-    Grpc(Box<Frames>),
+    kind: RequestKind,
+    /// Of HTTP/1: whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection
+    /// is of no use any more.
+    meant: bool,
+    kept: bool,
+    frames: Frames,
 }
 
 impl Ears {
     pub(super) fn new(kind: RequestKind) -> Self {
-        let heard = match kind.speech {
-            Speech::Http1 => HeardRequest::Http1 { meant: false, kept: false },
-            Speech::Grpc => HeardRequest::Grpc(Box::default()),
-        };
-        Self { is_meant: kind.is_meant, heard }
+        Self { kind, meant: false, kept: false, frames: Frames::default() }
     }
 
     /// What of these bytes may go on, now that requests that are meant are ignored or not.
     pub(super) fn pass(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool) -> Vec<u8> {
-        match &mut self.heard {
-            HeardRequest::Http1 { meant, kept } => {
+        let RequestKind { speech, is_meant } = self.kind;
+        match speech {
+            Speech::Http1 => {
                 if direction == Direction::ToServer && begins_request(&bytes) {
-                    *meant = (self.is_meant)(&bytes);
+                    self.meant = is_meant(&bytes);
                 }
-                *kept |= ignoring && *meant;
-                if *kept { Vec::new() } else { bytes }
+                self.kept |= ignoring && self.meant;
+                if self.kept { Vec::new() } else { bytes }
             }
-            HeardRequest::Grpc(frames) => frames.pass(direction, &bytes, ignoring, self.is_meant),
+            Speech::Grpc => self.frames.pass(direction, &bytes, ignoring, is_meant),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::process::Command;
 use super::ServerPackage;
 use crate::command;
 use crate::error::{Error, Result};
+use crate::folder;
 
 /// The keys of all suites, from the package `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -68,9 +69,7 @@ struct Apt {
 impl Apt {
     /// Empties the folder and writes apt's configuration there.
     fn prepare(folder: &Path, archive: &str, wanted: &[&'static ServerPackage]) -> Result<Self> {
-        if folder.exists() {
-            std::fs::remove_dir_all(folder).map_err(Error::io(folder.display()))?;
-        }
+        folder::empty(folder)?;
         for below in ["sources", "state", "lists/partial", "cache/archives/partial", "packages"] {
             let path = folder.join(below);
             std::fs::create_dir_all(&path).map_err(Error::io(path.display()))?;
@@ -106,11 +105,11 @@ impl Apt {
         for server in wanted {
             let mut command = self.command();
             // Of two suites that have it, the server's own.
-            let of_suite = |package: &str| format!("{package}/{}", server.suite().unwrap_or_default());
-            let wanted =
-                if server.version.is_empty() { of_suite(server.package) } else { format!("{}={}*", server.package, server.version) };
-            command.arg("download").arg(wanted).args(server.beside().iter().map(|package| of_suite(package)));
-            run(&mut command)?;
+            let wanted = |package: &str| match server.version {
+                version if package == server.package && !version.is_empty() => format!("{package}={version}*"),
+                _ => format!("{package}/{}", server.suite().unwrap_or_default()),
+            };
+            run(command.arg("download").args(server.packages().map(wanted)))?;
         }
         Ok(())
     }
@@ -118,7 +117,7 @@ impl Apt {
     /// Unpacks beside the place where it belongs and moves it there whole.
     fn unpack(&self, server: &ServerPackage, servers: &Path) -> Result<()> {
         let unpacked = self.folder.join(server.package);
-        for package in [server.package].iter().chain(server.beside()) {
+        for package in server.packages() {
             run(Command::new("dpkg").arg("--extract").arg(self.package(package)?).arg(&unpacked))?;
         }
         server.adopt(&unpacked, servers)
