@@ -52,18 +52,13 @@ pub(crate) fn page(figures: &[Value], goals: &[Goal], page: fn(&[Value]) -> Stri
 pub(crate) fn verdicts(figures: &[Value], goals: &[Goal]) -> String {
     let mut text = "\n| | wanted | found | |\n|---|---:|---:|---|\n".to_owned();
     for Goal { what, wanted, found } in goals {
-        let (found, verdict) = match found(figures) {
-            Some(found) => (hundredths(found), if wanted.is_reached(found) { "reached" } else { "missed" }),
-            None => ("–".into(), "not measured"),
-        };
+        let found = found(figures);
+        let verdict = found.map_or("not measured", |found| if wanted.is_reached(found) { "reached" } else { "missed" });
+        let digits = if found.is_some_and(|found| found >= 100.0) { 0 } else { 2 };
+        let found = found.map_or_else(|| "–".into(), |found| format!("{found:.digits$}"));
         text += &row([*what, &wanted.to_string(), &found, verdict]);
     }
     text
-}
-
-/// Hundredths of what is below a hundred, and whole numbers above.
-pub(crate) fn hundredths(value: f64) -> String {
-    if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
 /// The numbers in `field` of all figures whose `key` is `name`.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::judged::Limit::{Above, AtLeast, Below};
-use crate::judged::{Goal, hundredths, numbers};
+use crate::judged::{Goal, numbers};
 use crate::measured::row;
 
 pub(crate) const NAME: &str = "outbox";
@@ -67,14 +67,6 @@ pub(crate) const GOALS: [Goal; 9] = [
     },
 ];
 
-/// The same with one event an aggregate, where each event has the whole cost of its aggregate's order: shown beside, without a verdict.
-const BESIDE: [(&str, &str, &str); 4] = [
-    ("one publisher over the ceiling", "ours 1 single", "ceiling single"),
-    ("two publishers over one", "ours 2 single", "ours 1 single"),
-    ("one publisher over graphile-worker", "ours 1 single", "graphile-worker jobs"),
-    ("two publishers over two workers with `SKIP LOCKED`", "ours 2 single", "skip locked jobs"),
-];
-
 /// Events a second of every round of a contestant, sorted.
 fn rates(figures: &[Value], contestant: &str) -> Vec<f64> {
     let is_of = |figure: &&Value| contestant == format!("{} {}", text(figure, "name"), text(figure, "shape"));
@@ -106,14 +98,6 @@ fn latency(figures: &[Value], name: &str, field: &str) -> Option<f64> {
     numbers(figures, "latency", name, field).min_by(f64::total_cmp)
 }
 
-/// The cost of `listen = true` to committing writers, in the fastest rounds.
-fn listen_cost(figures: &[Value]) -> Option<String> {
-    let fastest = |writers: &str| numbers(figures, "writers", writers, "rate").max_by(f64::total_cmp);
-    let (off, on) = (fastest("`listen = false`")?, fastest("`listen = true`")?);
-    let change = (on / off - 1.0) * 100.0;
-    Some(format!("\nWith `listen = true`: {on:.0} transactions a second instead of {off:.0} ({change:+.0} %), by the fastest rounds.\n"))
-}
-
 pub(crate) fn page(figures: &[Value]) -> String {
     let mut page = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
     for (contestant, title) in CONTESTANTS {
@@ -132,11 +116,6 @@ pub(crate) fn page(figures: &[Value]) -> String {
     page += "\n| 64 committing writers, no publisher | transactions a second |\n|---|---:|\n";
     for figure in figures.iter().filter(|figure| figure["writers"].is_string()) {
         page += &row([text(figure, "writers"), &format!("{:.0}", figure["rate"].as_f64().unwrap_or_default())]);
-    }
-    page += &listen_cost(figures).unwrap_or_default();
-    page += "\n| with one event an aggregate instead of ten | found |\n|---|---:|\n";
-    for (what, ours, theirs) in BESIDE {
-        page += &row([what, &over(figures, ours, theirs).map_or_else(|| "–".into(), hundredths)]);
     }
     page
 }
@@ -173,14 +152,10 @@ mod tests {
         assert!(page.contains("over the ceiling | 0.6 or more | 0.62 | reached |\n"), "{page}");
         assert!(page.contains("over one | more than 1 | 0.94 | missed |\n"), "{page}");
         assert!(page.contains("all events without, by the medians | 0.95 or more | 0.94 | missed |\n"), "{page}");
-        assert!(
-            page.contains("With `listen = true`: 3000 transactions a second instead of 4000 (-25 %), by the fastest rounds.\n"),
-            "{page}"
-        );
+        assert!(page.contains("| `listen = false` | 4000 |\n| `listen = true` | 3000 |\n"), "{page}");
         assert!(page.contains("median in ms | below 10 | 9.00 | reached |\n"), "{page}");
         assert!(page.contains("the same, p99 in ms | below 30 | 31.00 | missed |\n"), "{page}");
         assert!(page.contains("graphile-worker | 2 or more | – | not measured |\n"), "{page}");
-        assert!(page.contains("| found |\n|---|---:|\n| one publisher over the ceiling | 0.50 |\n"), "{page}");
         assert!(page.contains("graphile-worker: could not run: no node"), "{page}");
     }
 }

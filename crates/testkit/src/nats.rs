@@ -10,7 +10,7 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers;
 
@@ -88,9 +88,9 @@ impl Nats {
         let folder = folder::temporary("nats")?;
         options.write(folder.path(), &port)?;
         let arguments = vec!["-c".to_owned(), folder.path().join(CONFIGURATION).display().to_string()];
-        let process = Process::new("nats-server".into(), servers::program("nats-server")?, arguments, folder);
-        let process = process.serving(if options.tls.is_some() { "tls" } else { "nats" }, port.address());
-        process.start()?;
+        let clients = (if options.tls.is_some() { "tls" } else { "nats" }, port.address());
+        let launch = Launch::new("nats-server", servers::program("nats-server")?, arguments, folder);
+        let process = Launch { clients, ..launch }.start()?;
         Ok(Self { process, port, options: options.clone() })
     }
 

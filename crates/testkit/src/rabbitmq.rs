@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers::{self, RABBITMQ};
 
@@ -67,8 +67,8 @@ impl RabbitMq {
         let rabbit = home.join("usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8");
         let at_home = |path: &str| rabbit.join(path).display().to_string();
         let directory_arguments = ["-port".to_owned(), nodes.number().to_string(), "-address".to_owned(), "127.0.0.1".to_owned()];
-        let directory = Process::new("epmd".into(), bin.join("epmd"), directory_arguments.into(), folder::temporary("epmd")?);
-        let environment = [
+        let directory = Launch::new("epmd", bin.join("epmd"), directory_arguments.into(), folder::temporary("epmd")?);
+        let environment = vec![
             ("HOME", folder.path().display().to_string()),
             ("ROOTDIR", erlang.display().to_string()),
             ("BINDIR", bin.display().to_string()),
@@ -103,10 +103,9 @@ impl RabbitMq {
         for limit in ["inet_dist_listen_min", "inet_dist_listen_max"] {
             arguments.extend(["-kernel".to_owned(), limit.to_owned(), peers.number().to_string()]);
         }
-        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder).serving("amqp", port.address());
-        let process = process.with_environment(environment);
-        directory.start()?;
-        process.start()?;
+        let launch = Launch::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder);
+        let directory = directory.start()?;
+        let process = Launch { clients: ("amqp", port.address()), environment, ..launch }.start()?;
         Ok(Self { process, _directory: directory, _ports: [port, nodes, peers] })
     }
 

@@ -9,7 +9,7 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers::{self, REDIS};
 
@@ -94,10 +94,9 @@ impl Redis {
         // The package has those that the system may lack.
         let libraries = servers::libraries(&home).display().to_string();
         let arguments = options.arguments(folder.path(), port.number());
-        let process = Process::new(REDIS.title(), program, arguments, folder);
-        let process = process.serving(if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
-        let process = process.with_environment([("LD_LIBRARY_PATH", libraries)]);
-        process.start()?;
+        let clients = (if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
+        let environment = vec![("LD_LIBRARY_PATH", libraries)];
+        let process = Launch { clients, environment, ..Launch::new(REDIS.title(), program, arguments, folder) }.start()?;
         Ok(Self { process, _port: port, options: options.clone() })
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use self::pipe::Pipe;
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::process::{LOOK_EVERY, PATIENCE, Process};
+use crate::process::{LOOK_EVERY, Launch, PATIENCE, Process};
 use crate::servers::{self, CHROMIUM};
 
 /// Gives the program its two pipes as the file descriptors that it expects.
@@ -79,7 +79,7 @@ impl Browser {
         let pipe = Pipe::make(&to, &from)?;
         let libraries = servers::libraries(&home);
         let text = |path: &Path| path.display().to_string();
-        let environment = [
+        let environment = vec![
             ("HOME", text(folder.path())),
             ("TMPDIR", text(folder.path())),
             ("LD_LIBRARY_PATH", format!("{0}:{0}/pulseaudio", libraries.display())),
@@ -94,8 +94,7 @@ impl Browser {
             // Its sandbox does not work for root.
             arguments.push("--no-sandbox".to_owned());
         }
-        let process = Process::new(CHROMIUM.title(), "/bin/sh".into(), arguments, folder).with_environment(environment);
-        process.start()?;
+        let process = Launch { environment, ..Launch::new(CHROMIUM.title(), "/bin/sh".into(), arguments, folder) }.start()?;
         let browser = Self { process, pipe };
         browser.pipe.call(None, "Browser.getVersion", &json!({}))?;
         Ok(browser)

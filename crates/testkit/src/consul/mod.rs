@@ -18,7 +18,7 @@ use options::ConsulPorts;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::http::{self, HttpAnswer};
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers;
 
@@ -68,9 +68,8 @@ impl Consul {
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
         let arguments = vec!["agent".into(), "-config-file".into(), file.display().to_string()];
-        let (scheme, clients) = if options.tls.is_some() { ("https", &ports.https) } else { ("http", &ports.http) };
-        let process = Process::new(format!("consul {}", options.node), program, arguments, folder).serving(scheme, clients.address());
-        process.start()?;
+        let clients = if options.tls.is_some() { ("https", ports.https.address()) } else { ("http", ports.http.address()) };
+        let process = Launch { clients, ..Launch::new(format!("consul {}", options.node), program, arguments, folder) }.start()?;
         Ok(Self { process, options, ports })
     }
 

@@ -14,7 +14,7 @@ use options::{ClusterMembership, EtcdPorts};
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::http;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{Leads, server};
 use crate::servers;
 
@@ -59,9 +59,8 @@ impl Etcd {
         let program = servers::program("etcd")?;
         let folder = folder::temporary("etcd")?;
         let arguments = options.arguments(&place, folder.path(), &ports);
-        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder);
-        let process = process.serving(options.scheme(), ports.client.address());
-        process.start()?;
+        let clients = (options.scheme(), ports.client.address());
+        let process = Launch { clients, ..Launch::new(format!("etcd {}", place.name), program, arguments, folder) }.start()?;
         Ok(Self { process, options: options.clone(), place, ports })
     }
 

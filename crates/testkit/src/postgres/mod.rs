@@ -20,7 +20,7 @@ use crate::command::run_beside;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{Process, leashed};
+use crate::process::{Launch, Process, leashed};
 use crate::server::{server, started};
 use crate::servers;
 
@@ -71,10 +71,9 @@ impl Postgres {
             None => init(&home.join("bin/initdb"), user.as_ref(), folder.path()).await?,
             Some(data) => copy(data, folder.path()).await?,
         }
+        let (clients, launch) = (("postgres", port.address()), Launch::new(server.title(), home.join("bin/postgres"), arguments, folder));
         // Killed by SIGKILL it would leave shared memory behind, of which the kernel has only so many pieces.
-        let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder).serving("postgres", port.address());
-        let process = process.ended_by_quit().run_by(user);
-        process.start()?;
+        let process = Launch { clients, farewell: Signal::SIGQUIT, user, ..launch }.start()?;
         Ok(Self { process, _port: port, databases: AtomicU32::new(1), options: options.clone() })
     }
 
