@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use cargo_metadata::TargetKind;
@@ -92,11 +92,17 @@ impl ExampleProgram<'_> {
         Ok(ExampleWorker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
     }
 
-    /// It succeeds within [`EXAMPLE_LIMIT`], writes that line, and ends with one that begins like that.
+    /// What it wrote until it ended, and how.
+    async fn ended(&self, setting: (&str, &str)) -> Result<Output, TaskFailure> {
+        match timeout(EXAMPLE_LIMIT, self.command(setting).output()).await {
+            Ok(ended) => ended.map_err(|error| self.failed(error)),
+            Err(_) => Err(self.failed(format_args!("no end after {} s", EXAMPLE_LIMIT.as_secs()))),
+        }
+    }
+
+    /// It succeeds, writes that line, and ends with one that begins like that.
     async fn says(&self, setting: (&str, &str), (line, last): (&str, &str)) -> Result<(), TaskFailure> {
-        let output = timeout(EXAMPLE_LIMIT, self.command(setting).output()).await;
-        let output = output.map_err(|_| self.failed(format_args!("no end after {} s", EXAMPLE_LIMIT.as_secs())))?;
-        let output = output.map_err(|error| self.failed(error))?;
+        let output = self.ended(setting).await?;
         let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let ended_so = said.lines().last().is_some_and(|said| said.starts_with(last));
         if output.status.success() && ended_so && said.lines().any(|said| said == line) {
@@ -143,9 +149,7 @@ impl ExampleProgram<'_> {
         first.share(1, Some(TENANTS)).await?;
         first.ends_by(Signal::SIGTERM, Some("left")).await?;
         drop(server);
-        let ended = timeout(PATIENCE, self.command((variable, &address)).output()).await;
-        let output = ended.map_err(|_| self.failed("without its server the worker does not end"))?;
-        let output = output.map_err(|error| self.failed(error))?;
+        let output = self.ended((variable, &address)).await?;
         let said = String::from_utf8_lossy(&output.stderr);
         let place = address.rsplit('/').next().unwrap_or_default();
         if output.status.success() || said.lines().count() != 1 || !said.contains(place) {

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::context::TaskContext;
-use crate::{beside, files};
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
+use crate::{beside, files};
 
 const BRIEFLY: u32 = 5;
 /// A target is one thread.

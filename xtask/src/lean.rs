@@ -57,7 +57,12 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     }
     say("    cargo demo");
     log.run(log.context.cargo(&["demo", "--json", "--events", "2000"]))?;
-    check_version(log)?;
+    let mut command = lean(log);
+    command.arg("--version");
+    let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
+    if !version.contains(&format!("built without: {lacks}\n")) {
+        return Err(TaskFailure::new(format!("shardwise --version says: {version}")));
+    }
     for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
         check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
     }
@@ -105,14 +110,6 @@ fn lint(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
     log.run(command).map(|_| ())
 }
 
-fn check_version(log: &StepLog<'_>) -> Result<(), TaskFailure> {
-    let mut command = lean(log);
-    command.arg("--version");
-    let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
-    let is_right = version.contains(&format!("built without: {lacks}\n"));
-    if is_right { Ok(()) } else { Err(TaskFailure::new(format!("shardwise --version says: {version}"))) }
-}
-
 fn check_refused(
     log: &StepLog<'_>,
     folder: &str,
@@ -129,7 +126,11 @@ fn check_refused(
     );
     files::write(&folder.join("settings.toml"), &settings)?;
     let mut command = lean(log);
-    command.args(arguments.split(' ')).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    command
+        .args(arguments.split(' '))
+        .current_dir(&folder)
+        .env("RUST_LOG", "warn")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
     let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));

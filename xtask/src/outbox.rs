@@ -43,7 +43,11 @@ pub(crate) const GOALS: [Goal; 9] = [
         wanted: AtLeast(0.95),
         found: |all| Some(median(all, "poison 1 many")? / median(all, "clean 1 many")?),
     },
-    Goal { what: "one publisher over graphile-worker", wanted: AtLeast(2.0), found: |all| over(all, "ours 1 many", "graphile-worker jobs") },
+    Goal {
+        what: "one publisher over graphile-worker",
+        wanted: AtLeast(2.0),
+        found: |all| over(all, "ours 1 many", "graphile-worker jobs"),
+    },
     Goal {
         what: "two publishers over two workers with `SKIP LOCKED`",
         wanted: AtLeast(1.0),

@@ -129,7 +129,8 @@ impl Process {
 
     /// Sends a signal such as SIGSTOP.
     fn signal(&self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.launch.name)))
+        kill(Pid::from_raw(self.id()?.cast_signed()), signal)
+            .map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.launch.name)))
     }
 
     /// SIGCONT, after [`Process::pause`].
@@ -181,15 +182,19 @@ impl Process {
             }
             if begun.elapsed() > READY_WITHIN {
                 let waited = READY_WITHIN.as_secs();
-                return Err(Error::new(format!("{}: waited {waited} s in vain until {what}; last: {seen}{}", self.launch.name, self.tail())));
+                return Err(Error::new(format!(
+                    "{}: waited {waited} s in vain until {what}; last: {seen}{}",
+                    self.launch.name,
+                    self.tail()
+                )));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    /// Whether its log has this text.
-    pub(crate) fn said(&self, text: &str) -> bool {
-        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains(text))
+    /// Whether its log says that another program listens on its port; some write it with a capital.
+    pub(crate) fn lacks_port(&self) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains("ddress already in use"))
     }
 
     /// The end of the log, to be put behind a text.

@@ -11,8 +11,6 @@ use crate::process::{LOOK_EVERY, PATIENCE, Process};
 
 /// How often a server is started on other ports before that counts as a failure.
 const ATTEMPTS: u32 = 5;
-/// What a server's log says when another program listens on its port; some write it with a capital.
-const TAKEN: &str = "ddress already in use";
 /// How long a server may take to say whether it leads, before it counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
@@ -71,12 +69,6 @@ pub(crate) async fn leader<S: Leads>(servers: &[S]) -> Result<usize> {
 pub(crate) fn relaunch<S: Leads>(servers: &[S], keep_data: bool) -> Result<()> {
     servers.iter().try_for_each(|server| server.kill())?;
     servers.iter().try_for_each(|server| server.relaunch(keep_data))
-}
-
-impl Process {
-    pub(crate) fn lacks_port(&self) -> bool {
-        self.said(TAKEN)
-    }
 }
 
 /// Makes a server with the field `process` and the method `ready` one of the kit: tests kill, pause and measure it as its process.

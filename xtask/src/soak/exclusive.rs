@@ -20,8 +20,7 @@ const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// (docs/reference/operations.md).
 const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 3] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS, 6_000.0];
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
-const SCENES: [&str; 2] =
-    ["faults:: --test-threads=3", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
+const SCENES: [&str; 2] = ["faults:: --test-threads=3", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
 /// The limits of the figures on each backend.
 const HANDS_P99_MAX_MS: [f64; 3] = [150.0, 50.0, 50.0];
 /// `local` has no number to reach.
@@ -58,8 +57,7 @@ const ROLLING: [(bool, &str, &str); 6] = [
 
 /// Causes that many faults on each backend. The tests hold the requirements, except for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests =
-        SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd --test servers -- --nocapture {scenes}")));
+    let tests = SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd --test servers -- --nocapture {scenes}")));
     let runs = soak.figures(ALLOWANCE + FAULT_MAX * soak.runs, tests)?;
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }

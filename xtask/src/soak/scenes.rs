@@ -81,9 +81,7 @@ impl Scene {
             let (percent, max) = limit.unwrap_or((100, f64::INFINITY));
             match of(reported, backend, field).percentile(percent) {
                 None => Some(format!("{backend} has no figure of: {field}")),
-                Some(ms) if ms > max => {
-                    Some(format!("{backend}: {field} of {percent} % is up to {} ms, allowed are {max} ms", number(ms)))
-                }
+                Some(ms) if ms > max => Some(format!("{backend}: {field} of {percent} % is up to {} ms, allowed are {max} ms", number(ms))),
                 Some(_) => None,
             }
         };

@@ -52,6 +52,9 @@ impl ConsulCluster {
 async fn launch(count: usize, options: &ConsulOptions) -> Result<Vec<Consul>> {
     let ports = (0..count).map(|_| ConsulPorts::reserve()).collect::<Result<Vec<_>>>()?;
     let join: Vec<_> = ports.iter().map(|ports| options.gossip_address(ports)).collect();
-    let start = |(index, ports)| Consul::launch(options.member(index, count, join.clone()), ports);
-    try_join_all(ports.into_iter().enumerate().map(start)).await
+    let start = |(number, ports)| {
+        let node = format!("server-{number}");
+        Consul::launch(ConsulOptions { node, servers: count, join: join.clone(), ..options.clone() }, ports)
+    };
+    try_join_all((1..).zip(ports).map(start)).await
 }

@@ -34,9 +34,9 @@ impl GatewayNetwork {
 
     /// Opens the gateway of an agent with these ports. It stands as long as the network.
     pub(super) async fn open(&self, ports: &ConsulPorts) -> Result<()> {
-        let [calls, gossip] = [&ports.server, &ports.gossip]
-            .map(|port| [OUTSIDE, INSIDE].map(|address| SocketAddr::new(address, port.number())));
-        let connections = [TcpProxy::between(calls[0], calls[1]).await?, TcpProxy::between(gossip[0], gossip[1]).await?];
+        let [calls, gossip] =
+            [&ports.server, &ports.gossip].map(|port| [OUTSIDE, INSIDE].map(|address| SocketAddr::new(address, port.number())));
+        let connections = [TcpProxy::between(calls[0], calls[1], None).await?, TcpProxy::between(gossip[0], gossip[1], None).await?];
         let gateway = Gateway { connections, gossip: UdpProxy::start(gossip[0], gossip[1]).await? };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(gateway));
         Ok(())

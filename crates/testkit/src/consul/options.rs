@@ -76,11 +76,6 @@ impl ConsulOptions {
         self
     }
 
-    /// The options of one of several servers.
-    pub(super) fn member(&self, index: usize, servers: usize, join: Vec<String>) -> Self {
-        Self { node: format!("server-{}", index + 1), servers, join, ..self.clone() }
-    }
-
     /// The options of a client agent of such servers.
     pub(super) fn agent(&self, node: &str, join: Vec<String>) -> Self {
         Self { node: node.to_owned(), servers: 0, join, ..self.clone() }

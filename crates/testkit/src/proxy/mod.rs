@@ -91,17 +91,13 @@ impl TcpProxy {
 
     async fn on_free_port(target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let port = Port::reserve()?;
-        let mut proxy = Self::made(port.address(), target, kind).await?;
+        let mut proxy = Self::between(port.address(), target, kind).await?;
         proxy.port = Some(port);
         Ok(proxy)
     }
 
     /// A proxy on this address, whose port the caller keeps.
-    pub(crate) async fn between(address: SocketAddr, target: SocketAddr) -> Result<Self> {
-        Self::made(address, target, None).await
-    }
-
-    async fn made(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
+    pub(crate) async fn between(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
         let (listens, listening) = watch::channel(false);
