@@ -50,7 +50,7 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
         build.extend(["--lib", "--bins"]);
     }
     // What is in the second lane alone is not built for the first.
-    let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(|test| arguments(lane, package, test).is_some()));
+    let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
     let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
     build.extend(names.into_iter().flat_map(|name| ["--test", name]));
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.

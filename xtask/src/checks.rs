@@ -20,7 +20,7 @@ pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 }
 
 fn cargo(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {
-    log.run(log.context.cargo(arguments)).map(|_| StepPass::one())
+    log.run(log.context.cargo(arguments)).map(|_| StepPass::many(1))
 }
 
 pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
@@ -63,7 +63,7 @@ pub(crate) fn doc(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let mut command = log.context.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--lib"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     log.run(command)?;
-    Ok(StepPass::one())
+    Ok(StepPass::many(1))
 }
 
 /// The steps before have proved it if they ran on that very version; otherwise that version checks the shipped code.

@@ -43,10 +43,10 @@ mod tests {
     #[test]
     fn the_table_ends_with_the_sum() {
         let row = |step, pass, failed| ReportRow { step, took: Duration::from_millis(1_250), failed, pass };
-        let text = table(&[row("fmt", StepPass::one(), 0), row("test", StepPass::many(40), 2)]);
+        let text = table(&[row("fmt", StepPass::many(1), 0), row("test", StepPass::many(40), 2)]);
         assert!(text.contains("fmt                 1.2        1        0\n"), "{text}");
         assert!(text.ends_with("\n41 passed, 2 failed"), "{text}");
-        let text = table(&[row("fmt", StepPass::one(), 0), row("advisories", StepPass::not_checked("no network".into()), 0)]);
+        let text = table(&[row("fmt", StepPass::many(1), 0), row("advisories", StepPass::not_checked("no network".into()), 0)]);
         assert!(text.ends_with("\n1 passed, 0 failed\nNOT CHECKED: advisories: no network"), "{text}");
     }
 }

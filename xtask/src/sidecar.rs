@@ -53,7 +53,7 @@ fn number(figures: &[Value], figure: &str, field: &str) -> Option<f64> {
 
 /// The tests that write figures too, in the order in which they run.
 pub(crate) fn page_tests(context: &TaskContext) -> impl Iterator<Item = Command> {
-    (0..OPENED).map(|_| context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]))
+    (0..OPENED).map(move |_| context.cargo(&["test", "--release", "--package", "shardwise-sidecar", "--test", "page", "two_hundred"]))
 }
 
 pub(crate) fn page(figures: &[Value]) -> String {

@@ -15,10 +15,6 @@ pub(crate) struct StepPass {
 }
 
 impl StepPass {
-    pub(crate) fn one() -> Self {
-        Self::many(1)
-    }
-
     pub(crate) fn many(checks: u64) -> Self {
         Self { checks, note: None, not_checked: None }
     }

@@ -46,7 +46,6 @@ impl NatsOptions {
         self
     }
 
-    /// Writes the server's configuration.
     fn write(&self, folder: &Path, port: &Port) -> Result<()> {
         let data = folder.join("data");
         let mut text = format!("listen: \"{}\"\njetstream {{ store_dir: {:?} }}\n", port.address(), data.display().to_string());
@@ -82,7 +81,6 @@ impl Nats {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the process and does not wait for it.
     fn launch(options: &NatsOptions) -> Result<Self> {
         let port = Port::reserve()?;
         let folder = folder::temporary("nats")?;

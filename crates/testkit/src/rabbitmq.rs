@@ -48,7 +48,6 @@ impl RabbitMq {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the processes and does not wait for them.
     fn launch(options: &RabbitMqOptions) -> Result<Self> {
         let home = servers::home(&RABBITMQ)?;
         let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
@@ -109,7 +108,6 @@ impl RabbitMq {
         Ok(Self { process, _directory: directory, _ports: [port, nodes, peers] })
     }
 
-    /// Waits until it answers clients.
     async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let reported = |error: std::io::Error| error.to_string();

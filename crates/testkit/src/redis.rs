@@ -84,7 +84,6 @@ impl Redis {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the process and does not wait for it.
     fn launch(options: &RedisOptions) -> Result<Self> {
         let (port, home) = (Port::reserve()?, servers::home(&REDIS)?);
         let folder = folder::temporary("redis")?;

@@ -47,17 +47,11 @@ impl Consul {
         started(async || Self::launch(options.clone(), ConsulPorts::reserve()?).await).await
     }
 
-    /// Servers that form a cluster, ready for reads and writes.
-    pub async fn cluster(count: usize) -> Result<ConsulCluster> {
-        ConsulCluster::start(count, ConsulOptions::default()).await
-    }
-
     /// A client agent of this server, with the same options and its own name; ready when the server answers through it.
     pub async fn agent(&self, node: &str) -> Result<Self> {
         Self::start(self.options.agent(node, vec![self.gossip_address()])).await
     }
 
-    /// Starts the process and does not wait for it.
     async fn launch(options: ConsulOptions, ports: ConsulPorts) -> Result<Self> {
         let program = servers::program("consul")?;
         let folder = folder::temporary("consul")?;

@@ -10,7 +10,6 @@ use crate::certs::CertIdentity;
 use crate::error::Result;
 use crate::ports::Port;
 
-/// The ports of one agent; it keeps them over restarts.
 #[derive(Debug)]
 pub(super) struct ConsulPorts {
     /// Without TLS, always there.
@@ -76,7 +75,6 @@ impl ConsulOptions {
         self
     }
 
-    /// The options of a client agent of such servers.
     pub(super) fn agent(&self, node: &str, join: Vec<String>) -> Self {
         Self { node: node.to_owned(), servers: 0, join, ..self.clone() }
     }
@@ -96,7 +94,6 @@ impl ConsulOptions {
         SocketAddr::new(self.advertised(), ports.server.number()).to_string()
     }
 
-    /// The agent's configuration file.
     pub(super) fn configuration(&self, folder: &Path, ports: &ConsulPorts, token: &str) -> Value {
         let https = self.tls.as_ref().map_or(json!(-1), |_| json!(ports.https.number()));
         let mut all = json!({

@@ -50,7 +50,6 @@ impl Etcd {
         self.add_role(name, rights).await
     }
 
-    /// A role with the user's name, granted to the user.
     async fn add_role(&self, name: &str, rights: &[(KeyAccess, &str)]) -> Result<()> {
         self.api("/v3/auth/role/add", &json!({ "name": name })).await?;
         for (access, prefix) in rights {

@@ -49,12 +49,6 @@ impl Etcd {
         cluster.members.pop().ok_or_else(|| Error::new("one member was to be started, and none was"))
     }
 
-    /// Members that form a cluster, ready for reads and writes.
-    pub async fn cluster(count: usize) -> Result<EtcdCluster> {
-        EtcdCluster::start(count, EtcdOptions::default()).await
-    }
-
-    /// Starts the process and does not wait for it.
     fn launch(options: &EtcdOptions, place: ClusterMembership, ports: EtcdPorts) -> Result<Self> {
         let program = servers::program("etcd")?;
         let folder = folder::temporary("etcd")?;

@@ -59,7 +59,6 @@ impl Postgres {
         SHARED.get_or_try_init(async || Self::start(PostgresOptions::default()).await).await.cloned()
     }
 
-    /// Starts the process and does not wait for it.
     async fn launch(options: &PostgresOptions, copy_of: Option<&Path>) -> Result<Self> {
         let port = Port::reserve()?;
         let server = options.server();

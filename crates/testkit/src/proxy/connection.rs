@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::ears::Ears;
 use super::{Direction, ProxyShared, Rules, Way};
 
-/// Bytes read at once.
 const CHUNK: usize = 16 * 1024;
 /// Chunks that may be on their way in one direction; the sender has to wait when there are more.
 const ON_THEIR_WAY: usize = 256;
@@ -80,7 +79,6 @@ async fn through(client: &mut TcpStream, shared: &ProxyShared) -> io::Result<()>
     Ok(())
 }
 
-/// One way of one connection.
 #[derive(Clone, Copy)]
 struct ProxyLane<'a> {
     direction: Direction,

@@ -22,7 +22,6 @@ pub(super) struct RequestKind {
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
 
-/// The parser's state for one connection.
 pub(super) struct Ears {
     kind: RequestKind,
     /// Of HTTP/1: whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection
@@ -62,7 +61,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The bytes before a frame's content: three of length, its type, flags, four of the stream's number.
 const FRAME_HEAD: usize = 9;
 const DATA: u8 = 0;
-/// The bytes before a message of gRPC.
 const MESSAGE_HEAD: usize = 5;
 
 #[derive(Default)]

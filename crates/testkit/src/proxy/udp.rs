@@ -11,7 +11,6 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::error::{Error, Result};
 
-/// The largest datagram there is.
 const DATAGRAM: usize = 65_536;
 /// Senders that are remembered. Gossip has one for each node, and some for answers.
 const SENDERS_MAX: usize = 500;
@@ -69,7 +68,6 @@ async fn towards(target: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Carries the answers to one sender.
 async fn answer(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, sender: SocketAddr, is_cut: Arc<AtomicBool>) {
     let mut bytes = vec![0; DATAGRAM];
     loop {

