@@ -40,15 +40,15 @@ const REFUSED: [(&[&str], &str, [&str; 3]); 7] = [
 
 /// Counts packages, checks each feature alone, and runs the lean build: the demo, and settings that ask for what it lacks.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let lean = packages(log, "")?;
-    if lean.len() > PACKAGES_MAX {
+    let bare = packages(log, "")?;
+    if bare.len() > PACKAGES_MAX {
         return Err(TaskFailure::new(format!(
             "the lean build has {} packages, {PACKAGES_MAX} are allowed: see cargo tree --package {PACKAGE} --no-default-features",
-            lean.len()
+            bare.len()
         )));
     }
     check_names(log)?;
-    check_packages("no feature", &[], &lean)?;
+    check_packages("no feature", &[], &bare)?;
     lint(log, "")?;
     for (feature, brings) in FEATURES {
         say(&format!("    {feature}"));
@@ -66,7 +66,7 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
         check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
     }
-    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", lean.len()))))
+    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", bare.len()))))
 }
 
 /// The crates that cargo compiles for this machine with that feature alone, or with none, as `name version`.

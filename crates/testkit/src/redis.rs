@@ -95,7 +95,7 @@ impl Redis {
         let arguments = options.arguments(folder.path(), port.number());
         let clients = (if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
         let environment = vec![("LD_LIBRARY_PATH", libraries)];
-        let process = Launch { clients, environment, ..Launch::new(REDIS.title(), program, arguments, folder) }.start()?;
+        let process = Launch { environment, clients, ..Launch::new(REDIS.title(), program, arguments, folder) }.start()?;
         Ok(Self { process, _port: port, options: options.clone() })
     }
 

@@ -50,7 +50,7 @@ fn table(runs: u32, reported: &[Value]) -> Result<String, TaskFailure> {
          of the proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
     );
     for (field, what) in FIGURES {
-        let figures = |backend| Figures::of(reported.iter().filter(|run| run["backend"] == backend), field);
+        let figures = |backend: &str| Figures::of(reported.iter().filter(|run| run["backend"] == backend), field);
         text += &each_backend(what, BACKENDS, |backend| Some(number(figures(backend).median()?)))?;
     }
     Ok(text)

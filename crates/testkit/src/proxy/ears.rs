@@ -17,7 +17,7 @@ pub enum Speech {
 
 /// Which requests are meant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestKind {
+pub(crate) struct RequestKind {
     pub(super) speech: Speech,
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
