@@ -105,7 +105,7 @@ struct Python {
 
 impl Python {
     fn start() -> Self {
-        let python = python_with("uhashring==2.4").unwrap();
+        let python = python_with(&["uhashring==2.4"]).unwrap();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/other_fleets.py");
         let mut child = Command::new(python).args(["-B", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (questions, answers) = (BufWriter::new(child.stdin.take().unwrap()), BufReader::new(child.stdout.take().unwrap()));

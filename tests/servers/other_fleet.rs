@@ -120,7 +120,7 @@ impl Fleet {
 /// The positions of the keys' owners among the members, as the real package says.
 fn python(ids: &[&str], keys: &[String]) -> Vec<usize> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/other_fleets.py");
-    let mut asked = Command::new(python_with("uhashring==2.4").unwrap());
+    let mut asked = Command::new(python_with(&["uhashring==2.4"]).unwrap());
     let mut child = asked.args(["-B", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let members: Vec<_> = ids.iter().map(|id| json!([id, 1])).collect();
     writeln!(child.stdin.take().unwrap(), "{}", json!({"members": members, "keys": keys})).unwrap();

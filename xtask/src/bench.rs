@@ -8,77 +8,57 @@ use serde_json::Value;
 
 use crate::context::TaskContext;
 use crate::measured::{self, BenchmarkFigure};
-use crate::outbox;
-use crate::peers;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
-use crate::sidecar;
+use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
+use crate::{files, judged, outbox, peers, sidecar};
 
-/// The benchmark that has one thread beside two.
-const KEYS: &str = "keys";
-/// How many keys the promise about two threads is for, and what it promises.
-const PROMISED: (&str, f64) = ("10000000", 1.7);
-
-/// Runs the named benchmark, or lists the names.
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
-    let names: Vec<_> = benches.iter().map(|bench| bench.name).collect();
+    let names: Vec<_> = benches.iter().map(|(_, name)| *name).collect();
     let Some(name) = name else {
         say(&names.join("\n"));
         return Ok(());
     };
-    let found = benches.iter().find(|bench| bench.name == name);
-    let bench = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
+    let found = benches.iter().find(|(_, bench)| *bench == name);
+    let (package, _) = found.ok_or_else(|| TaskFailure::new(format!("no benchmark is called {name}; there are: {}", names.join(", "))))?;
 
     // What is measured is the tree as it is now, before any page of it is written.
     let head = measured::head(context);
-    if name == outbox::NAME {
-        return measured::write(context, name, &outbox::run(context, &head)?);
-    }
-    if name == sidecar::NAME {
-        return measured::write(context, name, &sidecar::run(context, &head)?);
-    }
-    // A separate folder, emptied first, so that all its files are from this run.
-    let results = context.scratch("criterion").join(name);
-    if results.exists() {
-        std::fs::remove_dir_all(&results).map_err(|e| failed(&results, &e))?;
-    }
-    let mut command = context.cargo(&["bench", "--package", bench.package, "--all-features", "--bench", name]);
-    command.env("CRITERION_HOME", &results);
     let log = StepLog::begin(context, "bench")?;
-    let beside = (name == peers::NAME).then(|| peers::prepare(&log)).transpose()?;
-    if let Some(beside) = &beside {
-        command.env(peers::WORDS, &beside.words);
-    }
-    log.run(command)?;
-
-    let mut figures = figures(&results)?;
-    if figures.is_empty() {
-        return Err(TaskFailure::new(format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display())));
-    }
-    if let Some(beside) = &beside {
-        figures.extend(peers::uhashring(&log, beside)?);
-        peers::write(&log, &head, &figures)?;
-    }
-    if name == KEYS {
-        for line in two_threads(&figures) {
-            say(&line);
+    let mut command = context.cargo(&["bench", "--package", package, "--all-features", "--bench", name]);
+    let page = match name {
+        outbox::NAME => {
+            let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;
+            judged::page(&figures, &outbox::GOALS, outbox::page)?
         }
-    }
-    measured::write(context, name, &measured::section(name, &head, &figures))
-}
-
-/// How many times as fast as one thread more of them are, in a sentence each.
-fn two_threads(figures: &[BenchmarkFigure]) -> Vec<String> {
-    let (keys, wanted) = PROMISED;
-    let fastest = |what: &str| Some(figures.iter().find(|figure| figure.name == format!("parallel/{what}/{keys}"))?.fastest);
-    let over = |one: &str, more: &str| Some(format!("{keys} keys, {more}: {:.2} times as fast as {one}", fastest(one)? / fastest(more)?));
-    let kept = over("one thread, list kept", "two threads, lists kept").map(|text| format!("{text} (wanted: {wanted})"));
-    kept.into_iter().chain(over("one thread", "all threads")).collect()
-}
-
-fn failed(path: &Path, e: &dyn std::error::Error) -> TaskFailure {
-    TaskFailure::new(format!("{}: {e}", path.display()))
+        sidecar::NAME => {
+            let commands = std::iter::once(command).chain(sidecar::page_tests(context));
+            let figures = log.figures(sidecar::FIGURES, HUNG_AFTER, commands)?;
+            judged::page(&figures, &sidecar::GOALS, sidecar::page)?
+        }
+        _ => {
+            // A separate folder, emptied first, so that all its files are from this run.
+            let results = context.scratch("criterion").join(name);
+            files::empty(&results)?;
+            command.env("CRITERION_HOME", &results);
+            let beside = (name == peers::NAME).then(|| peers::prepare(&log)).transpose()?;
+            if let Some(beside) = &beside {
+                command.env(peers::WORDS, &beside.words);
+            }
+            log.run(command)?;
+            let mut figures = figures(&results)?;
+            if figures.is_empty() {
+                let why = format!("the benchmark {name} left no figures in {}: is it one of Criterion's?", results.display());
+                return Err(TaskFailure::new(why));
+            }
+            if let Some(beside) = &beside {
+                figures.extend(peers::uhashring(&log, beside)?);
+                peers::write(&log, &head, &figures)?;
+            }
+            measured::table(&figures)
+        }
+    };
+    measured::write(context, name, &head, &page)
 }
 
 /// Everything that Criterion left below `folder`, in the order of the names.
@@ -86,7 +66,7 @@ fn figures(folder: &Path) -> Result<Vec<BenchmarkFigure>, TaskFailure> {
     let mut folders = vec![folder.to_path_buf()];
     let mut figures = Vec::new();
     while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).map_err(|e| failed(&folder, &e))?;
+        let entries = std::fs::read_dir(&folder).map_err(TaskFailure::at(folder.display()))?;
         let children: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
         match children.iter().find(|path| path.ends_with("new") && path.join("estimates.json").exists()) {
             Some(new) => {
@@ -101,8 +81,7 @@ fn figures(folder: &Path) -> Result<Vec<BenchmarkFigure>, TaskFailure> {
 }
 
 fn read(path: &Path) -> Result<Value, TaskFailure> {
-    let text = std::fs::read_to_string(path).map_err(|e| failed(path, &e))?;
-    serde_json::from_str(&text).map_err(|e| failed(path, &e))
+    serde_json::from_str(&files::read(path)?).map_err(TaskFailure::at(path.display()))
 }
 
 /// One benchmark's figure from Criterion's three files about it.
@@ -123,20 +102,6 @@ fn figure(benchmark: &Value, estimates: &Value, sample: &Value) -> Option<Benchm
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_threads_are_compared_with_one_by_the_fastest_samples() {
-        let figure =
-            |name: &str, fastest| BenchmarkFigure { name: name.into(), nanos: 99.0, low: 9.0, high: 999.0, fastest, elements: Some(1e7) };
-        let samples = [("one thread, list kept", 90.0), ("one thread", 120.0), ("two threads, lists kept", 50.0), ("all threads", 80.0)];
-        let figures = samples.map(|(what, fastest)| figure(&format!("parallel/{what}/10000000"), fastest));
-        let lines = [
-            "10000000 keys, two threads, lists kept: 1.80 times as fast as one thread, list kept (wanted: 1.7)",
-            "10000000 keys, all threads: 1.50 times as fast as one thread",
-        ];
-        assert_eq!(two_threads(&figures), lines);
-        assert!(two_threads(&figures[2..]).is_empty());
-    }
 
     #[test]
     fn a_figure_is_read_from_criterions_files() {

@@ -4,19 +4,18 @@
 //! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are
 //! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cargo_metadata::{Artifact, Message, Package, Target, TargetKind};
+use serde_json::Value;
 
 use crate::beside;
-use crate::context::TaskContext;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
 
-/// How many run at the same time.
 const AT_ONCE: usize = 3;
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take ten minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(25);
@@ -32,7 +31,6 @@ struct Binary {
     executable: PathBuf,
     folder: PathBuf,
     repeat: String,
-    /// Which of its tests run.
     arguments: Vec<String>,
 }
 
@@ -45,82 +43,64 @@ impl Binary {
 
 /// Builds and runs the tests of a lane with all features.
 pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFailure> {
-    let lanes = LaneTable::read(log.context)?;
-    let which = lanes.selected(log.context, lane);
-    let which: Vec<_> = which.iter().map(String::as_str).collect();
+    let packages = log.context.packages();
+    check_lanes(&packages)?;
+    let mut build = vec!["test", "--workspace", "--all-features", "--no-run"];
+    if lane == TestLane::First {
+        build.extend(["--lib", "--bins"]);
+    }
+    // What is in the second lane alone is not built for the first.
+    let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
+    let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
+    build.extend(names.into_iter().flat_map(|name| ["--test", name]));
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
-    let build = [&["test", "--workspace", "--all-features", "--no-run"], &which[..]].concat();
     log.run(log.context.cargo(&build))?;
-    let built = log.run(log.context.cargo(&[&build[..], &["--message-format", "json"]].concat()))?;
-    let binaries = binaries(log.context, &built, |package, target| lanes.arguments(lane, package, target));
+    build.extend(["--message-format", "json"]);
+    let binaries = binaries(&packages, lane, &log.run(log.context.cargo(&build))?);
     let (alone, together): (Vec<_>, Vec<_>) = binaries.into_iter().partition(|binary| binary.is_one_of(&ALONE));
     let mut outcomes = beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     summed(outcomes)
 }
 
-/// Which tests are in which lane, by package and test binary.
-#[derive(Debug, Default, PartialEq)]
-struct LaneTable {
-    second: BTreeSet<(String, String)>,
-    /// The parts of names of those in the first lane.
-    split: BTreeMap<(String, String), Vec<String>>,
+fn tests_of(package: &Package) -> impl Iterator<Item = &Target> {
+    package.targets.iter().filter(|target| target.is_kind(TargetKind::Test))
 }
 
-impl LaneTable {
-    fn read(context: &TaskContext) -> Result<Self, TaskFailure> {
-        let mut lanes = Self::default();
-        for package in context.packages() {
-            let name = package.name.to_string();
-            let reported = &package.metadata["lanes"];
-            let texts = |list: &serde_json::Value| -> Vec<String> {
-                list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).map(str::to_owned).collect()
-            };
-            lanes.second.extend(texts(&reported["second"]).into_iter().map(|test| (name.clone(), test)));
-            let split = reported["split"].as_object().into_iter().flatten();
-            lanes.split.extend(split.map(|(test, parts)| ((name.clone(), test.clone()), texts(parts))));
-            // Its tests would be missing from the lane that the manifest names.
-            let mut named = lanes.second.iter().chain(lanes.split.keys()).filter(|(of, _)| *of == name);
-            if let Some((_, unknown)) = named.find(|(_, test)| tests_of(package).all(|known| known != test)) {
-                return Err(TaskFailure::new(format!("{name}: its lanes name {unknown:?}, which is none of its tests")));
-            }
-        }
-        Ok(lanes)
-    }
-
-    /// The arguments for a binary's tests of a lane; `None` if it has none there.
-    fn arguments(&self, lane: TestLane, package: &str, target: &Target) -> Option<Vec<String>> {
-        if !target.is_kind(TargetKind::Test) {
-            return (lane == TestLane::First).then(Vec::new);
-        }
-        let key = (package.to_owned(), target.name.clone());
-        match (self.split.get(&key), lane) {
-            (Some(parts), TestLane::First) => Some(parts.clone()),
-            (Some(parts), TestLane::Second) => Some(parts.iter().flat_map(|part| ["--skip".to_owned(), part.clone()]).collect()),
-            (None, _) => (self.second.contains(&key) == (lane == TestLane::Second)).then(Vec::new),
+/// What a manifest says of lanes names tests that exist: others would be missing from the lane that it names.
+fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
+    for package in packages {
+        let lanes = &package.metadata["lanes"];
+        let split = lanes["split"].as_object().into_iter().flat_map(|split| split.keys().map(String::as_str));
+        let mut named = texts(&lanes["second"]).chain(split);
+        if let Some(unknown) = named.find(|name| tests_of(package).all(|test| test.name != *name)) {
+            return Err(TaskFailure::new(format!("{}: its lanes name {unknown:?}, which is none of its tests", package.name)));
         }
     }
+    Ok(())
+}
 
-    /// What cargo is asked to build for a lane: what is in the second alone is not built for the first.
-    fn selected(&self, context: &TaskContext, lane: TestLane) -> Vec<String> {
-        let mut tests = BTreeSet::new();
-        for package in context.packages() {
-            let of_lane = package
-                .targets
-                .iter()
-                .filter(|target| target.is_kind(TargetKind::Test) && self.arguments(lane, &package.name, target).is_some());
-            tests.extend(of_lane.map(|target| target.name.clone()));
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The arguments for a target's tests of a lane; `None` if it has none there.
+fn arguments(lane: TestLane, package: &Package, target: &Target) -> Option<Vec<String>> {
+    if !target.is_kind(TargetKind::Test) {
+        return (lane == TestLane::First).then(Vec::new);
+    }
+    let lanes = &package.metadata["lanes"];
+    let parts = &lanes["split"][&target.name];
+    match (parts.is_array(), lane) {
+        (true, TestLane::First) => Some(texts(parts).map(str::to_owned).collect()),
+        (true, TestLane::Second) => Some(texts(parts).flat_map(|part| ["--skip".to_owned(), part.to_owned()]).collect()),
+        (false, _) => {
+            let is_second = texts(&lanes["second"]).any(|name| name == target.name);
+            (is_second == (lane == TestLane::Second)).then(Vec::new)
         }
-        let units = if lane == TestLane::First { ["--lib", "--bins"].as_slice() } else { &[] };
-        units.iter().map(|kind| (*kind).to_owned()).chain(tests.into_iter().flat_map(|name| ["--test".to_owned(), name])).collect()
     }
 }
 
-fn tests_of(package: &Package) -> impl Iterator<Item = &str> {
-    package.targets.iter().filter(|target| target.is_kind(TargetKind::Test)).map(|target| target.name.as_str())
-}
-
-/// The counts of all, or a failure that names what failed.
 fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, TaskFailure> {
     if outcomes.is_empty() {
         return Err(TaskFailure::new("cargo named no test binary"));
@@ -161,10 +141,10 @@ fn run(step: &StepLog<'_>, binary: &Binary) -> Result<(u64, u64), TaskFailure> {
 }
 
 /// The test binaries that cargo names and of which something runs.
-fn binaries(context: &TaskContext, messages: &str, arguments: impl Fn(&str, &Target) -> Option<Vec<String>>) -> Vec<Binary> {
+fn binaries(packages: &[&Package], lane: TestLane, messages: &str) -> Vec<Binary> {
     let binary = |artifact: Artifact| {
-        let package = context.packages().into_iter().find(|package| package.manifest_path == artifact.manifest_path)?;
-        let arguments = arguments(&package.name, &artifact.target)?;
+        let package = packages.iter().find(|package| package.manifest_path == artifact.manifest_path)?;
+        let arguments = arguments(lane, package, &artifact.target)?;
         let which = match &artifact.target {
             target if target.is_kind(TargetKind::Test) => format!("--test {}", target.name),
             target if target.is_kind(TargetKind::Bin) => format!("--bin {}", target.name),

@@ -1,31 +1,26 @@
 //! The steps that are cargo's own work.
 
-use std::time::Duration;
-
 use cargo_metadata::TargetKind;
 
-use crate::report::say;
+use crate::binaries;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
-use crate::{binaries, fleets, paused};
-
-/// An example shows something and ends; one that takes longer than this hangs or does too much.
-const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
 
 pub(crate) fn fetch(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Says so if Cargo.lock is out of date, instead of repairing it; the steps that follow need no such care.
-    log.run(log.context.cargo(&["fetch", "--locked"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["fetch", "--locked"])
 }
 
 pub(crate) fn fmt(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    log.run(log.context.cargo(&["fmt", "--all", "--check", "--", "--color", "never"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
 pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    log.run(log.context.cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
-    Ok(StepPass::one())
+    cargo(log, &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+}
+
+fn cargo(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {
+    log.run(log.context.cargo(arguments)).map(|_| StepPass::many(1))
 }
 
 pub(crate) fn test(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
@@ -53,39 +48,12 @@ fn tests(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure>
     Ok(StepPass::noting(passed, note))
 }
 
-pub(crate) fn examples(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let examples = log.context.targets(&TargetKind::Example);
-    if examples.is_empty() {
-        return Ok(StepPass::noting(0, Some("there are none".into())));
-    }
-    log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
-    for example in &examples {
-        say(&format!("    {}", example.name));
-        let binary = log.context.target().join("debug/examples").join(example.name);
-        if fleets::is_fleet(example.name) {
-            fleets::run(log.context, example.name, &binary)?;
-            continue;
-        }
-        if paused::is_paused(example.name) {
-            paused::run(log.context, example.name, &binary)?;
-            continue;
-        }
-        let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
-        let repeat = format!("cargo run --package {} --all-features --example {}", example.package, example.name);
-        run.map_err(|failure| failure.repeated_by(repeat))?;
-    }
-    Ok(StepPass::many(examples.len() as u64))
-}
-
 pub(crate) fn benches(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let benches = log.context.targets(&TargetKind::Bench);
-    if benches.is_empty() {
-        return Ok(StepPass::noting(0, Some("there are none".into())));
-    }
     // Under `cargo test` Criterion runs each benchmark once, and the profile is the one already built. Named one by one, because
     // `--benches` would run the libraries' unit tests again.
     let mut arguments = vec!["test", "--workspace", "--all-features"];
-    arguments.extend(benches.iter().flat_map(|bench| ["--bench", bench.name]));
+    arguments.extend(benches.iter().flat_map(|(_, name)| ["--bench", *name]));
     log.run(log.context.cargo(&arguments))?;
     Ok(StepPass::many(benches.len() as u64))
 }
@@ -95,7 +63,7 @@ pub(crate) fn doc(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let mut command = log.context.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--lib"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     log.run(command)?;
-    Ok(StepPass::one())
+    Ok(StepPass::many(1))
 }
 
 /// The steps before have proved it if they ran on that very version; otherwise that version checks the shipped code.

@@ -7,17 +7,10 @@ use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
 
 use crate::run::TaskFailure;
 
-/// The context of every task.
 pub(crate) struct TaskContext {
     metadata: Metadata,
     /// Show output while commands run, instead of only when they fail.
     pub(crate) verbose: bool,
-}
-
-/// A target of one of our packages, such as an example or a benchmark.
-pub(crate) struct CargoTarget<'a> {
-    pub(crate) package: &'a str,
-    pub(crate) name: &'a str,
 }
 
 impl TaskContext {
@@ -27,12 +20,10 @@ impl TaskContext {
         Ok(Self { metadata, verbose })
     }
 
-    /// The workspace's folder.
     pub(crate) fn root(&self) -> &Path {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// The folder for everything built.
     pub(crate) fn target(&self) -> &Path {
         self.metadata.target_directory.as_std_path()
     }
@@ -42,19 +33,18 @@ impl TaskContext {
         self.target().join("xtask").join(name)
     }
 
-    /// Our packages, in the order of their names.
     pub(crate) fn packages(&self) -> Vec<&Package> {
         let mut packages = self.metadata.workspace_packages();
         packages.sort_by(|a, b| a.name.cmp(&b.name));
         packages
     }
 
-    /// All targets of that kind, in the order of packages and names.
-    pub(crate) fn targets(&self, kind: &TargetKind) -> Vec<CargoTarget<'_>> {
+    /// All targets of that kind, such as examples, in the order of packages and names: the names of the package and of the target.
+    pub(crate) fn targets(&self, kind: &TargetKind) -> Vec<(&str, &str)> {
         let mut targets = Vec::new();
         for package in self.packages() {
             let of_kind = package.targets.iter().filter(|target| target.kind.contains(kind));
-            targets.extend(of_kind.map(|target| CargoTarget { package: package.name.as_str(), name: &target.name }));
+            targets.extend(of_kind.map(|target| (package.name.as_str(), target.name.as_str())));
         }
         targets
     }

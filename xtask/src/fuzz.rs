@@ -2,16 +2,15 @@
 //! no nightly: the compiler's own pass counts edges (docs/adr/0013).
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::beside;
 use crate::context::TaskContext;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
+use crate::{beside, files};
 
-/// How long each target is tried in a test run.
 const BRIEFLY: u32 = 5;
 /// A target is one thread.
 const AT_ONCE: usize = 2;
@@ -34,7 +33,7 @@ libfuzzer-sys = "=0.4.13"
 # What it needs and the workspace's lock does not have.
 arbitrary = "=1.5.0"
 jobserver = "=0.1.35"
-shardwise-fuzz = { path = CHECKOUT }
+shardwise-fuzz = { path = "CHECKOUT/fuzz" }
 
 [profile.dev]
 opt-level = 1
@@ -80,13 +79,11 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 \
                      -Cdebug-assertions";
 
-/// The step: each target for some seconds.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let targets = all(log, None, BRIEFLY)?;
     Ok(StepPass::noting(targets, Some(format!("{BRIEFLY} s each"))))
 }
 
-/// The named target, or all, each for that many seconds.
 pub(crate) fn run(context: &TaskContext, name: Option<&str>, seconds: u32) -> Result<(), TaskFailure> {
     all(&StepLog::begin(context, "fuzz")?, name, seconds).map(drop)
 }
@@ -95,7 +92,7 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32) -> Result<u64, TaskF
     let program = build(log)?;
     let corpus = log.context.scratch("fuzz-corpus");
     let found = log.context.scratch("fuzz-found");
-    std::fs::create_dir_all(&found).map_err(|e| failed(&found, &e))?;
+    std::fs::create_dir_all(&found).map_err(TaskFailure::at(found.display()))?;
     let mut list = log.context.command(&program.to_string_lossy(), &[]);
     list.env("SHARDWISE_FUZZ_SAMPLES", &corpus);
     let listed = log.run(list)?;
@@ -129,17 +126,11 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32) -> Result<u64, TaskF
 
 fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
     let folder = log.context.scratch("fuzz");
-    let write = |path: PathBuf, text: &str| std::fs::write(&path, text).map_err(|e| failed(&path, &e));
-    std::fs::create_dir_all(folder.join("src")).map_err(|e| failed(&folder, &e))?;
-    let checkout = log.context.root().join("fuzz");
-    write(folder.join("Cargo.toml"), &MANIFEST.replace("CHECKOUT", &format!("{:?}", checkout.to_string_lossy())))?;
-    write(folder.join("src/main.rs"), PROGRAM)?;
-    // The versions that everything else was tested with; what is missing there the manifest names, so cargo has nothing to choose.
-    let lock = folder.join("Cargo.lock");
-    std::fs::copy(log.context.root().join("Cargo.lock"), &lock).map_err(|e| failed(&lock, &e))?;
+    // What is missing in our lock the manifest names, so cargo has nothing to choose.
+    let manifest = files::write_manifest(log.context, &folder, MANIFEST)?;
+    files::write(&folder.join("src/main.rs"), PROGRAM)?;
     let target = log.context.scratch("fuzz-target");
-    let (manifest, target_dir) = (folder.join("Cargo.toml"), target.to_string_lossy().into_owned());
-    let (manifest, host) = (manifest.to_string_lossy(), host(log)?);
+    let (manifest, target_dir, host) = (manifest.to_string_lossy(), target.to_string_lossy(), host(log)?);
     // The registry is asked only if something is not on this machine.
     let fetch = ["fetch", "--manifest-path", &manifest, "--target", &host];
     let mut offline = log.context.cargo(&fetch);
@@ -155,15 +146,10 @@ fn build(log: &StepLog<'_>) -> Result<PathBuf, TaskFailure> {
     Ok(target.join(host).join("debug/libfuzzer"))
 }
 
-/// The triple of this machine.
 fn host(log: &StepLog<'_>) -> Result<String, TaskFailure> {
     let output = log.run(log.context.command("rustc", &["-vV"]))?;
     let host = output.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
     host.ok_or_else(|| TaskFailure::new("rustc -vV names no host"))
-}
-
-fn failed(path: &Path, e: &dyn std::error::Error) -> TaskFailure {
-    TaskFailure::new(format!("{}: {e}", path.display()))
 }
 
 #[cfg(test)]
@@ -176,7 +162,7 @@ mod tests {
         let lines: Vec<_> = dependencies.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(lines.len() > 1);
         for line in lines {
-            assert!(line.contains(" = \"=") || line.ends_with("{ path = CHECKOUT }"), "{line}");
+            assert!(line.contains(" = \"=") || line.ends_with("{ path = \"CHECKOUT/fuzz\" }"), "{line}");
         }
     }
 }

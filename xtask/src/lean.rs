@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::files;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::servers;
@@ -23,43 +24,31 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("rabbitmq", &["lapin"]),
     ("redis", &["redis"]),
 ];
-/// Settings that ask the lean build for what it lacks.
-const REFUSED: [Refused; 7] = [
-    Refused { features: &["consul", "otel", "prometheus"], backend: "consul", ..Refused::SERVE },
-    Refused { features: &["etcd", "otel", "prometheus"], backend: "etcd", ..Refused::SERVE },
-    Refused { features: &["postgres"], arguments: &["outbox", "init"], store: "postgres://127.0.0.1/orders", ..Refused::PUBLISH },
-    Refused { features: &["nats", "otel"], sink: "nats://127.0.0.1:4222", ..Refused::PUBLISH },
-    Refused { features: &["redis", "otel"], sink: "redis://127.0.0.1:6379", ..Refused::PUBLISH },
-    Refused { features: &["rabbitmq", "otel"], sink: "amqp://127.0.0.1:5672", ..Refused::PUBLISH },
-    Refused { features: &["http", "otel"], sink: "http://127.0.0.1:8080/events", ..Refused::PUBLISH },
+const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
+const PUBLISH: &str = "outbox run";
+const SQLITE: &str = "sqlite:orders.db";
+/// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
+const REFUSED: [(&[&str], &str, [&str; 3]); 7] = [
+    (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
+    (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
+    (&["postgres"], "outbox init", ["local", "postgres://127.0.0.1/orders", "stdout"]),
+    (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),
+    (&["redis", "otel"], PUBLISH, ["local", SQLITE, "redis://127.0.0.1:6379"]),
+    (&["rabbitmq", "otel"], PUBLISH, ["local", SQLITE, "amqp://127.0.0.1:5672"]),
+    (&["http", "otel"], PUBLISH, ["local", SQLITE, "http://127.0.0.1:8080/events"]),
 ];
-
-/// A command line and settings, and the features that must be named.
-struct Refused {
-    features: &'static [&'static str],
-    arguments: &'static [&'static str],
-    backend: &'static str,
-    store: &'static str,
-    sink: &'static str,
-}
-
-impl Refused {
-    const PUBLISH: Self =
-        Self { features: &[], arguments: &["outbox", "run"], backend: "local", store: "sqlite:orders.db", sink: "stdout" };
-    const SERVE: Self = Self { arguments: &["serve", "--policy", "workers", "--listen", "127.0.0.1:0"], ..Self::PUBLISH };
-}
 
 /// Counts packages, checks each feature alone, and runs the lean build: the demo, and settings that ask for what it lacks.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let lean = packages(log, "")?;
-    if lean.len() > PACKAGES_MAX {
+    let bare = packages(log, "")?;
+    if bare.len() > PACKAGES_MAX {
         return Err(TaskFailure::new(format!(
             "the lean build has {} packages, {PACKAGES_MAX} are allowed: see cargo tree --package {PACKAGE} --no-default-features",
-            lean.len()
+            bare.len()
         )));
     }
     check_names(log)?;
-    check_packages("no feature", &[], &lean)?;
+    check_packages("no feature", &[], &bare)?;
     lint(log, "")?;
     for (feature, brings) in FEATURES {
         say(&format!("    {feature}"));
@@ -68,9 +57,16 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     }
     say("    cargo demo");
     log.run(log.context.cargo(&["demo", "--json", "--events", "2000"]))?;
-    check_version(log)?;
-    REFUSED.iter().enumerate().try_for_each(|(index, asked)| check_refused(log, index, asked))?;
-    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", lean.len()))))
+    let mut command = lean(log);
+    command.arg("--version");
+    let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
+    if !version.contains(&format!("built without: {lacks}\n")) {
+        return Err(TaskFailure::new(format!("shardwise --version says: {version}")));
+    }
+    for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
+        check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
+    }
+    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", bare.len()))))
 }
 
 /// The crates that cargo compiles for this machine with that feature alone, or with none, as `name version`.
@@ -97,17 +93,12 @@ fn check_packages(feature: &str, brings: &[&str], packages: &BTreeSet<String>) -
 
 /// The default is every feature, so that an install and the images have everything.
 fn check_names(log: &StepLog<'_>) -> Result<(), TaskFailure> {
-    let default = log
-        .context
-        .packages()
-        .into_iter()
-        .find(|package| package.name.as_str() == PACKAGE)
-        .and_then(|package| package.features.get("default"));
+    let packages = log.context.packages();
+    let default = packages.iter().find(|package| package.name.as_str() == PACKAGE).and_then(|package| package.features.get("default"));
     let known: Vec<_> = FEATURES.iter().map(|(feature, _)| (*feature).to_owned()).collect();
-    if default == Some(&known) {
-        Ok(())
-    } else {
-        Err(TaskFailure::new(format!("{PACKAGE}: `default` is {default:?}, FEATURES of this step are {known:?}")))
+    match default {
+        Some(features) if *features == known => Ok(()),
+        _ => Err(TaskFailure::new(format!("{PACKAGE}: `default` is {default:?}, FEATURES of this step are {known:?}"))),
     }
 }
 
@@ -119,32 +110,28 @@ fn lint(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
     log.run(command).map(|_| ())
 }
 
-fn check_version(log: &StepLog<'_>) -> Result<(), TaskFailure> {
-    let mut command = lean(log);
-    command.arg("--version");
-    let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
-    if version.contains(&format!("built without: {lacks}\n")) {
-        Ok(())
-    } else {
-        Err(TaskFailure::new(format!("shardwise --version says: {version}")))
-    }
-}
-
-fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(), TaskFailure> {
-    let Refused { features, arguments, backend, store, sink } = asked;
-    let folder = log.context.scratch(&format!("lean-{index}"));
-    let failed = |error: std::io::Error| TaskFailure::new(format!("{}: {error}", folder.display()));
-    std::fs::create_dir_all(&folder).map_err(failed)?;
+fn check_refused(
+    log: &StepLog<'_>,
+    folder: &str,
+    features: &[&str],
+    arguments: &str,
+    [backend, store, sink]: [&str; 3],
+) -> Result<(), TaskFailure> {
+    let folder = log.context.scratch(folder);
     let policies = "default.resilience.sharding.policies";
     let settings = format!(
         "[default.resilience.sharding.discovery]\nbackend = {backend:?}\n\n[{policies}.workers]\ngroup_name = \"workers\"\n\n\
          [{policies}.publishers]\ngroup_name = \"publishers\"\n\n\
          [default.outbox.orders]\npolicy = \"publishers\"\nstore = {store:?}\nsink = {sink:?}\n"
     );
-    std::fs::write(folder.join("settings.toml"), settings).map_err(failed)?;
+    files::write(&folder.join("settings.toml"), &settings)?;
     let mut command = lean(log);
-    command.args(*arguments).current_dir(&folder).env("RUST_LOG", "warn").env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
-    let ran = command.output().map_err(failed)?;
+    command
+        .args(arguments.split(' '))
+        .current_dir(&folder)
+        .env("RUST_LOG", "warn")
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
     let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));
     match (ran.status.code(), silent) {
@@ -156,7 +143,6 @@ fn check_refused(log: &StepLog<'_>, index: usize, asked: &Refused) -> Result<(),
     }
 }
 
-/// The program that `cargo demo` has built.
 fn lean(log: &StepLog<'_>) -> Command {
     servers::user(log.context, &log.context.target().join("debug/shardwise").to_string_lossy())
 }

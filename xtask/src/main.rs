@@ -10,15 +10,16 @@ mod book;
 mod checks;
 mod context;
 mod deny;
-mod fleets;
+mod examples;
+mod files;
 mod fuzz;
 mod instructions;
+mod judged;
 mod lean;
 mod measured;
 mod outbox;
 mod outside;
 mod package;
-mod paused;
 mod peers;
 mod readme;
 mod report;
@@ -26,10 +27,8 @@ mod run;
 mod servers;
 mod sidecar;
 mod simulate;
-mod simulate_outbox;
 mod soak;
 mod steps;
-mod study;
 mod tools;
 mod vectors;
 
@@ -39,6 +38,7 @@ use clap::{Args, Parser, Subcommand};
 
 use context::TaskContext;
 use report::say;
+use run::TaskFailure;
 
 /// Tasks of the shardwise project.
 #[derive(Parser)]
@@ -71,44 +71,26 @@ enum Task {
     Instructions,
     /// Fetch the servers that the tests run against into target/servers, without root and without touching the system.
     Servers,
-    /// Measure balance and movement of the placement over fleets and constants, and print the tables.
-    PlacementStudy,
     /// Simulate fleets under exclusive ownership with seeded faults.
     ///
     /// A thousand runs or more write their figures into docs/internals/measured.md.
-    Simulate {
-        /// How many runs.
-        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-        seeds: u64,
-        /// The first seed.
-        #[arg(long, default_value_t = 0)]
-        from: u64,
-    },
+    Simulate(SimulateArgs),
     /// Simulate an outbox's publishers with seeded faults.
     ///
     /// A thousand runs or more write their figures into docs/internals/measured.md.
-    SimulateOutbox {
-        /// How many runs.
-        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-        seeds: u64,
-        /// The first seed.
-        #[arg(long, default_value_t = 1)]
-        from: u64,
-    },
+    SimulateOutbox(SimulateArgs),
     /// Repeat what takes too long for every test run, and write the figures into docs/internals/measured.md.
-    Soak {
-        /// Name of the soak; without it, the names that exist are listed.
-        name: Option<String>,
-        /// How often, if not as often as that soak usually runs.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        runs: Option<u32>,
-        /// Of `outbox-backlog` alone: how many rows wait, if not ten million.
-        #[arg(long)]
-        rows: Option<u64>,
-        /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
-        #[arg(long, value_name = "NAME", value_parser = soak::mistakes_known())]
-        mistake: Option<String>,
-    },
+    Soak(soak::SoakArgs),
+}
+
+#[derive(Args)]
+struct SimulateArgs {
+    /// How many runs.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// The first seed, if not 1, or 0 of fleets.
+    #[arg(long)]
+    from: Option<u64>,
 }
 
 #[derive(Args)]
@@ -132,30 +114,7 @@ struct TestArgs {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.task {
-        Task::Test(args) if args.list => {
-            steps::list();
-            Ok(true)
-        }
-        Task::Test(args) => TaskContext::load(args.verbose).and_then(|context| steps::run(&context, &args)),
-        Task::PlacementStudy => study::run().map(|()| true),
-        Task::Book => TaskContext::load(false).and_then(|context| book::run(&context)).map(|()| true),
-        Task::Servers => servers::run().map(|()| true),
-        Task::Soak { name, runs, rows, mistake } => {
-            TaskContext::load(false).and_then(|context| soak::run(&context, name.as_deref(), runs, rows, mistake.as_deref())).map(|()| true)
-        }
-        Task::Simulate { seeds, from } => TaskContext::load(false).and_then(|context| simulate::run(&context, seeds, from)).map(|()| true),
-        Task::SimulateOutbox { seeds, from } => {
-            TaskContext::load(false).and_then(|context| simulate_outbox::run(&context, seeds, from)).map(|()| true)
-        }
-        Task::Fuzz { target, seconds } => {
-            TaskContext::load(false).and_then(|context| fuzz::run(&context, target.as_deref(), seconds)).map(|()| true)
-        }
-        Task::Instructions => TaskContext::load(false).and_then(|context| instructions::write(&context)).map(|()| true),
-        Task::Bench { name } => TaskContext::load(true).and_then(|context| bench::run(&context, name.as_deref())).map(|()| true),
-    };
-    match result {
+    match run(Cli::parse().task) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
@@ -163,4 +122,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether everything passed that was to be checked.
+fn run(task: Task) -> Result<bool, TaskFailure> {
+    // A benchmark's own output shows how far it is.
+    let verbose = matches!(&task, Task::Test(TestArgs { verbose: true, .. }) | Task::Bench { .. });
+    let context = TaskContext::load(verbose)?;
+    match task {
+        Task::Test(args) => return steps::run(&context, &args),
+        Task::Book => book::run(&context)?,
+        Task::Bench { name } => bench::run(&context, name.as_deref())?,
+        Task::Fuzz { target, seconds } => fuzz::run(&context, target.as_deref(), seconds)?,
+        Task::Instructions => instructions::write(&context)?,
+        Task::Servers => servers::run()?,
+        Task::Simulate(SimulateArgs { seeds, from }) => simulate::FLEETS.run(&context, seeds, from.unwrap_or(0))?,
+        Task::SimulateOutbox(SimulateArgs { seeds, from }) => simulate::OUTBOX.run(&context, seeds, from.unwrap_or(1))?,
+        Task::Soak(args) => soak::run(&context, &args)?,
+    }
+    Ok(true)
 }

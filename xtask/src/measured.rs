@@ -1,16 +1,11 @@
 //! `docs/internals/measured.md`: one section for each benchmark, replaced whole at every run.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use crate::context::TaskContext;
+use crate::files;
 use crate::report::say;
 use crate::run::TaskFailure;
-
-const HEAD: &str = "# Measured
-
-Written by `cargo xtask bench NAME`, `cargo xtask soak NAME` and `cargo xtask simulate`, one section for each name.
-Compare within a section, and quote ratios: other machines differ.
-";
 
 /// One benchmark's median time, with the bounds of its 95 % confidence interval.
 #[derive(Debug, PartialEq)]
@@ -33,11 +28,10 @@ pub(crate) fn head(context: &TaskContext) -> String {
     format!("Commit {}; {}, {cores} cores.", revision(context), model.unwrap_or(std::env::consts::ARCH))
 }
 
-/// Puts the section into the page.
-pub(crate) fn write(context: &TaskContext, name: &str, section: &str) -> Result<(), TaskFailure> {
+/// Puts a section of that name into the page: the line above the figures, and the figures.
+pub(crate) fn write(context: &TaskContext, name: &str, head: &str, figures: &str) -> Result<(), TaskFailure> {
     let path = context.root().join("docs/internals/measured.md");
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
-    std::fs::write(&path, replace(&before, name, section)).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
+    files::write(&path, &replace(&files::read(&path)?, name, &format!("{head}\n\n{figures}")))?;
     say(&format!("docs/internals/measured.md: section {name} is written"));
     Ok(())
 }
@@ -53,22 +47,22 @@ fn revision(context: &TaskContext) -> String {
     if clean { commit } else { format!("{commit} with uncommitted changes") }
 }
 
-/// The section of one benchmark.
-pub(crate) fn section(name: &str, head: &str, figures: &[BenchmarkFigure]) -> String {
-    let mut text = format!("## {name}\n\n{head}\n\n");
-    text += "| benchmark | median | 95 % interval | for each element |\n|---|---:|---:|---:|\n";
+pub(crate) fn row<C: Display>(cells: impl IntoIterator<Item = C>) -> String {
+    cells.into_iter().fold(String::from("|"), |row, cell| format!("{row} {cell} |")) + "\n"
+}
+
+pub(crate) fn table(figures: &[BenchmarkFigure]) -> String {
+    let mut text = "| benchmark | median | 95 % interval | for each element |\n|---|---:|---:|---:|\n".to_owned();
     for f in figures {
-        let each = f
-            .elements
-            .map_or_else(String::new, |elements| format!("{}, {} a second", time(f.nanos / elements), count(elements / f.nanos * 1e9)));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| {} | {} | {} – {} | {each} |", f.name, time(f.nanos), time(f.low), time(f.high));
+        let interval = format!("{} – {}", time(f.low), time(f.high));
+        let each = f.elements.map_or_else(String::new, |elements| time(f.nanos / elements));
+        text += &row([f.name.clone(), time(f.nanos), interval, each]);
     }
     text
 }
 
 /// `document` with the section of that name replaced, or added in the order of the names.
-fn replace(document: &str, name: &str, section: &str) -> String {
+fn replace(document: &str, name: &str, body: &str) -> String {
     let mut sections: Vec<(&str, &str)> = document
         .split("\n## ")
         .skip(1)
@@ -76,11 +70,10 @@ fn replace(document: &str, name: &str, section: &str) -> String {
         .map(|(title, body)| (title.trim(), body.trim()))
         .filter(|(title, _)| *title != name)
         .collect();
-    let body = section.split_once('\n').map_or("", |(_, body)| body.trim());
-    sections.push((name, body));
+    sections.push((name, body.trim()));
     sections.sort_unstable();
-    let head = document.split("\n## ").next().map(str::trim).filter(|head| !head.is_empty()).unwrap_or(HEAD.trim());
-    sections.iter().fold(format!("{head}\n"), |text, (title, body)| format!("{text}\n## {title}\n\n{body}\n"))
+    let head = document.split("\n## ").next().unwrap_or_default();
+    sections.iter().fold(format!("{}\n", head.trim()), |text, (title, body)| format!("{text}\n## {title}\n\n{body}\n"))
 }
 
 fn time(nanos: f64) -> String {
@@ -90,22 +83,10 @@ fn time(nanos: f64) -> String {
         n if n < 1e9 => (n / 1e6, "ms"),
         n => (n / 1e9, "s"),
     };
-    format!("{} {unit}", three_digits(value))
-}
-
-fn count(number: f64) -> String {
-    match number {
-        n if n < 1e3 => three_digits(n),
-        n if n < 1e6 => format!("{} thousand", three_digits(n / 1e3)),
-        n => format!("{} million", three_digits(n / 1e6)),
-    }
-}
-
-fn three_digits(value: f64) -> String {
     match value {
-        v if v < 10.0 => format!("{v:.2}"),
-        v if v < 100.0 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
+        v if v < 10.0 => format!("{v:.2} {unit}"),
+        v if v < 100.0 => format!("{v:.1} {unit}"),
+        v => format!("{v:.0} {unit}"),
     }
 }
 
@@ -115,15 +96,15 @@ mod tests {
 
     #[test]
     fn a_section_is_replaced_and_the_others_stay() {
-        let first = replace("", "ring", "## ring\n\nold\n");
-        let second = replace(&first, "outbox", "## outbox\n\nfigures\n");
-        let third = replace(&second, "ring", "## ring\n\nnew\n");
-        assert_eq!(third, format!("{HEAD}\n## outbox\n\nfigures\n\n## ring\n\nnew\n"));
-        assert_eq!(replace(&third, "ring", "## ring\n\nnew\n"), third);
+        let first = replace("# Measured\n", "ring", "old\n");
+        let second = replace(&first, "outbox", "figures\n");
+        let third = replace(&second, "ring", "new\n");
+        assert_eq!(third, "# Measured\n\n## outbox\n\nfigures\n\n## ring\n\nnew\n");
+        assert_eq!(replace(&third, "ring", "new\n"), third);
     }
 
     #[test]
-    fn a_section_says_what_was_measured_on_what() {
+    fn a_figure_has_units_that_are_easy_to_read() {
         let figure = BenchmarkFigure {
             name: "filter/3".into(),
             nanos: 12_345.0,
@@ -132,8 +113,7 @@ mod tests {
             fastest: 12_000.0,
             elements: Some(1_000.0),
         };
-        let text = section("filter", "Commit abc; Some CPU, 2 cores.", &[figure]);
-        assert!(text.starts_with("## filter\n\nCommit abc; Some CPU, 2 cores.\n"), "{text}");
-        assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns, 81.0 million a second |\n"), "{text}");
+        let text = table(&[figure]);
+        assert!(text.ends_with("| filter/3 | 12.3 µs | 12.0 µs – 13.0 µs | 12.3 ns |\n"), "{text}");
     }
 }

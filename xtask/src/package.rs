@@ -1,12 +1,11 @@
 //! Every published crate, as its users get it.
 
 use crate::context::TaskContext;
+use crate::files;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// The files that each package must contain.
 const IN_EVERY_PACKAGE: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// The files that some packages must contain besides.
 const IN_ONE_PACKAGE: [(&str, &str); 3] = [
     ("shardwise", "README.md"),
     ("shardwise", "CHANGELOG.md"),
@@ -37,11 +36,7 @@ pub(crate) fn package(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 /// Cargo's own verification does the same package by package, and builds every dependency anew for each of them.
 fn build_from_packages(log: &StepLog<'_>, published: &[&str]) -> Result<(), TaskFailure> {
     let folder = log.context.scratch("packed");
-    let io = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", folder.display()));
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(io)?;
-    }
-    std::fs::create_dir_all(&folder).map_err(io)?;
+    files::empty(&folder)?;
     let mut manifest = String::from("[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n");
     for package in log.context.packages().into_iter().filter(|package| published.contains(&package.name.as_str())) {
         let packed = format!("{}-{}", package.name, package.version);
@@ -49,10 +44,7 @@ fn build_from_packages(log: &StepLog<'_>, published: &[&str]) -> Result<(), Task
         log.run(log.context.command("tar", &["-xzf", &archive.to_string_lossy(), "-C", &folder.to_string_lossy()]))?;
         manifest.extend([package.name.as_str(), " = { path = \"", &packed, "\" }\n"]);
     }
-    std::fs::write(folder.join("Cargo.toml"), manifest).map_err(io)?;
-    // The versions that everything else was tested with.
-    std::fs::copy(log.context.root().join("Cargo.lock"), folder.join("Cargo.lock")).map_err(io)?;
-    let (manifest, target) = (folder.join("Cargo.toml"), log.context.scratch("packed-target"));
+    let (manifest, target) = (files::write_manifest(log.context, &folder, &manifest)?, log.context.scratch("packed-target"));
     let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
     let arguments = ["check", "--workspace", "--all-features", "--manifest-path", &manifest, "--target-dir", &target];
     log.run(log.context.cargo(&arguments)).map(|_| ())

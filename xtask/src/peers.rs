@@ -1,17 +1,16 @@
 //! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in
 //! `docs/internals/performance.md`.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::measured::BenchmarkFigure;
-use crate::run::{StepLog, TaskFailure};
-use crate::vectors;
+use shardwise_testkit::python_with;
 
-/// The benchmark that this is about.
+use crate::files;
+use crate::measured::{BenchmarkFigure, row};
+use crate::run::{StepLog, TaskFailure};
+
 pub(crate) const NAME: &str = "peers";
-/// The variable that names the word list for the benchmark.
 pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";
 
 const PAGE: &str = "docs/internals/performance.md";
@@ -41,7 +40,6 @@ const ASKED: [(&str, &str); 12] = [
     ("FNV-1a modulo", "FNV-1a modulo"),
     ("uhashring", "Python's `uhashring`"),
 ];
-const FLOORS: [(&str, &str); 2] = [(HASH, "floor: XXH3 of each key"), ("floor: one byte of each key", "floor: one byte of each key")];
 
 /// Webster's second dictionary, of 1934 and out of copyright, one word a line and sorted.
 const WRITE_WORDS: &str = "import sys\nfrom english_words import get_english_words_set as words\n\
@@ -53,11 +51,9 @@ pub(crate) struct PythonPeer {
     pub(crate) words: PathBuf,
 }
 
-/// Fetches the packages by their names and versions, once; of uhashring the version that `crates/core` follows. The folder names both
-/// versions, so that others are not taken for them.
+/// Fetches the packages, once; of uhashring the version that `crates/core` follows.
 pub(crate) fn prepare(log: &StepLog<'_>) -> Result<PythonPeer, TaskFailure> {
-    let packages = [("uhashring==2.4", "uhashring"), ("english-words==2.0.2", "english_words")];
-    let python = vectors::environment(log, "venv-peers-2.4-2.0.2", &packages)?;
+    let python = python_with(&["uhashring==2.4", "english-words==2.0.2"])?;
     let words = log.context.scratch("words.txt");
     log.run(log.context.command(&python.to_string_lossy(), &["-c", WRITE_WORDS, &words.to_string_lossy()]))?;
     Ok(PythonPeer { python, words })
@@ -68,13 +64,12 @@ pub(crate) fn uhashring(log: &StepLog<'_>, beside: &PythonPeer) -> Result<Vec<Be
     let arguments = ["-B", "crates/core/benches/uhashring_peer.py", &beside.words.to_string_lossy()];
     // Read here and not from the log, because a benchmark's output goes to the terminal.
     let output = log.context.command(&beside.python.to_string_lossy(), &arguments).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| TaskFailure::new(format!("{}: {e}", beside.python.display())))?;
+    let output = output.map_err(TaskFailure::at(beside.python.display()))?;
     let figures: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(figure_of).collect();
     let expected = LISTS.len() * MEMBERS.len();
-    if figures.len() == expected {
-        Ok(figures)
-    } else {
-        Err(TaskFailure::new(format!("{} of {expected} figures of uhashring", figures.len())))
+    match figures.len() {
+        found if found == expected => Ok(figures),
+        found => Err(TaskFailure::new(format!("{found} of {expected} figures of uhashring"))),
     }
 }
 
@@ -89,14 +84,10 @@ fn figure_of(line: &str) -> Option<BenchmarkFigure> {
 /// Writes the tables between the marks of the page.
 pub(crate) fn write(log: &StepLog<'_>, head: &str, figures: &[BenchmarkFigure]) -> Result<(), TaskFailure> {
     let path = log.context.root().join(PAGE);
-    let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", path.display()));
-    let page = std::fs::read_to_string(&path).map_err(failed)?;
-    let tables = tables(head, figures);
-    let page = between(&page, &tables).ok_or_else(|| TaskFailure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?;
-    std::fs::write(&path, page).map_err(failed)
+    let page = between(&files::read(&path)?, &tables(head, figures));
+    files::write(&path, &page.ok_or_else(|| TaskFailure::new(format!("{PAGE}: the marks are missing: {BEGIN} and {END}")))?)
 }
 
-/// The page with other text between its marks.
 fn between(page: &str, text: &str) -> Option<String> {
     let (before, rest) = page.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
@@ -113,44 +104,39 @@ fn nanos(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Writing to a String cannot fail, so what `writeln!` answers is let go.
 fn tables(head: &str, figures: &[BenchmarkFigure]) -> String {
     let mut text = format!("{head}\n");
-    let row = |text: &mut String, name: &str, cell: &dyn Fn(u32) -> Option<String>| {
-        let cells: Vec<_> = MEMBERS.iter().map(|members| cell(*members).unwrap_or_else(|| "–".into())).collect();
-        let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+    let line = |name: &str, cell: &dyn Fn(u32) -> Option<String>| {
+        let cells = MEMBERS.map(|members| cell(members).unwrap_or_else(|| "–".into()));
+        row(std::iter::once(name.to_owned()).chain(cells))
     };
     let columns = "| | 3 members | 16 | 256 | 1,000 |\n|---|---:|---:|---:|---:|\n";
     for (list, title) in LISTS {
-        let _ = write!(text, "\n### {title}\n\n{columns}");
+        text.extend(["\n### ", title, "\n\n", columns]);
         let cost = |what: &str, members| each(figures, &format!("filter/{what}/{list}, {members} members"));
         for (what, name) in ASKED {
-            let cell = |members| {
+            text += &line(name, &|members| {
                 let (value, ours) = (cost(what, members)?, cost(OURS, members)?);
                 Some(if what.starts_with("filter") { nanos(value) } else { format!("{} ({}×)", nanos(value), nanos(value / ours)) })
-            };
-            row(&mut text, name, &cell);
+            });
         }
-        for (what, name) in FLOORS {
-            row(&mut text, name, &|members| Some(nanos(cost(what, members)?)));
+        for floor in [HASH, "floor: one byte of each key"] {
+            text += &line(floor, &|members| Some(nanos(cost(floor, members)?)));
         }
         let over = |members| Some(format!("{:.2}", cost(OURS, members)? / cost(HASH, members)?));
-        row(&mut text, "`filter_at` over the hash alone", &over);
+        text += &line("`filter_at` over the hash alone", &over);
     }
-    let _ = write!(text, "\n### A million keys, which no cache holds: over the hash alone\n\n{columns}");
+    text.extend(["\n### A million keys, which no cache holds: over the hash alone\n\n", columns]);
     for (list, title) in &LISTS[..3] {
         for (what, name) in &ASKED[..2] {
-            let over = |members: u32| {
+            text += &line(&format!("{title}, {name}"), &|members| {
                 let cost = |what: &str| each(figures, &format!("a million/{what}/{list}, {members} members"));
                 Some(format!("{:.2}", cost(what)? / cost(HASH)?))
-            };
-            row(&mut text, &format!("{title}, {name}"), &over);
+            });
         }
     }
-    if let Some(cost) = each(figures, &format!("filter/{OURS}/500000 ids, 300 members")) {
-        let _ = writeln!(text, "\n500,000 ids and 300 members, one worker: {:.2} ms.", cost * 0.5);
-    }
-    text
+    let largest = each(figures, &format!("filter/{OURS}/500000 ids, 300 members"));
+    text + &largest.map_or_else(String::new, |cost| format!("\n500,000 ids and 300 members, one worker: {:.2} ms.\n", cost * 0.5))
 }
 
 #[cfg(test)]

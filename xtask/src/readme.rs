@@ -7,13 +7,14 @@
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::files;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::servers;
@@ -28,27 +29,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const REPOSITORY: &str = "https://github.com/shardwise/shardwise";
 
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    let root = log.context.root();
+    let start = std::fs::read_dir(root.join("docs/start")).map_err(TaskFailure::at("docs/start"))?;
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md");
+    let mut pages: Vec<_> = start.filter_map(|entry| Some(entry.ok()?.path())).filter(is_page).collect();
+    pages.sort();
+    pages.insert(0, root.join("README.md"));
     let (mut ran, mut left_out) = (0, Vec::new());
-    for page in pages(log.context.root())? {
-        let text = std::fs::read_to_string(&page).map_err(servers::failed)?;
-        let name = page.strip_prefix(log.context.root()).unwrap_or(&page).display().to_string();
-        let blocks = blocks(&text).map_err(|why| TaskFailure::new(format!("{name}: {why}")))?;
-        ran += PageRun::begin(log, &name)?.run(&blocks, &mut left_out)?;
+    for page in pages {
+        let name = page.strip_prefix(root).unwrap_or(&page).display().to_string();
+        say(&format!("    {name}"));
+        let blocks = blocks(&files::read(&page)?).map_err(TaskFailure::at(&name))?;
+        ran += PageRun::new(log, &name).run(&blocks, &mut left_out)?;
     }
     let note = (!left_out.is_empty()).then(|| format!("not run: {}", left_out.join("; ")));
     Ok(StepPass::noting(ran, note))
-}
-
-fn pages(root: &Path) -> Result<Vec<PathBuf>, TaskFailure> {
-    let mut pages: Vec<PathBuf> = match std::fs::read_dir(root.join("docs/start")) {
-        Ok(entries) => {
-            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
-        }
-        Err(error) => return Err(TaskFailure::new(format!("docs/start: {error}"))),
-    };
-    pages.sort();
-    pages.insert(0, root.join("README.md"));
-    Ok(pages)
 }
 
 /// The instruction in the comment before a block.
@@ -95,67 +90,95 @@ fn blocks(page: &str) -> Result<Vec<Block>, String> {
     Ok(blocks)
 }
 
-/// A program in another terminal.
+/// A program in another terminal, with all that it started; killed when dropped.
 struct Terminal {
     line: usize,
     child: Child,
     output: PathBuf,
 }
 
+impl Terminal {
+    /// What it wrote; empty if that cannot be read.
+    fn output(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
+    fn signal(&self, signal: Signal) -> nix::Result<()> {
+        let group = i32::try_from(self.child.id()).map_err(|_| nix::Error::ESRCH)?;
+        killpg(Pid::from_raw(group), signal)
+    }
+
+    /// Looks at it until this answers something, or until the limit.
+    fn until<T>(&mut self, limit: Duration, look: impl Fn(&Self, Option<ExitStatus>) -> Option<T>) -> std::io::Result<Option<T>> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            let ended = self.child.try_wait()?;
+            if let Some(seen) = look(self, ended) {
+                return Ok(Some(seen));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // One that ends by itself just now is as good.
+            let _ = self.signal(Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
 struct PageRun<'a> {
     log: &'a StepLog<'a>,
     name: String,
     folder: PathBuf,
-    terminals: Vec<Terminal>,
 }
 
 impl<'a> PageRun<'a> {
-    fn begin(log: &'a StepLog<'a>, name: &str) -> Result<Self, TaskFailure> {
+    fn new(log: &'a StepLog<'a>, name: &str) -> Self {
         // Outside the workspace: Cargo would take a new package below its target folder for a forgotten member.
         let folder = std::env::temp_dir().join(format!("shardwise-readme-{}", std::process::id())).join(name.replace('/', "-"));
-        std::fs::create_dir_all(&folder).map_err(servers::failed)?;
-        say(&format!("    {name}"));
-        Ok(Self { log, name: name.to_owned(), folder, terminals: Vec::new() })
+        Self { log, name: name.to_owned(), folder }
     }
 
     /// Runs the blocks and answers how many; what is left out goes to `left_out`.
-    fn run(mut self, blocks: &[Block], left_out: &mut Vec<String>) -> Result<u64, TaskFailure> {
-        let mut ran = 0;
+    fn run(&self, blocks: &[Block], left_out: &mut Vec<String>) -> Result<u64, TaskFailure> {
+        files::empty(&self.folder)?;
+        let (mut ran, mut terminals) = (0, Vec::new());
         for block in blocks {
             match &block.used {
                 BlockUse::NotRun(why) => left_out.push(format!("{} line {} ({why})", self.name, block.line)),
-                BlockUse::WriteFile(path) => {
-                    std::fs::write(self.place()?.join(path), &block.text).map_err(|error| self.failed(block.line, &error))?;
-                }
+                BlockUse::WriteFile(path) => files::write(&self.place()?.join(path), &block.text)?,
                 BlockUse::Run => self.type_in(block)?,
-                BlockUse::Beside(until) => self.open_terminal(block, until)?,
+                BlockUse::Beside(until) => terminals.push(self.open_terminal(block, until)?),
             }
             ran += u64::from(!matches!(block.used, BlockUse::NotRun(_) | BlockUse::WriteFile(_)));
         }
-        while let Some(terminal) = self.terminals.pop() {
+        while let Some(terminal) = terminals.pop() {
             self.interrupt(terminal)?;
         }
-        std::fs::remove_dir_all(&self.folder).map_err(servers::failed)?;
+        std::fs::remove_dir_all(&self.folder).map_err(TaskFailure::at(self.folder.display()))?;
         Ok(ran)
     }
 
-    fn failed(&self, line: usize, why: &dyn std::fmt::Display) -> TaskFailure {
+    fn failed(&self, line: usize, why: impl std::fmt::Display) -> TaskFailure {
         TaskFailure::new(format!("{} line {line}: {why}; its folder is {}", self.name, self.folder.display()))
     }
 
     /// Where the terminal of the page stands.
     fn place(&self) -> Result<PathBuf, TaskFailure> {
-        match std::fs::read_to_string(self.folder.join("pwd")) {
-            Ok(place) => Ok(PathBuf::from(place.trim_end())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(self.folder.clone()),
-            Err(error) => Err(servers::failed(error)),
-        }
+        let pwd = self.folder.join("pwd");
+        if pwd.exists() { Ok(files::read(&pwd)?.trim_end().into()) } else { Ok(self.folder.clone()) }
     }
 
     fn type_in(&self, block: &Block) -> Result<(), TaskFailure> {
         let pwd = self.folder.join("pwd");
         let command = self.shell(&format!("{}pwd > '{}'\n", block.text, pwd.display()))?;
-        self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, &failure))
+        self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, failure))
     }
 
     /// A shell that stops at the first failure, in the page's place, with what a reader has: no settings of others, the command where Cargo
@@ -175,68 +198,33 @@ impl<'a> PageRun<'a> {
         Ok(command)
     }
 
-    fn open_terminal(&mut self, block: &Block, until: &str) -> Result<(), TaskFailure> {
+    fn open_terminal(&self, block: &Block, until: &str) -> Result<Terminal, TaskFailure> {
+        let failed = |error: std::io::Error| self.failed(block.line, error);
         let output = self.folder.join(format!("terminal-{}.log", block.line));
-        let file = File::create(&output).map_err(servers::failed)?;
+        let file = File::create(&output).map_err(failed)?;
         let mut command = self.shell(&block.text)?;
-        command.stdin(Stdio::null()).stdout(file.try_clone().map_err(servers::failed)?).stderr(file);
+        command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
         // Ctrl-C reaches the programs of one terminal.
         command.process_group(0);
-        let child = command.spawn().map_err(|error| self.failed(block.line, &error))?;
-        self.terminals.push(Terminal { line: block.line, child, output: output.clone() });
-        let begun = Instant::now();
-        let ended = |terminal: &mut Terminal| terminal.child.try_wait().map_err(servers::failed);
-        while !read(&output).contains(until) {
-            let has_ended = self.terminals.last_mut().map_or(Ok(None), ended)?.is_some();
-            if has_ended || begun.elapsed() > BLOCK_LIMIT {
-                return Err(self.failed(block.line, &format_args!("{until:?} is not in its output: {}", read(&output))));
-            }
-            std::thread::sleep(LOOK_EVERY);
+        let mut terminal = Terminal { line: block.line, child: command.spawn().map_err(failed)?, output };
+        let look = |terminal: &Terminal, ended: Option<ExitStatus>| {
+            if terminal.output().contains(until) { Some(true) } else { ended.map(|_| false) }
+        };
+        match terminal.until(BLOCK_LIMIT, look).map_err(failed)? {
+            Some(true) => Ok(terminal),
+            _ => Err(self.failed(block.line, format_args!("{until:?} is not in its output: {}", terminal.output()))),
         }
-        Ok(())
     }
 
-    /// Ctrl-C, and it ends well.
     fn interrupt(&self, mut terminal: Terminal) -> Result<(), TaskFailure> {
-        signal(&terminal.child, Signal::SIGINT).map_err(|error| self.failed(terminal.line, &error))?;
-        let begun = Instant::now();
-        loop {
-            match terminal.child.try_wait().map_err(servers::failed)? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.failed(terminal.line, &format_args!("after Ctrl-C: {status}: {}", read(&terminal.output)))),
-                None if begun.elapsed() > END_LIMIT => {
-                    kill_all(&mut [terminal]);
-                    return Err(self.failed(0, &"a program has not ended 30 s after Ctrl-C"));
-                }
-                None => std::thread::sleep(LOOK_EVERY),
-            }
+        let line = terminal.line;
+        terminal.signal(Signal::SIGINT).map_err(|error| self.failed(line, error))?;
+        match terminal.until(END_LIMIT, |_, ended| ended).map_err(|error| self.failed(line, error))? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.failed(line, format_args!("after Ctrl-C: {status}: {}", terminal.output()))),
+            None => Err(self.failed(line, format_args!("it has not ended {} s after Ctrl-C", END_LIMIT.as_secs()))),
         }
     }
-}
-
-fn kill_all(terminals: &mut [Terminal]) {
-    for terminal in terminals {
-        // One that has ended by itself is as good.
-        let _ = signal(&terminal.child, Signal::SIGKILL);
-        let _ = terminal.child.wait();
-    }
-}
-
-impl Drop for PageRun<'_> {
-    fn drop(&mut self) {
-        let mut terminals = std::mem::take(&mut self.terminals);
-        kill_all(&mut terminals);
-    }
-}
-
-fn signal(child: &Child, signal: Signal) -> nix::Result<()> {
-    let group = i32::try_from(child.id()).map_err(|_| nix::Error::ESRCH)?;
-    killpg(Pid::from_raw(group), signal)
-}
-
-/// A program's output; empty if it cannot be read.
-fn read(output: &Path) -> String {
-    std::fs::read(output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]

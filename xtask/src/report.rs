@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use crate::steps::StepPass;
+
 /// One line on standard output, at once. A closed output is no reason to stop checking.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -10,16 +12,12 @@ pub(crate) fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// The result of one step.
 pub(crate) struct ReportRow {
     pub(crate) step: &'static str,
     pub(crate) took: Duration,
-    pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// Notes for the reader, beside the numbers.
-    pub(crate) note: Option<String>,
-    /// Why nothing was checked.
-    pub(crate) not_checked: Option<String>,
+    /// What passed, also beside what failed.
+    pub(crate) pass: StepPass,
 }
 
 /// The table of steps, the line `N passed, M failed` and, last, a line for each step that could not check anything.
@@ -30,11 +28,11 @@ pub(crate) fn table(rows: &[ReportRow]) -> String {
         text += "\n";
     };
     for row in rows {
-        line(row.step, row.took, row.passed, row.failed, row.note.as_deref().unwrap_or(""));
+        line(row.step, row.took, row.pass.checks, row.failed, row.pass.note.as_deref().unwrap_or(""));
     }
-    let (passed, failed) = (rows.iter().map(|r| r.passed).sum::<u64>(), rows.iter().map(|r| r.failed).sum::<u64>());
+    let (passed, failed) = (rows.iter().map(|r| r.pass.checks).sum::<u64>(), rows.iter().map(|r| r.failed).sum::<u64>());
     line("total", rows.iter().map(|r| r.took).sum(), passed, failed, "");
-    let unchecked = rows.iter().filter_map(|row| Some(format!("\nNOT CHECKED: {}: {}", row.step, row.not_checked.as_ref()?)));
+    let unchecked = rows.iter().filter_map(|row| Some(format!("\nNOT CHECKED: {}: {}", row.step, row.pass.not_checked.as_ref()?)));
     format!("{text}\n{passed} passed, {failed} failed{}", unchecked.collect::<String>())
 }
 
@@ -44,12 +42,11 @@ mod tests {
 
     #[test]
     fn the_table_ends_with_the_sum() {
-        let row =
-            |step, passed, failed| ReportRow { step, took: Duration::from_millis(1_250), passed, failed, note: None, not_checked: None };
-        let text = table(&[row("fmt", 1, 0), row("test", 40, 2)]);
+        let row = |step, pass, failed| ReportRow { step, took: Duration::from_millis(1_250), failed, pass };
+        let text = table(&[row("fmt", StepPass::many(1), 0), row("test", StepPass::many(40), 2)]);
         assert!(text.contains("fmt                 1.2        1        0\n"), "{text}");
         assert!(text.ends_with("\n41 passed, 2 failed"), "{text}");
-        let text = table(&[row("fmt", 1, 0), ReportRow { not_checked: Some("no network".into()), ..row("advisories", 0, 0) }]);
+        let text = table(&[row("fmt", StepPass::many(1), 0), row("advisories", StepPass::not_checked("no network".into()), 0)]);
         assert!(text.ends_with("\n1 passed, 0 failed\nNOT CHECKED: advisories: no network"), "{text}");
     }
 }

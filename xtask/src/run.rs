@@ -1,8 +1,8 @@
 //! Runs one command: its output into a log, a sign of life now and then, an end after which it counts as hung.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::context::TaskContext;
+use crate::files;
 use crate::report::say;
 
 /// How often a silent command's last line is shown.
@@ -27,7 +28,6 @@ pub(crate) struct TaskFailure {
     repeat: Option<String>,
     /// Tests that failed, if they were counted; a failure counts at least one.
     pub(crate) failed: u64,
-    /// Tests of the same step that passed.
     pub(crate) passed: u64,
 }
 
@@ -36,9 +36,13 @@ impl TaskFailure {
         Self { why: why.into(), repeat: None, failed: 1, passed: 0 }
     }
 
-    /// So many tests passed and so many failed.
     pub(crate) fn counted(why: impl Into<String>, passed: u64, failed: u64) -> Self {
         Self { failed, passed, ..Self::new(why) }
+    }
+
+    /// What could not be done with this file, folder or program.
+    pub(crate) fn at<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(format!("{what}: {error}"))
     }
 
     /// The same failure, repeated by another command.
@@ -56,6 +60,12 @@ impl fmt::Display for TaskFailure {
     }
 }
 
+impl From<shardwise_testkit::Error> for TaskFailure {
+    fn from(error: shardwise_testkit::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
 /// A step's log file, which collects the output of its commands.
 pub(crate) struct StepLog<'a> {
     pub(crate) context: &'a TaskContext,
@@ -63,12 +73,9 @@ pub(crate) struct StepLog<'a> {
 }
 
 impl<'a> StepLog<'a> {
-    /// An empty log for the step.
     pub(crate) fn begin(context: &'a TaskContext, step: &str) -> Result<Self, TaskFailure> {
         let path = context.scratch(&format!("{step}.log"));
-        let folder = context.scratch("");
-        std::fs::create_dir_all(&folder).map_err(|e| TaskFailure::new(format!("{}: {e}", folder.display())))?;
-        File::create(&path).map_err(|e| TaskFailure::new(format!("{}: {e}", path.display())))?;
+        files::write(&path, "")?;
         Ok(Self { context, path })
     }
 
@@ -90,14 +97,12 @@ impl<'a> StepLog<'a> {
         commands: impl IntoIterator<Item = Command>,
     ) -> Result<Vec<Value>, TaskFailure> {
         let file = self.path.with_extension("jsonl");
-        let failed = |e: std::io::Error| TaskFailure::new(format!("{}: {e}", file.display()));
-        std::fs::write(&file, "").map_err(failed)?;
+        files::write(&file, "")?;
         for mut command in commands {
             command.env(variable, &file);
             self.run_for(command, limit)?;
         }
-        let text = std::fs::read_to_string(&file).map_err(failed)?;
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+        Ok(files::read(&file)?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
     /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.
@@ -107,7 +112,7 @@ impl<'a> StepLog<'a> {
         let io = |e: std::io::Error| (failed(format!("{}: {e}", self.path.display())), String::new());
         let mut log = OpenOptions::new().append(true).open(&self.path).map_err(io)?;
         writeln!(log, "$ {typed}").map_err(io)?;
-        let begin = log.metadata().map_err(io)?.len();
+        let begin = usize::try_from(log.metadata().map_err(io)?.len()).unwrap_or_default();
         command.stdin(Stdio::null());
         if !self.context.verbose {
             command.stdout(log.try_clone().map_err(io)?).stderr(log.try_clone().map_err(io)?);
@@ -118,7 +123,7 @@ impl<'a> StepLog<'a> {
         let output = self.since(begin);
         let why = match ended {
             Ok(Some(status)) if status.success() => return Ok(output),
-            Ok(Some(status)) => describe(status),
+            Ok(Some(status)) => status.code().map_or_else(|| format!("ended by a signal ({status})"), |code| format!("exit code {code}")),
             Ok(None) => format!("no end after {} s, taken for hung", limit.as_secs()),
             Err(e) => format!("{program}: {e}"),
         };
@@ -160,27 +165,15 @@ impl<'a> StepLog<'a> {
         TaskFailure { passed, failed: failed.max(1), ..failure }
     }
 
-    fn since(&self, begin: u64) -> String {
-        let read = || -> std::io::Result<Vec<u8>> {
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(begin))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        // A log that cannot be read back loses the display, not the verdict.
-        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    /// What the log has behind so many bytes. One that cannot be read back loses the display, not the verdict.
+    fn since(&self, begin: usize) -> String {
+        let log = std::fs::read(&self.path).unwrap_or_default();
+        String::from_utf8_lossy(log.get(begin..).unwrap_or_default()).into_owned()
     }
 
     fn last_line(&self) -> String {
-        let length = std::fs::metadata(&self.path).map_or(0, |m| m.len());
-        let end = self.since(length.saturating_sub(2_000));
-        end.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").trim().chars().take(100).collect()
+        self.since(0).lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").trim().chars().take(100).collect()
     }
-}
-
-fn describe(status: ExitStatus) -> String {
-    status.code().map_or_else(|| format!("ended by a signal ({status})"), |code| format!("exit code {code}"))
 }
 
 /// The command as one would type it in the workspace's folder.
@@ -193,8 +186,7 @@ fn as_typed(command: &Command) -> String {
     let set = command.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?))).filter(|(n, _)| ours.contains(n));
     let mut words: Vec<_> = set.map(|(name, value)| format!("{name}={}", quote(value))).collect();
     let program = command.get_program().to_string_lossy();
-    let is_cargo = program.rsplit(['/', '\\']).next().is_some_and(|name| name.trim_end_matches(".exe") == "cargo");
-    words.push(if is_cargo { "cargo".into() } else { quote(&program) });
+    words.push(if program.ends_with("/cargo") { "cargo".into() } else { quote(&program) });
     words.extend(command.get_args().map(|word| quote(&word.to_string_lossy())));
     words.join(" ")
 }

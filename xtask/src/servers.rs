@@ -9,28 +9,23 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
-/// Fetches what is missing and says what is there.
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let fetched = fetch()?;
-    for server in SERVERS {
-        let title = server.title();
-        let state = if fetched.contains(&title) { "fetched" } else { "was there" };
-        say(&format!("{title}: {state}"));
+    for title in SERVERS.iter().map(servers::ServerPackage::title) {
+        say(&format!("{title}: {}", if fetched.contains(&title) { "fetched" } else { "was there" }));
     }
     Ok(())
 }
 
-/// The same as a step of `cargo xtask test`.
 pub(crate) fn step(_log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let fetched = fetch()?;
     let note = (!fetched.is_empty()).then(|| format!("fetched {}", fetched.join(", ")));
     Ok(StepPass::noting(SERVERS.len() as u64, note))
 }
 
-/// Runs what needs servers to its end.
 pub(crate) fn drive<T>(work: impl Future<Output = Result<T, TaskFailure>>) -> Result<T, TaskFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| TaskFailure::new(format!("no runtime: {error}")))?.block_on(work)
+    runtime.map_err(TaskFailure::at("no runtime"))?.block_on(work)
 }
 
 /// A program as a user starts it, without settings that the environment may have for others.
@@ -44,13 +39,8 @@ pub(crate) fn user(context: &TaskContext, program: &str) -> Command {
     command
 }
 
-/// A failure of a server, a certificate or a worker beside them.
-pub(crate) fn failed(error: impl std::fmt::Display) -> TaskFailure {
-    TaskFailure::new(error.to_string())
-}
-
 /// Fetches what is missing, and answers with its titles.
 pub(crate) fn fetch() -> Result<Vec<String>, TaskFailure> {
-    let fetched = servers::fetch().map_err(|error| failed(error).repeated_by("cargo xtask servers".into()))?;
+    let fetched = servers::fetch().map_err(|error| TaskFailure::from(error).repeated_by("cargo xtask servers".into()))?;
     Ok(fetched.iter().map(|server| server.title()).collect())
 }

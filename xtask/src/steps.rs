@@ -5,23 +5,16 @@ use std::time::Instant;
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
-use crate::{TestArgs, book, checks, deny, fuzz, instructions, lean, outside, package, readme, servers, vectors};
+use crate::{TestArgs, book, checks, deny, examples, fuzz, instructions, lean, outside, package, readme, servers, vectors};
 
-/// The result of a step that passed.
 pub(crate) struct StepPass {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
     pub(crate) checks: u64,
-    /// Notes for the reader.
     pub(crate) note: Option<String>,
-    /// Why nothing was checked.
     pub(crate) not_checked: Option<String>,
 }
 
 impl StepPass {
-    pub(crate) fn one() -> Self {
-        Self::many(1)
-    }
-
     pub(crate) fn many(checks: u64) -> Self {
         Self { checks, note: None, not_checked: None }
     }
@@ -35,7 +28,6 @@ impl StepPass {
     }
 }
 
-/// What runs when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TestLane {
     /// Before every commit: `cargo xtask test`.
@@ -72,7 +64,7 @@ const STEPS: &[TestStep] = &[
         checks::test,
     ),
     first("doctest", "code in the documentation", checks::doctest),
-    first("examples", "examples, built and run", checks::examples),
+    first("examples", "examples, built and run", examples::step),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
     second("lean", "the command without features, as `cargo demo` builds it, and with each alone", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
@@ -90,17 +82,16 @@ const STEPS: &[TestStep] = &[
     second("advisories", "known vulnerabilities of dependencies", deny::advisories),
 ];
 
-/// Prints the steps.
-pub(crate) fn list() {
-    for step in STEPS {
-        let lane = if step.lane == TestLane::First { "" } else { "--all" };
-        say(&format!("{:<14}{lane:<7}{}", step.name, step.what));
-    }
-}
-
-/// Runs the first lane, all steps, or those named, and returns whether all passed.
+/// Lists the steps, or runs the first lane, all steps, or those named, and returns whether all passed.
 /// The first failure ends the run unless `keep_going` is set.
-pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, .. }: &TestArgs) -> Result<bool, TaskFailure> {
+pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, list, .. }: &TestArgs) -> Result<bool, TaskFailure> {
+    if *list {
+        for step in STEPS {
+            let lane = if step.lane == TestLane::First { "" } else { "--all" };
+            say(&format!("{:<14}{lane:<7}{}", step.name, step.what));
+        }
+        return Ok(true);
+    }
     if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         return Err(TaskFailure::new(format!("no step is called {unknown}: cargo xtask test --list shows the names")));
     }
@@ -130,17 +121,17 @@ fn run_one(context: &TaskContext, step: &TestStep) -> Result<ReportRow, TaskFail
     let log = StepLog::begin(context, step.name)?;
     let outcome = (step.run)(&log);
     let took = begun.elapsed();
-    let row = |passed, failed, note| ReportRow { step: step.name, took, passed, failed, note, not_checked: None };
-    Ok(match outcome {
-        Ok(passed) => {
-            let note = passed.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
+    let (failed, pass) = match outcome {
+        Ok(pass) => {
+            let note = pass.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
             say(&format!("{}: ok in {:.1} s{note}", step.name, took.as_secs_f64()));
-            ReportRow { not_checked: passed.not_checked, ..row(passed.checks, 0, passed.note) }
+            (0, pass)
         }
         Err(failure) => {
             say(&format!("{}: FAILED after {:.1} s: {failure}", step.name, took.as_secs_f64()));
             let note = format!("repeat with: cargo xtask test --only {}", step.name);
-            row(failure.passed, failure.failed, Some(note))
+            (failure.failed, StepPass::noting(failure.passed, Some(note)))
         }
-    })
+    };
+    Ok(ReportRow { step: step.name, took, failed, pass })
 }

@@ -3,17 +3,14 @@
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure};
 
-/// A program that `cargo install` builds.
 pub(crate) struct InstalledTool {
     pub(crate) name: &'static str,
     /// The version that is installed where none is found.
     pub(crate) version: &'static str,
-    /// Further arguments of `cargo install`.
     pub(crate) arguments: &'static [&'static str],
 }
 
 impl InstalledTool {
-    /// The program to run.
     pub(crate) fn path(&self, log: &StepLog<'_>) -> Result<String, TaskFailure> {
         let Self { name, version, arguments } = self;
         let root = log.context.target().join("tools");

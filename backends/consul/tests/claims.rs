@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::conformance::Scope;
-use shardwise_testkit::Consul;
+use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions};
 
 /// The check has half of it, and a busy machine has to renew within that.
 const TTL: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ async fn all_of_it_on_one_server() {
 /// Members of two machines, each through its local agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_it_on_three_servers_with_client_agents() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let (left, right) = (cluster.agent("left").await.unwrap(), cluster.agent("right").await.unwrap());
     all_of_it(&left, &right).await;
 }

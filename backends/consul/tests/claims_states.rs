@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use shardwise_backend_consul::ConsulBackend;
 use shardwise_core::{Claim, ClaimStore, Epoch, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration};
-use shardwise_testkit::{Consul, Direction, Lag, TcpProxy};
+use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions, Direction, Lag, TcpProxy};
 
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_mins(1);
@@ -292,7 +292,7 @@ async fn a_renewal_counts_from_when_the_session_was_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_loses_no_claim_and_epochs_go_on_rising() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let agent = cluster.agent("worker-agent").await.unwrap();
     let (one, two) = (open(&agent.address()), open(&agent.address()));
     let (a, b) = (claimant("g", "a", 1, LONG), claimant("g", "b", 2, LONG));

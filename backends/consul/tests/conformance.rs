@@ -13,7 +13,8 @@ use common::{here, settle};
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::{Consul, SharedServer};
+use shardwise_testkit::{Consul, Error};
+use tokio::sync::OnceCell;
 
 /// A scope whose group no other case uses.
 fn scope(backend: &Consul, peer: &Consul) -> Scope {
@@ -34,14 +35,14 @@ struct OneAgent;
 #[async_trait]
 impl Fixture for OneAgent {
     async fn scope(&self) -> Scope {
-        static SHARED: SharedServer<Consul> = SharedServer::new();
+        static SHARED: OnceCell<Consul> = OnceCell::const_new();
         let start = async || {
             let consul = Consul::single().await?;
             settle(&consul).await;
-            Ok(Arc::new(consul))
+            Ok::<_, Error>(consul)
         };
-        let consul = here(SHARED.get(start)).unwrap();
-        scope(&consul, &consul)
+        let consul = here(SHARED.get_or_try_init(start)).unwrap();
+        scope(consul, consul)
     }
 }
 
@@ -56,15 +57,15 @@ struct TwoAgents;
 #[async_trait]
 impl Fixture for TwoAgents {
     async fn scope(&self) -> Scope {
-        static SHARED: SharedServer<[Consul; 3]> = SharedServer::new();
+        static SHARED: OnceCell<[Consul; 3]> = OnceCell::const_new();
         let start = async || {
             let server = Consul::single().await?;
             let (left, right) = (server.agent("left").await?, server.agent("right").await?);
             settle(&left).await;
             settle(&right).await;
-            Ok(Arc::new([left, right, server]))
+            Ok::<_, Error>([left, right, server])
         };
-        let agents = here(SHARED.get(start)).unwrap();
+        let agents = here(SHARED.get_or_try_init(start)).unwrap();
         scope(&agents[0], &agents[1])
     }
 }

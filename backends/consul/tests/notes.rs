@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use shardwise_core::ClaimName;
 use shardwise_discovery::conformance::{self, Scope};
 use shardwise_discovery::{Clock, ErrorKind, Notes, WriteOutcome};
-use shardwise_testkit::Consul;
+use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions};
 
 const KEY: &str = "shardwise/notes/g/a%20b";
 
@@ -38,7 +38,7 @@ const CASES: [(&str, Case); 7] = cases!(
 /// Members of two machines, each through its local agent, in front of three servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_it_on_three_servers_with_client_agents() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let (left, right) = (cluster.agent("left").await.unwrap(), cluster.agent("right").await.unwrap());
     let (backend, peer) = (Arc::new(open(&left.address())), Arc::new(open(&right.address())));
     stream::iter(CASES)

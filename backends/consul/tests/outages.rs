@@ -12,7 +12,7 @@ use shardwise_backend_consul::ConsulBackend;
 use shardwise_core::Moment;
 use shardwise_discovery::conformance::{ids, view_where};
 use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
-use shardwise_testkit::{Consul, Direction, TcpProxy};
+use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions, Direction, TcpProxy};
 
 const TTL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ async fn a_server_restarted_without_its_data_is_a_new_beginning_and_revisions_go
 
 #[tokio::test]
 async fn a_killed_leader_is_an_error_at_most_and_no_member_is_gone() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let agent = cluster.agent("worker-agent").await.unwrap();
     let backend = open(&agent.address());
     let worker = registration("g", "a", 1, Duration::from_secs(30));

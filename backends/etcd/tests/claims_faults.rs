@@ -8,7 +8,7 @@ use common::{
 };
 use shardwise_core::ClaimStore;
 use shardwise_discovery::{Claims, Discovery, ErrorKind};
-use shardwise_testkit::{Etcd, TcpProxy};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, TcpProxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_store_and_claims_and_epochs_go_on_rising() {
@@ -126,7 +126,7 @@ async fn compacted_while_the_watch_is_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_dies_and_claims_stay() {
-    let cluster = Etcd::cluster(3).await.unwrap();
+    let cluster = EtcdCluster::start(3, EtcdOptions::default()).await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let mut addresses = cluster.addresses();
     addresses.rotate_left(leader);

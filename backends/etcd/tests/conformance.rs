@@ -5,21 +5,20 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use common::{backend, scope_of, waited_for};
 use shardwise_backend_etcd::TTL_LEAST;
 use shardwise_discovery::conformance::{Fixture, Scope};
-use shardwise_testkit::{Etcd, SharedServer};
+use shardwise_testkit::Etcd;
+use tokio::sync::OnceCell;
 
 struct OneServer;
 
 #[async_trait]
 impl Fixture for OneServer {
     async fn scope(&self) -> Scope {
-        static SHARED: SharedServer<Etcd> = SharedServer::new();
-        let server = waited_for(SHARED.get(async || Etcd::single().await.map(Arc::new))).expect("an etcd server");
+        static SHARED: OnceCell<Etcd> = OnceCell::const_new();
+        let server = waited_for(SHARED.get_or_try_init(Etcd::single)).expect("an etcd server");
         let backend = || backend(&[server.address()]);
         scope_of((backend(), backend()), TTL_LEAST)
     }

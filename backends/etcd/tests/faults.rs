@@ -12,7 +12,7 @@ use common::{
 use futures::stream::{self, StreamExt};
 use serde_json::json;
 use shardwise_discovery::{Discovery, ErrorKind, WatchEvent};
-use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess, TcpProxy};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess, TcpProxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_with_its_data_loses_no_member() {
@@ -60,7 +60,7 @@ async fn a_restart_without_its_data_is_reported_as_lost_and_revisions_go_on_risi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_dies_and_no_member_is_lost() {
-    let cluster = Etcd::cluster(3).await.unwrap();
+    let cluster = EtcdCluster::start(3, EtcdOptions::default()).await.unwrap();
     let leader = cluster.leader().await.unwrap();
     // The leader is the one that is asked, so all have to change over.
     let mut addresses = cluster.addresses();
@@ -85,7 +85,7 @@ async fn the_leader_dies_and_no_member_is_lost() {
 /// SIGSTOP: connections stay open and nothing is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_of_etcd_freezes_and_the_next_one_is_asked() {
-    let cluster = Etcd::cluster(3).await.unwrap();
+    let cluster = EtcdCluster::start(3, EtcdOptions::default()).await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let mut addresses = cluster.addresses();
     let follower = (leader + 1) % 3;

@@ -38,13 +38,13 @@ impl Authority {
     pub fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let folder = folder::temporary("certs")?;
-        let mut params = CertificateParams::new(Vec::new()).map_err(refused)?;
+        let mut params = CertificateParams::new(Vec::new())?;
         // Two authorities of one name would be taken for one whose signature is wrong.
         let name = format!("authority {} of a test", COUNT.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(refused)?).map_err(refused)?;
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         write(&folder.path().join("ca.pem"), "CERTIFICATE", issuer.der())?;
         Ok(Self { issuer, folder: Arc::new(folder) })
     }
@@ -77,7 +77,7 @@ impl Authority {
     /// Server and client at once, because members of a cluster are both to each other.
     fn sign(&self, name: &str, hosts: &[&str], expired: bool) -> Result<CertIdentity> {
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).map_err(refused)?;
+        let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -86,8 +86,8 @@ impl Authority {
             params.not_before = rcgen::date_time_ymd(2020, 1, 1);
             params.not_after = rcgen::date_time_ymd(2021, 1, 1);
         }
-        let key = KeyPair::generate().map_err(refused)?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(refused)?;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
         let identity = CertIdentity { folder: self.folder.clone(), name: name.to_owned() };
         write(&identity.certificate(), "CERTIFICATE", certificate.der())?;
         write(&identity.key(), "PRIVATE KEY", &key.serialize_der())?;
@@ -117,10 +117,4 @@ fn write(path: &Path, label: &str, der: &[u8]) -> Result<()> {
     let lines: Vec<_> = der.chunks(PEM_LINE).map(|bytes| BASE64_STANDARD.encode(bytes)).collect();
     let text = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"));
     std::fs::write(path, text).map_err(Error::io(path.display()))
-}
-
-/// Takes the error by value, as `map_err` gives it.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
-fn refused(error: rcgen::Error) -> Error {
-    Error::new(format!("a certificate could not be made: {error}"))
 }

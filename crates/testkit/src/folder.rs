@@ -22,6 +22,12 @@ pub(crate) fn temporary(kind: &str) -> Result<TempDir> {
     Ok(folder)
 }
 
+/// Makes the folder, or empties it.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    let left_over = if folder.exists() { std::fs::remove_dir_all(folder) } else { Ok(()) };
+    left_over.and_then(|()| std::fs::create_dir_all(folder)).map_err(Error::io(folder.display()))
+}
+
 /// Deletes the folder if this process is killed, and for servers that live until its end. Dropping the folder deletes it as well.
 fn delete_after_us(folder: &Path) -> std::io::Result<()> {
     static INPUT: Mutex<Option<ChildStdin>> = Mutex::new(None);

@@ -12,16 +12,6 @@ use crate::error::{Error, Result};
 /// No answer of a healthy server takes longer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A request. HTTP 1.0, because its answer ends with the connection.
-pub(crate) struct HttpRequest<'a> {
-    pub(crate) method: &'a str,
-    /// With the query.
-    pub(crate) path: &'a str,
-    /// Name and value of one header more.
-    pub(crate) header: Option<(&'a str, &'a str)>,
-    pub(crate) body: Option<&'a Value>,
-}
-
 /// The status and the body of an answer.
 pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
@@ -39,26 +29,36 @@ impl HttpAnswer {
     }
 }
 
-impl HttpRequest<'_> {
-    pub(crate) async fn send(&self, to: SocketAddr) -> Result<HttpAnswer> {
-        let what = || format!("{} http://{to}{}", self.method, self.path);
-        match tokio::time::timeout(LIMIT, self.exchange(to)).await {
-            Ok(Ok(answer)) => parse(&answer).ok_or_else(|| Error::new(format!("{}: no answer in HTTP", what()))),
-            Ok(Err(error)) => Err(Error::io(what())(error)),
-            Err(_) => Err(Error::new(format!("{}: no answer within {LIMIT:?}", what()))),
-        }
-    }
+pub(crate) async fn get(to: SocketAddr, path: &str) -> Result<HttpAnswer> {
+    request(to, "GET", path, None, None).await
+}
 
-    async fn exchange(&self, to: SocketAddr) -> std::io::Result<Vec<u8>> {
-        let body = self.body.map(Value::to_string).unwrap_or_default();
-        let header = self.header.map_or_else(String::new, |(name, value)| format!("{name}: {value}\r\n"));
-        let head = format!("{} {} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {}\r\n{header}\r\n", self.method, self.path, body.len());
-        let mut stream = TcpStream::connect(to).await?;
-        stream.write_all((head + &body).as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        Ok(answer)
+/// A request, with the query in its path and with the name and value of one header more. HTTP 1.0, because its answer ends with the
+/// connection.
+pub(crate) async fn request(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    header: Option<(&str, &str)>,
+    body: Option<&Value>,
+) -> Result<HttpAnswer> {
+    let what = || format!("{method} http://{to}{path}");
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let header = header.map_or_else(String::new, |(name, value)| format!("{name}: {value}\r\n"));
+    let request = format!("{method} {path} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len());
+    match tokio::time::timeout(LIMIT, exchange(to, request)).await {
+        Ok(Ok(answer)) => parse(&answer).ok_or_else(|| Error::new(format!("{}: no answer in HTTP", what()))),
+        Ok(Err(error)) => Err(Error::io(what())(error)),
+        Err(_) => Err(Error::new(format!("{}: no answer within {LIMIT:?}", what()))),
     }
+}
+
+async fn exchange(to: SocketAddr, request: String) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(to).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(answer)
 }
 
 fn parse(answer: &[u8]) -> Option<HttpAnswer> {

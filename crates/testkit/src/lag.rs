@@ -16,11 +16,9 @@ const WAKES: u32 = 10;
 /// And so often it waits for a disk: the end of the lease, the claim, what the new holder writes.
 const FLUSHES: u32 = 3;
 
-/// Measures, from its beginning on, how much later than asked this machine wakes a
-/// thread that sleeps, and how long it takes to flush a page.
-///
-/// A limit on a protocol (a TTL and a second) is the protocol's. On a machine that is busy with other tests each hand through which a
-/// takeover goes is late by what is measured here, and [`Lag::allowance`] is that; on an idle machine it is some hundredths of a second.
+/// Measures, from its beginning on, how much later than asked this machine wakes a thread that sleeps, and how long it takes to flush a
+/// page. On a machine that is busy with other tests each hand through which a takeover goes is late by that, and [`Lag::allowance`] is what
+/// it comes to; on an idle machine it is some hundredths of a second.
 pub struct Lag {
     shared: Arc<LagShared>,
     thread: Option<JoinHandle<()>>,

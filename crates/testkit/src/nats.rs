@@ -1,9 +1,8 @@
 //! NATS with `JetStream`: one server.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::path::Path;
 
-use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
@@ -11,9 +10,11 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers;
+
+const CONFIGURATION: &str = "nats.conf";
 
 /// How a server is started. The default: `JetStream`, everybody may do everything, no TLS.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +46,9 @@ impl NatsOptions {
         self
     }
 
-    fn text(&self, folder: &TempDir, port: u16) -> String {
-        let data = folder.path().join("data");
-        let mut text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?} }}\n", data.display().to_string());
+    fn write(&self, folder: &Path, port: &Port) -> Result<()> {
+        let data = folder.join("data");
+        let mut text = format!("listen: \"{}\"\njetstream {{ store_dir: {:?} }}\n", port.address(), data.display().to_string());
         // Writing to a text does not fail.
         if let Some((user, password)) = &self.user {
             let _ = writeln!(text, "authorization {{ user: {user:?}, password: {password:?} }}");
@@ -59,18 +60,17 @@ impl NatsOptions {
         for line in &self.settings {
             let _ = writeln!(text, "{line}");
         }
-        text
+        std::fs::write(folder.join(CONFIGURATION), text).map_err(Error::io(CONFIGURATION))
     }
 }
 
 /// One running NATS server; killed when dropped.
 #[derive(Debug)]
 pub struct Nats {
-    // Dropped first: the folder and the port outlive the process.
+    // Dropped first: the port outlives the process.
     process: Process,
     port: Port,
     options: NatsOptions,
-    folder: TempDir,
 }
 
 server!(Nats);
@@ -81,16 +81,15 @@ impl Nats {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the process and does not wait for it.
     fn launch(options: &NatsOptions) -> Result<Self> {
         let port = Port::reserve()?;
         let folder = folder::temporary("nats")?;
-        let path = folder.path().join("nats.conf");
-        std::fs::write(&path, options.text(&folder, port.number())).map_err(Error::io(path.display()))?;
-        let arguments = vec!["-c".to_owned(), path.display().to_string()];
-        let process = Process::new("nats-server".into(), servers::program("nats-server")?, arguments, folder.path().join("log"));
-        process.start()?;
-        Ok(Self { process, port, options: options.clone(), folder })
+        options.write(folder.path(), &port)?;
+        let arguments = vec!["-c".to_owned(), folder.path().join(CONFIGURATION).display().to_string()];
+        let clients = (if options.tls.is_some() { "tls" } else { "nats" }, port.address());
+        let launch = Launch::new("nats-server", servers::program("nats-server")?, arguments, folder);
+        let process = Launch { clients, ..launch }.start()?;
+        Ok(Self { process, port, options: options.clone() })
     }
 
     /// Waits until it greets clients and `JetStream` is there.
@@ -104,27 +103,15 @@ impl Nats {
         self.process.until("it greets", look).await
     }
 
-    /// Where clients connect, as `nats://127.0.0.1:PORT`, or `tls` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "tls" } else { "nats" }, self.socket_addr())
-    }
-
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 
     /// The same with other options, such as another password.
     pub async fn restart_with(&mut self, options: NatsOptions) -> Result<()> {
-        let path = self.folder.path().join("nats.conf");
-        std::fs::write(&path, options.text(&self.folder, self.port.number())).map_err(Error::io(path.display()))?;
+        options.write(self.folder(), &self.port)?;
         self.options = options;
         self.restart().await
     }

@@ -1,6 +1,7 @@
 //! A server's process: started, killed, paused, and gone with us in every case.
 
 use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, User};
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::usage::Usage;
@@ -25,43 +27,58 @@ const TIDY_LOOK: Duration = Duration::from_millis(2);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 
-/// A server's process. Its log goes on over restarts; when a test fails, the log's end is shown.
+/// What a process is started with.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Launch {
     /// For texts: the server's name.
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
-    environment: Vec<(&'static str, String)>,
-    pub(crate) log: PathBuf,
-    /// What ends it, when we want it to and when we die.
-    farewell: Signal,
-    /// The user that runs it instead of us.
-    user: Option<User>,
+    /// All of it, except for `PATH`.
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// For its log and what it stores; deleted with it.
+    pub(crate) folder: TempDir,
+    /// Where clients connect, and how their addresses begin; empty and unspecified for a program that has none.
+    pub(crate) clients: (&'static str, SocketAddr),
+    /// What ends it, when we want it to and when we die. With another signal than SIGKILL it tidies up, and is killed if it does not.
+    pub(crate) farewell: Signal,
+    /// The user that runs it instead of us, for which we must be root.
+    pub(crate) user: Option<User>,
+}
+
+impl Launch {
+    pub(crate) fn new(name: impl Into<String>, program: PathBuf, arguments: Vec<String>, folder: TempDir) -> Self {
+        let (environment, clients) = (Vec::new(), ("", (Ipv4Addr::UNSPECIFIED, 0).into()));
+        Self { name: name.into(), program, arguments, environment, folder, clients, farewell: Signal::SIGKILL, user: None }
+    }
+
+    pub(crate) fn start(self) -> Result<Process> {
+        let process = Process { log: self.folder.path().join("log"), launch: self, child: Mutex::new(None) };
+        process.start().map(|()| process)
+    }
+}
+
+/// A server's process and its folder. Its log goes on over restarts; when a test fails, the log's end is shown.
+#[derive(Debug)]
+pub struct Process {
+    launch: Launch,
+    log: PathBuf,
     child: Mutex<Option<Child>>,
 }
 
 impl Process {
-    pub(crate) fn new(name: String, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
-        Self { name, program, arguments, environment: Vec::new(), log, farewell: Signal::SIGKILL, user: None, child: Mutex::new(None) }
+    /// Where clients connect, such as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
+    pub fn address(&self) -> String {
+        format!("{}://{}", self.launch.clients.0, self.launch.clients.1)
     }
 
-    /// One that must tidy up: SIGQUIT ends it, and SIGKILL only if that does not.
-    pub(crate) fn ended_by_quit(mut self) -> Self {
-        self.farewell = Signal::SIGQUIT;
-        self
+    /// The same, for a proxy.
+    pub fn socket_addr(&self) -> SocketAddr {
+        self.launch.clients.1
     }
 
-    /// With this environment, which is otherwise empty except for `PATH`.
-    pub(crate) fn with_environment(mut self, environment: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        self.environment.extend(environment);
-        self
-    }
-
-    /// Run by another user; for that we must be root.
-    pub(crate) fn run_by(mut self, user: Option<User>) -> Self {
-        self.user = user;
-        self
+    pub(crate) fn folder(&self) -> &Path {
+        self.launch.folder.path()
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -69,7 +86,7 @@ impl Process {
     }
 
     /// Starts the server; one that runs already is left alone.
-    pub(crate) fn start(&self) -> Result<()> {
+    fn start(&self) -> Result<()> {
         let mut child = self.child();
         if child.is_some() {
             return Ok(());
@@ -77,8 +94,9 @@ impl Process {
         let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(Error::io(self.log.display()))?;
         let errors = log.try_clone().map_err(Error::io(self.log.display()))?;
         // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone.
-        let mut command = leashed(self.farewell, self.user.as_ref(), &self.program);
-        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let Launch { program, arguments, environment, farewell, user, .. } = &self.launch;
+        let mut command = leashed(*farewell, user.as_ref(), program);
+        command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         *child = Some(launch(command).map_err(Error::io("setpriv, of the package util-linux"))?);
@@ -87,21 +105,32 @@ impl Process {
 
     /// Kills it, mostly by SIGKILL: connections break, and what was stored is there after a restart. One that is not running is left alone.
     pub fn kill(&self) -> Result<()> {
-        if self.farewell != Signal::SIGKILL && self.child().is_some() {
-            self.signal(self.farewell)?;
+        if self.launch.farewell != Signal::SIGKILL && self.child().is_some() {
+            self.signal(self.launch.farewell)?;
             let asked = Instant::now();
             while self.ended().is_none() && asked.elapsed() < TIDY_WITHIN {
                 std::thread::sleep(TIDY_LOOK);
             }
         }
         let Some(mut child) = self.child().take() else { return Ok(()) };
-        child.kill().and_then(|()| child.wait()).map_err(Error::io(&self.name))?;
+        child.kill().and_then(|()| child.wait()).map_err(Error::io(&self.launch.name))?;
         Ok(())
     }
 
+    /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new; does not wait for it.
+    pub(crate) fn relaunch(&self, keep_data: bool) -> Result<()> {
+        self.kill()?;
+        if !keep_data {
+            let data = self.folder().join("data");
+            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
+        }
+        self.start()
+    }
+
     /// Sends a signal such as SIGSTOP.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(self.id()?.cast_signed()), signal).map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.name)))
+    fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.id()?.cast_signed()), signal)
+            .map_err(|error| Error::new(format!("{} to {}: {error}", signal, self.launch.name)))
     }
 
     /// SIGCONT, after [`Process::pause`].
@@ -119,15 +148,15 @@ impl Process {
         loop {
             match waitid(Id::Pid(id), looks) {
                 Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_LOOK),
-                Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("{} has not stopped", self.name))),
+                Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("{} has not stopped", self.launch.name))),
                 Ok(_) => return Ok(()),
-                Err(error) => return Err(Error::new(format!("{} cannot be waited for: {error}", self.name))),
+                Err(error) => return Err(Error::new(format!("{} cannot be waited for: {error}", self.launch.name))),
             }
         }
     }
 
     fn id(&self) -> Result<u32> {
-        self.child().as_ref().map(Child::id).ok_or_else(|| Error::new(format!("{} is not running", self.name)))
+        self.child().as_ref().map(Child::id).ok_or_else(|| Error::new(format!("{} is not running", self.launch.name)))
     }
 
     /// Its resource use since its start.
@@ -149,19 +178,23 @@ impl Process {
                 Err(seen) => seen,
             };
             if let Some(status) = self.ended() {
-                return Err(Error::new(format!("{} ended by itself ({status}) before {what}{}", self.name, self.tail())));
+                return Err(Error::new(format!("{} ended by itself ({status}) before {what}{}", self.launch.name, self.tail())));
             }
             if begun.elapsed() > READY_WITHIN {
                 let waited = READY_WITHIN.as_secs();
-                return Err(Error::new(format!("{}: waited {waited} s in vain until {what}; last: {seen}{}", self.name, self.tail())));
+                return Err(Error::new(format!(
+                    "{}: waited {waited} s in vain until {what}; last: {seen}{}",
+                    self.launch.name,
+                    self.tail()
+                )));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    /// Whether its log has this text.
-    pub(crate) fn said(&self, text: &str) -> bool {
-        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains(text))
+    /// Whether its log says that another program listens on its port; some write it with a capital.
+    pub(crate) fn lacks_port(&self) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains("ddress already in use"))
     }
 
     /// The end of the log, to be put behind a text.
@@ -170,7 +203,7 @@ impl Process {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
-        format!("\nthe end of the log of {}:\n    | {}", self.name, tail.join("\n    | "))
+        format!("\nthe end of the log of {}:\n    | {}", self.launch.name, tail.join("\n    | "))
     }
 }
 

@@ -1,16 +1,14 @@
 //! RabbitMQ: one node.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers::{self, RABBITMQ};
 
@@ -35,13 +33,11 @@ impl RabbitMqOptions {
 /// One running node; killed when dropped.
 #[derive(Debug)]
 pub struct RabbitMq {
-    // Dropped first: the folder and the ports outlive the processes.
+    // Dropped first: the ports outlive the processes.
     process: Process,
     /// Erlang's directory of nodes, without which none starts.
-    directory: Process,
-    port: Port,
-    _ports: [Port; 2],
-    _folder: TempDir,
+    _directory: Process,
+    _ports: [Port; 3],
 }
 
 server!(RabbitMq);
@@ -52,7 +48,6 @@ impl RabbitMq {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the processes and does not wait for them.
     fn launch(options: &RabbitMqOptions) -> Result<Self> {
         let home = servers::home(&RABBITMQ)?;
         let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
@@ -71,8 +66,8 @@ impl RabbitMq {
         let rabbit = home.join("usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8");
         let at_home = |path: &str| rabbit.join(path).display().to_string();
         let directory_arguments = ["-port".to_owned(), nodes.number().to_string(), "-address".to_owned(), "127.0.0.1".to_owned()];
-        let directory = Process::new("epmd".into(), bin.join("epmd"), directory_arguments.into(), folder.path().join("epmd.log"));
-        let environment = [
+        let directory = Launch::new("epmd", bin.join("epmd"), directory_arguments.into(), folder::temporary("epmd")?);
+        let environment = vec![
             ("HOME", folder.path().display().to_string()),
             ("ROOTDIR", erlang.display().to_string()),
             ("BINDIR", bin.display().to_string()),
@@ -107,14 +102,12 @@ impl RabbitMq {
         for limit in ["inet_dist_listen_min", "inet_dist_listen_max"] {
             arguments.extend(["-kernel".to_owned(), limit.to_owned(), peers.number().to_string()]);
         }
-        let process = Process::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder.path().join("log"));
-        let process = process.with_environment(environment);
-        directory.start()?;
-        process.start()?;
-        Ok(Self { process, directory, port, _ports: [nodes, peers], _folder: folder })
+        let launch = Launch::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder);
+        let directory = directory.start()?;
+        let process = Launch { clients: ("amqp", port.address()), environment, ..launch }.start()?;
+        Ok(Self { process, _directory: directory, _ports: [port, nodes, peers] })
     }
 
-    /// Waits until it answers clients.
     async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let reported = |error: std::io::Error| error.to_string();
@@ -128,21 +121,9 @@ impl RabbitMq {
         self.process.until("it answers", look).await
     }
 
-    /// Where clients connect, as `amqp://127.0.0.1:PORT`.
-    pub fn address(&self) -> String {
-        format!("amqp://{}", self.socket_addr())
-    }
-
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.directory.start()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 }

@@ -1,8 +1,7 @@
 //! Redis: one server.
 
-use std::net::SocketAddr;
+use std::path::Path;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -10,12 +9,9 @@ use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::Process;
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers::{self, REDIS};
-
-/// Where the package has the libraries that the system may lack.
-const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
 
 /// How a server is started. The default: everything is kept over a restart, no password, no TLS.
 #[derive(Clone, Debug, Default)]
@@ -47,11 +43,11 @@ impl RedisOptions {
         self
     }
 
-    fn arguments(&self, folder: &TempDir, port: u16) -> Vec<String> {
+    fn arguments(&self, folder: &Path, port: u16) -> Vec<String> {
         let port = port.to_string();
         let mut set = vec![
             ("bind", "127.0.0.1".to_owned()),
-            ("dir", folder.path().display().to_string()),
+            ("dir", folder.display().to_string()),
             ("appendonly", "yes".to_owned()),
             // With `everysec` a busy disk lets Redis answer before it has written its log, for up to two seconds.
             ("appendfsync", "always".to_owned()),
@@ -74,11 +70,10 @@ impl RedisOptions {
 /// One running Redis; killed when dropped.
 #[derive(Debug)]
 pub struct Redis {
-    // Dropped first: the folder and the port outlive the process.
+    // Dropped first: the port outlives the process.
     process: Process,
-    port: Port,
+    _port: Port,
     options: RedisOptions,
-    _folder: TempDir,
 }
 
 server!(Redis);
@@ -89,19 +84,19 @@ impl Redis {
         started(async || Self::launch(&options)).await
     }
 
-    /// Starts the process and does not wait for it.
     fn launch(options: &RedisOptions) -> Result<Self> {
         let (port, home) = (Port::reserve()?, servers::home(&REDIS)?);
         let folder = folder::temporary("redis")?;
         // Called by its own name it is the server, by that in the package one of the tools.
         let program = folder.path().join("redis-server");
         std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
-        let libraries = LIBRARIES.map(|path| home.join(path).display().to_string()).join(":");
-        let arguments = options.arguments(&folder, port.number());
-        let process = Process::new(REDIS.title(), program, arguments, folder.path().join("log"));
-        let process = process.with_environment([("LD_LIBRARY_PATH", libraries)]);
-        process.start()?;
-        Ok(Self { process, port, options: options.clone(), _folder: folder })
+        // The package has those that the system may lack.
+        let libraries = servers::libraries(&home).display().to_string();
+        let arguments = options.arguments(folder.path(), port.number());
+        let clients = (if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
+        let environment = vec![("LD_LIBRARY_PATH", libraries)];
+        let process = Launch { environment, clients, ..Launch::new(REDIS.title(), program, arguments, folder) }.start()?;
+        Ok(Self { process, _port: port, options: options.clone() })
     }
 
     /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
@@ -124,20 +119,9 @@ impl Redis {
         self.process.until("it answers", look).await
     }
 
-    /// Where clients connect, as `redis://127.0.0.1:PORT`, or `rediss` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "rediss" } else { "redis" }, self.socket_addr())
-    }
-
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 }

@@ -1,12 +1,18 @@
-//! Common to all servers: they start on free ports, become ready, and are killed and paused as one process.
+//! Common to all servers: they start on free ports, become ready, and are killed and paused as one process; and to clusters of them.
 
-use crate::error::Result;
-use crate::process::Process;
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+use crate::process::{LOOK_EVERY, PATIENCE, Process};
 
 /// How often a server is started on other ports before that counts as a failure.
 const ATTEMPTS: u32 = 5;
-/// What a server's log says when another program listens on its port; some write it with a capital.
-const TAKEN: &str = "ddress already in use";
+/// How long a server may take to say whether it leads, before it counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// A server, or several that form a cluster.
 pub(crate) trait Startable: Sized {
@@ -15,6 +21,16 @@ pub(crate) trait Startable: Sized {
 
     /// Waits until clients are served.
     async fn ready(&self) -> Result<()>;
+}
+
+impl<S: Startable> Startable for Vec<S> {
+    fn lacks_port(&self) -> bool {
+        self.iter().any(Startable::lacks_port)
+    }
+
+    async fn ready(&self) -> Result<()> {
+        try_join_all(self.iter().map(Startable::ready)).await.map(drop)
+    }
 }
 
 /// Starts a server and waits until it is ready, and again on other ports where another program was quicker.
@@ -29,10 +45,30 @@ pub(crate) async fn started<T: Startable>(launch: impl AsyncFn() -> Result<T>) -
     }
 }
 
-impl Process {
-    pub(crate) fn lacks_port(&self) -> bool {
-        self.said(TAKEN)
+/// A server of a cluster, one of which leads.
+pub(crate) trait Leads: Deref<Target = Process> {
+    /// Whether it says of itself that it leads.
+    async fn leads(&self) -> bool;
+}
+
+/// Waits until one of the servers leads, and gives back its place. One that is dead or paused does not.
+pub(crate) async fn leader<S: Leads>(servers: &[S]) -> Result<usize> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        for (index, server) in servers.iter().enumerate() {
+            if timeout(SILENT_AFTER, server.leads()).await.unwrap_or(false) {
+                return Ok(index);
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
+    Err(Error::new(format!("no server of {} led within {} s", servers.len(), PATIENCE.as_secs())))
+}
+
+/// Kills all servers, and only then starts them again, with what they had stored or as if new.
+pub(crate) fn relaunch<S: Leads>(servers: &[S], keep_data: bool) -> Result<()> {
+    servers.iter().try_for_each(|server| server.kill())?;
+    servers.iter().try_for_each(|server| server.relaunch(keep_data))
 }
 
 /// Makes a server with the field `process` and the method `ready` one of the kit: tests kill, pause and measure it as its process.

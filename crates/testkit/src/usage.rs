@@ -37,18 +37,14 @@ impl Usage {
         }
         let status = process.join("status");
         let status = std::fs::read_to_string(&status).map_err(Error::io(status.display()))?;
-        Ok(Self { processor, memory: memory(&status) })
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(Self { processor, memory: resident.unwrap_or_default() * 1024 })
     }
 }
 
 /// The time on a processor is the first number.
 fn nanoseconds(schedstat: &str) -> Duration {
     Duration::from_nanos(schedstat.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default())
-}
-
-fn memory(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use shardwise_testkit::{Consul, Etcd};
+use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions, Etcd, EtcdCluster, EtcdOptions};
 
 #[tokio::test]
 async fn etcd_has_another_leader_after_the_first_is_killed() {
-    let cluster = Etcd::cluster(3).await.unwrap();
+    let cluster = EtcdCluster::start(3, EtcdOptions::default()).await.unwrap();
     assert_eq!(cluster.addresses().len(), 3);
     let first = cluster.leader().await.unwrap();
     let old = &cluster.members()[first];
@@ -15,7 +15,7 @@ async fn etcd_has_another_leader_after_the_first_is_killed() {
     let second = cluster.leader().await.unwrap();
     assert_ne!(second, first);
     old.restart(true).await.unwrap();
-    assert!(!old.is_leader().await);
+    assert_ne!(cluster.leader().await.unwrap(), first);
     assert!(old.restart(false).await.unwrap_err().to_string().contains("without its data"));
     cluster.members()[second].api("/v3/kv/put", &json!({ "key": "YQ==" })).await.unwrap();
     cluster.restart(false).await.unwrap();
@@ -33,7 +33,7 @@ async fn an_etcd_learner_answers_no_consistent_read() {
 
 #[tokio::test]
 async fn consul_has_another_leader_after_the_first_is_paused() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let first = cluster.leader().await.unwrap();
     let old = &cluster.servers()[first];
     old.pause().unwrap();
@@ -53,7 +53,7 @@ async fn consul_has_another_leader_after_the_first_is_paused() {
 
 #[tokio::test]
 async fn a_consul_agent_without_servers_accepts_a_registration_and_answers_no_read() {
-    let cluster = Consul::cluster(3).await.unwrap();
+    let cluster = ConsulCluster::start(3, ConsulOptions::default()).await.unwrap();
     let agent = cluster.agent("client-1").await.unwrap();
     agent.restart(true).await.unwrap();
     cluster.servers().iter().for_each(|server| server.kill().unwrap());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise_testkit::{Consul, ConsulCluster, ConsulOptions, Etcd, EtcdCluster, EtcdOptions, TcpProxy};
+use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
@@ -49,8 +49,8 @@ impl Stage {
     fn addresses(&self) -> Vec<SocketAddr> {
         match &self.ground {
             Ground::Local => Vec::new(),
-            Ground::Consul(cluster) => cluster.servers().iter().map(Consul::socket_addr).collect(),
-            Ground::Etcd(cluster) => cluster.members().iter().map(Etcd::socket_addr).collect(),
+            Ground::Consul(cluster) => cluster.servers().iter().map(|server| server.socket_addr()).collect(),
+            Ground::Etcd(cluster) => cluster.members().iter().map(|member| member.socket_addr()).collect(),
         }
     }
 

@@ -40,7 +40,6 @@ impl RepositoryFiles {
         self.0.iter().filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)))
     }
 
-    /// The text of that file.
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.0.get(path)?.as_deref()
     }

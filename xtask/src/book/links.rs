@@ -16,7 +16,6 @@ const ELSEWHERE: &str = "https://github.com/shardwise/shardwise/blob/main/";
 /// Folders of sources, of which the pages about the code name files.
 const SOURCES: [&str; 9] = ["src/", "crates/", "backends/", "tests/", "examples/", "xtask/", "deploy/", "benches/", "fuzz/"];
 
-/// The repository's pages by path.
 type Pages<'a> = BTreeMap<&'a str, MarkdownPage>;
 
 /// How many links and citations were looked at, and a line for each that leads nowhere.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// One page.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct MarkdownPage {
     /// What links, pictures and tags of HTML name, in the order of the text.
@@ -43,7 +42,6 @@ impl MarkdownPage {
     }
 }
 
-/// Text inside a heading is part of it.
 fn add(heading: &mut Option<String>, part: &str) {
     if let Some(heading) = heading {
         heading.push_str(part);

@@ -15,14 +15,12 @@ use files::RepositoryFiles;
 /// Without what it needs to serve, watch and search a book.
 const MDBOOK: InstalledTool = InstalledTool { name: "mdbook", version: "0.5.4", arguments: &["--no-default-features"] };
 
-/// Checks and builds, and says where the book is.
 pub(crate) fn run(context: &TaskContext) -> Result<(), TaskFailure> {
     let pass = step(&StepLog::begin(context, "book")?)?;
     say(&format!("{} links lead somewhere; the book is {}", pass.checks, context.target().join("book/index.html").display()));
     Ok(())
 }
 
-/// The same as a step of `cargo xtask test --all`.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let files = RepositoryFiles::load(log.context)?;
     let (checked, problems) = links::check(&files);

@@ -1,17 +1,16 @@
 //! An outbox in PostgreSQL with ten million rows (`crates/outbox/tests/postgres/backlog.rs`): what a poll takes.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::figures::number;
-use crate::context::TaskContext;
-use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use super::figures::number_or_dash;
+use super::{SoakReport, SoakRun};
+use crate::measured::row;
+use crate::run::TaskFailure;
 
 /// The default number of rows, and the fewest: each of 1,024 slots must have enough for a poll.
-pub(super) const ROWS: u64 = 10_000_000;
+const ROWS: u64 = 10_000_000;
 const ROWS_MIN: u64 = 2_000_000;
 const ALLOWANCE: Duration = Duration::from_mins(40);
 /// A poll takes less, 99 of 100 times, and reads so many events at most
@@ -23,24 +22,16 @@ const FOLLOWING_P99_MS_MAX: f64 = 60.0;
 /// Held slots, sizes of a batch, with and without what is held back.
 const FIGURES: usize = 4 * 2 * 2;
 
-/// Fills the outbox, polls, and returns the times.
-pub(super) fn run(context: &TaskContext, rows: u64) -> Result<String, TaskFailure> {
+/// Fills the outbox, polls, and reports the times.
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let rows = soak.rows.unwrap_or(ROWS);
     if rows < ROWS_MIN {
         return Err(TaskFailure::new(format!("--rows is {rows}: {ROWS_MIN} or more is needed")));
     }
-    let log = StepLog::begin(context, "soak")?;
-    let arguments =
-        ["test", "--release", "--package", "shardwise-outbox", "--all-features", "--test", "postgres", "--", "backlog::", "--nocapture"];
-    let mut command = context.cargo(&arguments);
-    command.env("SHARDWISE_SOAK_ROWS", rows.to_string());
-    let repeat = format!("cargo xtask soak outbox-backlog --rows {rows}");
-    let runs = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE, [command]).map_err(|failure| failure.repeated_by(repeat))?;
-    let text = table(rows, &runs);
-    say(&text);
-    match shortfall(&runs) {
-        None => Ok(text),
-        Some(why) => Err(TaskFailure::new(why)),
-    }
+    let mut tests = soak.tests("shardwise-outbox --all-features --test postgres -- backlog:: --nocapture");
+    tests.env("SHARDWISE_SOAK_ROWS", rows.to_string());
+    let runs = soak.figures(ALLOWANCE, [tests])?;
+    Ok(SoakReport { text: table(rows, &runs), short: shortfall(&runs).into_iter().collect() })
 }
 
 fn table(rows: u64, runs: &[Value]) -> String {
@@ -54,26 +45,15 @@ fn table(rows: u64, runs: &[Value]) -> String {
         runs.first().map_or(&Value::Null, |run| &run["polls"])
     );
     for run in runs {
-        let ms = |field: &str| run[field].as_f64().map_or_else(|| "–".into(), number);
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {} | {} |",
-            run["held"],
-            run["batch"],
-            run["held_back"],
-            run["blocks"],
-            ms("p50_ms"),
-            ms("p99_ms"),
-            ms("worst_ms")
-        );
+        let cell = |field| number_or_dash(run[field].as_f64());
+        text += &row(["held", "batch", "held_back", "blocks", "p50_ms", "p99_ms", "worst_ms"].map(cell));
     }
     text
 }
 
 fn shortfall(runs: &[Value]) -> Option<String> {
     if runs.len() != FIGURES {
-        return Some(format!("{} figures are told, and not {FIGURES}", runs.len()));
+        return Some(format!("there are {} figures, and not {FIGURES}", runs.len()));
     }
     let most = |run: &Value| if run["batch"] == POLL_EVENTS { P99_MS_MAX } else { FOLLOWING_P99_MS_MAX };
     let slow = |run: &&Value| run["p99_ms"].as_f64().is_none_or(|p99| p99 >= most(run));

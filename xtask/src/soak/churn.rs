@@ -1,10 +1,9 @@
 //! Members that come, go, crash and lose their connections at random, a thousand steps on each backend.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::context::TaskContext;
-use crate::run::{StepLog, TaskFailure};
+use super::{SoakReport, SoakRun};
+use crate::run::TaskFailure;
 
 /// How many steps make a round in the tests.
 const STEPS_AT_ONCE: u32 = 20;
@@ -17,22 +16,19 @@ const TESTS: [(&str, &str, &str); 3] = [
     ("shardwise-backend-etcd", "load", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
 ];
 
-/// Runs each test with `rounds` rounds of twenty steps (the kills: ten in every tenth round).
-pub(super) fn run(context: &TaskContext, rounds: u32) -> Result<String, TaskFailure> {
-    let log = StepLog::begin(context, "soak")?;
+/// Runs each test with rounds of twenty steps (the kills: ten in every tenth round).
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let steps = soak.runs * STEPS_AT_ONCE;
     let mut text = format!(
-        "{} random steps on Consul, 1,000 on etcd, and ten SIGKILLs in every tenth round on Consul: nobody lost, nobody left behind.\n",
-        rounds * STEPS_AT_ONCE
+        "{steps} random steps on Consul, 1,000 on etcd, and ten SIGKILLs in every tenth round on Consul: none lost, none left behind.\n"
     );
     for (package, file, test) in TESTS {
-        let mut command = context.cargo(&["test", "--release", "--package", package, "--test", file, "--", "--exact", test, "--nocapture"]);
-        command.env("SHARDWISE_TEST_ROUNDS", rounds.to_string());
-        let output = log.run_for(command, LIMIT)?;
-        let lines = output.lines().filter(|line| line.contains("SEED=") || line.contains("kills, TTL"));
-        for line in lines {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n- `{package}`: {line}");
+        let mut command = soak.tests(&format!("{package} --test {file} -- --exact {test} --nocapture"));
+        command.env("SHARDWISE_TEST_ROUNDS", soak.runs.to_string());
+        let output = soak.log.run_for(command, LIMIT)?;
+        for line in output.lines().filter(|line| line.contains("SEED=") || line.contains("kills, TTL")) {
+            text.extend(["\n- `", package, "`: ", line]);
         }
     }
-    Ok(text + "\n")
+    Ok(SoakReport { text: text + "\n", short: Vec::new() })
 }

@@ -1,32 +1,28 @@
 //! The demo over and over, each run with its own verdict.
 
-use std::fmt::Write as _;
-
-use cargo_metadata::TargetKind;
 use serde_json::Value;
 
-use super::figures::{Figures, number};
-use crate::context::TaskContext;
+use super::figures::{Figures, number_or_dash};
+use super::{SoakReport, SoakRun};
+use crate::measured::row;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::TaskFailure;
 
 /// TTL of the demo's publishers, in milliseconds; a crash must be over one second later.
 const TTL_MS: u64 = 2_000;
 /// A newcomer must hold its slots within this time of its start.
 const HANDOVER_MS_MAX: u64 = 250;
 
-/// Runs the demo that often, and returns the results.
-pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
-    let log = StepLog::begin(context, "soak")?;
-    log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
-    let name =
-        context.targets(&TargetKind::Bin).into_iter().find(|target| target.package == "shardwise-cli").map(|target| target.name.to_owned());
-    let program = context.target().join("release").join(name.unwrap_or_else(|| "shardwise".into()));
+/// Runs the demo that often, to the first run that falls short.
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let (context, runs) = (soak.log.context, soak.runs);
+    soak.log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
+    let program = context.target().join("release/shardwise");
     let mut verdicts = Vec::new();
     for run in 1..=runs {
         let mut command = context.command(&program.to_string_lossy(), &["demo", "--json", "--ttl", "2s"]);
         command.env_remove("SHARDWISE_ENV");
-        let output = command.output().map_err(|e| TaskFailure::new(format!("{}: {e}", program.display())))?;
+        let output = command.output().map_err(TaskFailure::at(program.display()))?;
         let verdict: Value = serde_json::from_slice(&output.stdout)
             .map_err(|_| TaskFailure::new(format!("run {run} gave no verdict: {}", String::from_utf8_lossy(&output.stderr).trim())))?;
         say(&format!("{run:>4} of {runs}  {verdict}"));
@@ -36,7 +32,7 @@ pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailur
         }
         verdicts.push(verdict);
     }
-    Ok(table(&verdicts))
+    Ok(SoakReport { text: table(&verdicts), short: Vec::new() })
 }
 
 /// Median and worst of every number of the verdicts.
@@ -48,8 +44,7 @@ fn table(verdicts: &[Value]) -> String {
     );
     for field in ["takeover_ms", "handover_ms", "repeated", "repeated_late", "lost", "out_of_order"] {
         let figures = Figures::of(verdicts, field);
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| `{field}` | {} | {} |", number(figures.median()), number(figures.worst()));
+        text += &row([format!("`{field}`"), number_or_dash(figures.median()), number_or_dash(figures.worst())]);
     }
     text
 }

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use crate::measured::row;
+use crate::run::TaskFailure;
+
 /// One figure of every run, sorted.
 pub(super) struct Figures(Vec<f64>);
 
@@ -13,21 +16,17 @@ impl Figures {
         Self(numbers)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The smallest that at least `percent` of 100 do not exceed.
-    pub(super) fn percentile(&self, percent: usize) -> f64 {
+    /// The smallest that at least `percent` of 100 do not exceed; none of no runs.
+    pub(super) fn percentile(&self, percent: usize) -> Option<f64> {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
-        self.0.get(rank - 1).copied().unwrap_or_default()
+        self.0.get(rank - 1).copied()
     }
 
-    pub(super) fn median(&self) -> f64 {
+    pub(super) fn median(&self) -> Option<f64> {
         self.percentile(50)
     }
 
-    pub(super) fn worst(&self) -> f64 {
+    pub(super) fn worst(&self) -> Option<f64> {
         self.percentile(100)
     }
 }
@@ -35,6 +34,22 @@ impl Figures {
 /// Whole milliseconds where they are many, tenths where they are few.
 pub(super) fn number(value: f64) -> String {
     if value.fract() == 0.0 || value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+/// A number, or a dash for what was not measured.
+pub(super) fn number_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), number)
+}
+
+/// One row of a table: a figure on each backend.
+pub(super) fn each_backend<const N: usize>(
+    what: &str,
+    backends: [&str; N],
+    cell: impl Fn(&str) -> Option<String>,
+) -> Result<String, TaskFailure> {
+    let cell = |backend| cell(backend).ok_or_else(|| TaskFailure::new(format!("{backend} has no figure of: {what}")));
+    let cells = backends.into_iter().map(cell).collect::<Result<Vec<_>, _>>()?;
+    Ok(row(std::iter::once(what.to_owned()).chain(cells)))
 }
 
 #[cfg(test)]
@@ -45,9 +60,9 @@ mod tests {
     fn a_percentile_is_one_of_the_figures() {
         let runs: Vec<_> = (1..=200).rev().map(|ms| serde_json::json!({ "ms": ms, "other": 0.5 })).collect();
         let figures = Figures::of(&runs, "ms");
-        assert_eq!([figures.median(), figures.percentile(99), figures.worst()].map(number), ["100", "198", "200"]);
-        assert_eq!(number(Figures::of(&runs[..3], "ms").percentile(99)), "200", "of few it is the worst");
-        assert!(Figures::of(&runs, "none").is_empty());
-        assert_eq!(number(Figures::of(&runs, "other").worst()), "0.5");
+        assert_eq!([figures.median(), figures.percentile(99), figures.worst()].map(number_or_dash), ["100", "198", "200"]);
+        assert_eq!(Figures::of(&runs[..3], "ms").percentile(99), Some(200.0), "of few it is the worst");
+        assert_eq!(Figures::of(&runs, "none").worst(), None);
+        assert_eq!(number_or_dash(Figures::of(&runs, "other").worst()), "0.5");
     }
 }

@@ -1,14 +1,12 @@
 //! The whole library with many members in one process (`tests/servers/members.rs`): 300 on one Consul agent, 1,000 on one etcd.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::figures::{Figures, number};
-use crate::context::TaskContext;
-use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use super::figures::{Figures, each_backend, number};
+use super::{SoakReport, SoakRun};
+use crate::run::TaskFailure;
 
 /// For building, and for one run on each.
 const ALLOWANCE: Duration = Duration::from_mins(20);
@@ -37,15 +35,11 @@ const FIGURES: [(&str, &str); 18] = [
     ("leave_rebuilds", "placements that one member asked for, at most"),
 ];
 
-/// Runs it that often, and returns the results. The test holds the requirements.
-pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
-    let log = StepLog::begin(context, "soak")?;
-    let arguments = ["test", "--release", "--package", "shardwise", "--features", "consul,etcd", "--test", "servers", "--", "members::"];
-    let reported = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, (0..runs).map(|_| context.cargo(&arguments)));
-    let reported = reported.map_err(|failure| failure.repeated_by("cargo xtask soak members".into()))?;
-    let text = table(runs, &reported)?;
-    say(&text);
-    Ok(text)
+/// Runs it that often. The test holds the requirements.
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let tests = (0..soak.runs).map(|_| soak.tests("shardwise --features local,consul,etcd --test servers -- members::"));
+    let reported = soak.figures(ALLOWANCE + RUN_MAX, tests)?;
+    Ok(SoakReport { text: table(soak.runs, &reported)?, short: Vec::new() })
 }
 
 /// The median of each figure on each backend.
@@ -56,16 +50,8 @@ fn table(runs: u32, reported: &[Value]) -> Result<String, TaskFailure> {
          of the proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
     );
     for (field, what) in FIGURES {
-        let mut row = format!("| {what} |");
-        for backend in BACKENDS {
-            let figures = Figures::of(reported.iter().filter(|run| run["backend"] == backend), field);
-            if figures.is_empty() {
-                return Err(TaskFailure::new(format!("{backend} told no {field}")));
-            }
-            // Writing to a String cannot fail.
-            let _ = write!(row, " {} |", number(figures.median()));
-        }
-        text += &(row + "\n");
+        let figures = |backend: &str| Figures::of(reported.iter().filter(|run| run["backend"] == backend), field);
+        text += &each_backend(what, BACKENDS, |backend| Some(number(figures(backend).median()?)))?;
     }
     Ok(text)
 }
@@ -85,6 +71,6 @@ mod tests {
         };
         let reported = [run("consul", 300.0), run("etcd", 1_000.0)];
         assert!(table(1, &reported).unwrap().contains("| members | 300 | 1000 |\n"));
-        assert!(table(1, &reported[..1]).unwrap_err().to_string().contains("etcd told no members"));
+        assert!(table(1, &reported[..1]).unwrap_err().to_string().contains("etcd has no figure of: members"));
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 use shardwise_core::mistakes::Mistake;
 
-use crate::context::TaskContext;
-use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use super::{SoakReport, SoakRun};
+use crate::measured::row;
+use crate::run::TaskFailure;
 
 const TEST: &str = "faults::mistakes::the_mistake_of_a_soak_is_found::local_consul_and_etcd";
 /// For building and for servers to start.
@@ -17,37 +17,25 @@ const FAULT_MAX: Duration = Duration::from_secs(30);
 
 /// What the mistakes are called that real workers show. A renewal that is undone too late takes a stop at one instant of its process: the
 /// simulation has it.
-pub(crate) fn names() -> [&'static str; 3] {
+pub(super) fn names() -> [&'static str; 3] {
     [Mistake::DeadlineFromAnswer, Mistake::ReleaseBeforeDrain, Mistake::EpochPerMember].map(Mistake::name)
 }
 
-/// Causes that many faults in a fleet that makes the mistake, on each backend on which it shows, and returns the findings.
-pub(super) fn run(context: &TaskContext, mistake: &str, faults: u32) -> Result<String, TaskFailure> {
-    let log = StepLog::begin(context, "soak")?;
-    let test = [
-        &["test", "--release", "--package", "shardwise", "--features", "local,consul,etcd", "--test", "servers"][..],
-        &["--", "--nocapture", "--exact", TEST],
-    ];
-    let mut command = context.cargo(&test.concat());
-    command.env("SHARDWISE_SOAK_RUNS", faults.to_string());
-    command.env("SHARDWISE_SOAK_MISTAKE", mistake);
-    let repeat = format!("cargo xtask soak exclusive --mistake {mistake} --runs {faults}");
-    let figures =
-        log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + FAULT_MAX * faults, [command]).map_err(|failure| failure.repeated_by(repeat))?;
-    let text = table(mistake, &figures)?;
-    say(&text);
-    Ok(text)
+/// Causes that many faults in a fleet that makes the mistake, on each backend on which it shows, and reports the findings.
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let mistake = soak.mistake.unwrap_or_default();
+    let mut tests = soak.tests(&format!("shardwise --features local,consul,etcd --test servers -- --nocapture --exact {TEST}"));
+    tests.env("SHARDWISE_SOAK_MISTAKE", mistake);
+    let figures = soak.figures(ALLOWANCE + FAULT_MAX * soak.runs, [tests])?;
+    Ok(SoakReport { text: table(mistake, &figures)?, short: Vec::new() })
 }
 
 fn table(mistake: &str, figures: &[Value]) -> Result<String, TaskFailure> {
     if figures.is_empty() {
         return Err(TaskFailure::new(format!("the test {TEST} printed no figures")));
     }
-    let row = |run: &Value| {
-        let backend = run["backend"].as_str().unwrap_or_default();
-        format!("| {backend} | {} | {} | {} | {} |\n", run["seed"], run["faults"], run["overlaps"], run["falls"])
-    };
-    let rows: String = figures.iter().map(row).collect();
+    let rows: String = figures.iter().map(|run| row(["backend", "seed", "faults", "overlaps", "falls"].map(|field| &run[field]))).collect();
+    let rows = rows.replace('"', "");
     Ok(format!(
         "Four real worker processes whose library makes the mistake `{mistake}`, on clusters of three servers. It is found: that the same \
          test finds nothing without it says something.\n\n| backend | seed | things done to the fleet | slots held by two workers at one \

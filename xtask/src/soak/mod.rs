@@ -11,78 +11,122 @@ mod outbox;
 mod retention;
 mod scenes;
 
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
 use crate::context::TaskContext;
 use crate::measured;
 use crate::report::say;
-use crate::run::TaskFailure;
+use crate::run::{StepLog, TaskFailure};
 use crate::servers;
-pub(crate) use mistakes::names as mistakes_known;
-use scenes::SCENES;
 
-/// The default number of runs of the demo.
-const DEMO_RUNS: u32 = 20;
-/// The default number of rounds of twenty random steps.
-const CHURN_ROUNDS: u32 = 50;
-
-/// The default number of faults on each backend.
-const FAULTS: u32 = 200;
-
-/// The default number of rounds of writing, delivering and sweeping.
-const RETENTION_ROUNDS: u32 = 1_000;
+/// What of the command line is for soaks.
+#[derive(Args)]
+pub(crate) struct SoakArgs {
+    /// Name of the soak; without it, the names that exist are listed.
+    name: Option<String>,
+    /// How often, if not as often as that soak usually runs.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: Option<u32>,
+    /// Of `outbox-backlog` alone: how many rows wait, if not ten million.
+    #[arg(long)]
+    rows: Option<u64>,
+    /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
+    #[arg(long, value_name = "NAME", value_parser = mistakes::names())]
+    mistake: Option<String>,
+}
 
 /// The default number of faults in a fleet whose workers make a mistake.
 const FAULTS_BY_MISTAKE: u32 = 10;
 
-/// Runs the named soak, or lists the names.
-pub(crate) fn run(
-    context: &TaskContext,
-    name: Option<&str>,
-    runs: Option<u32>,
+struct Soak {
+    name: &'static str,
+    /// The default number of runs, or of what [`SoakRun::runs`] counts in it.
+    runs: u32,
+    run: RunSoak,
+}
+
+type RunSoak = fn(&SoakRun<'_>) -> Result<SoakReport, TaskFailure>;
+
+const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
+    Soak { name, runs, run }
+}
+
+const SOAKS: [Soak; 10] = [
+    soak("demo", 20, demo::run),
+    soak("churn", 50, churn::run),
+    soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
+    soak("members", 1, members::run),
+    soak("outbox", 1, outbox::run),
+    soak("outbox-backlog", 1, backlog::run),
+    soak("outbox-retention", 1_000, retention::run),
+    soak("takeover", 50, |run| scenes::TAKEOVER.run(run)),
+    soak("handover", 200, |run| scenes::HANDOVER.run(run)),
+    soak("outage", 1, |run| scenes::OUTAGE.run(run)),
+];
+
+/// What a soak is run with.
+struct SoakRun<'a> {
+    log: StepLog<'a>,
+    runs: u32,
     rows: Option<u64>,
-    mistake: Option<&str>,
-) -> Result<(), TaskFailure> {
+    mistake: Option<&'a str>,
+}
+
+/// Figures for the page, and what of them is worse than it may be.
+#[derive(Debug)]
+struct SoakReport {
+    text: String,
+    short: Vec<String>,
+}
+
+impl SoakRun<'_> {
+    /// Tests in release: the package and what follows it on the command line.
+    fn tests(&self, arguments: &str) -> Command {
+        let arguments: Vec<_> = ["test", "--release", "--package"].into_iter().chain(arguments.split(' ')).collect();
+        let mut command = self.log.context.cargo(&arguments);
+        command.env("SHARDWISE_SOAK_RUNS", self.runs.to_string());
+        command
+    }
+
+    /// What these tests write down, each figure a line of JSON.
+    fn figures(&self, limit: Duration, tests: impl IntoIterator<Item = Command>) -> Result<Vec<Value>, TaskFailure> {
+        self.log.figures("SHARDWISE_SOAK_FIGURES", limit, tests)
+    }
+}
+
+/// Runs the named soak, or lists the names.
+pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake }: &SoakArgs) -> Result<(), TaskFailure> {
+    let (mistake, names) = (mistake.as_deref(), SOAKS.map(|soak| soak.name));
     let Some(name) = name else {
-        say(&names().join("\n"));
+        say(&names.join("\n"));
         return Ok(());
     };
-    let scene = SCENES.iter().find(|scene| scene.name == name);
-    if mistake.is_some() && name != "exclusive" {
-        return Err(TaskFailure::new(format!("--mistake goes with the soak exclusive, and not with {name}")));
-    }
-    if rows.is_some() && name != "outbox-backlog" {
-        return Err(TaskFailure::new(format!("--rows goes with the soak outbox-backlog, and not with {name}")));
-    }
-    if !names().contains(&name) {
-        return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", "))));
+    let found = SOAKS.iter().find(|soak| soak.name == name);
+    let soak = found.ok_or_else(|| TaskFailure::new(format!("no soak is called {name}; there are: {}", names.join(", "))))?;
+    for (is_given, option, of) in [(mistake.is_some(), "--mistake", "exclusive"), (rows.is_some(), "--rows", "outbox-backlog")] {
+        if is_given && name != of {
+            return Err(TaskFailure::new(format!("{option} goes with the soak {of}, and not with {name}")));
+        }
     }
     if name != "demo" {
         servers::fetch()?;
     }
-    let mut short = Vec::new();
-    let text = match scene {
-        _ if let Some(mistake) = mistake => mistakes::run(context, mistake, runs.unwrap_or(FAULTS_BY_MISTAKE))?,
-        _ if name == "demo" => demo::run(context, runs.unwrap_or(DEMO_RUNS))?,
-        _ if name == "churn" => churn::run(context, runs.unwrap_or(CHURN_ROUNDS))?,
-        _ if name == "exclusive" => {
-            let (text, found) = exclusive::run(context, runs.unwrap_or(FAULTS))?;
-            short = found;
-            text
-        }
-        _ if name == "outbox" => outbox::run(context, runs.unwrap_or(1))?,
-        _ if name == "members" => members::run(context, runs.unwrap_or(1))?,
-        _ if name == "outbox-backlog" => backlog::run(context, rows.unwrap_or(backlog::ROWS))?,
-        _ if name == "outbox-retention" => retention::run(context, runs.unwrap_or(RETENTION_ROUNDS))?,
-        Some(scene) => scenes::run(context, scene, runs.unwrap_or(scene.runs))?,
-        None => return Err(TaskFailure::new(format!("no soak is called {name}; there are: {}", names().join(", ")))),
-    };
+    let runs = runs.unwrap_or(if mistake.is_some() { FAULTS_BY_MISTAKE } else { soak.runs });
+    let given = mistake.map(|mistake| format!(" --mistake {mistake}")).into_iter().chain(rows.map(|rows| format!(" --rows {rows}")));
+    let repeat = format!("cargo xtask soak {name} --runs {runs}{}", given.collect::<String>());
+    let report = (soak.run)(&SoakRun { log: StepLog::begin(context, "soak")?, runs, rows: *rows, mistake });
+    let SoakReport { mut text, short } = report.map_err(|failure| failure.repeated_by(repeat))?;
+    let short = short.join("; ");
+    // Hours of it are worth a report even if they fail.
+    if !short.is_empty() {
+        text.extend(["\n**Short of what must be reached**: ", &short, ".\n"]);
+    }
+    say(&text);
     let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
-    measured::write(context, &section, &format!("## {section}\n\n{}\n\n{text}", measured::head(context)))?;
-    if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short.join("; "))) }
-}
-
-fn names() -> Vec<&'static str> {
-    ["demo", "churn", "exclusive", "members", "outbox", "outbox-backlog", "outbox-retention"]
-        .into_iter()
-        .chain(SCENES.iter().map(|scene| scene.name))
-        .collect()
+    measured::write(context, &section, &measured::head(context), &text)?;
+    if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short)) }
 }

@@ -1,13 +1,15 @@
 //! Publishers over PostgreSQL that are killed and stopped while 64 writers write, and then restarted in good order.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::context::TaskContext;
-use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use super::{SoakReport, SoakRun};
+use crate::measured::row;
+use crate::run::TaskFailure;
+
+/// The columns of its table, as the test names them.
+const FIELDS: &str = "sink events kills stops lost out_of_order repeated rolled_repeated gap_ms steady_gap_ms takeovers takeover_ms";
 
 /// Events of one life, a tenth of which is rolled back, while publishers are killed and stopped, and about how long they are written for;
 /// at the same rate more come for a tenth of that time in the rolling restart.
@@ -21,23 +23,14 @@ const GAP_MS_MAX: u64 = 500;
 /// After a crash, with a TTL of 3 s, its events flow again within so long.
 const TAKEOVER_MS_MAX: u64 = 4_000;
 
-/// Runs it that often, and returns the results.
-pub(super) fn run(context: &TaskContext, runs: u32) -> Result<String, TaskFailure> {
-    let log = StepLog::begin(context, "soak")?;
-    let commands = (0..runs).map(|_| {
-        let arguments =
-            ["test", "--release", "--package", "shardwise-cli", "--test", "outbox_soak", "--", "--nocapture", "--test-threads=1"];
-        let mut command = context.cargo(&arguments);
-        command.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS);
-        command
+pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let tests = (0..soak.runs).map(|_| {
+        let mut tests = soak.tests("shardwise-cli --test outbox_soak -- --nocapture --test-threads=1");
+        tests.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS);
+        tests
     });
-    let reported = log.figures("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, commands)?;
-    let text = table(&reported);
-    say(&text);
-    match shortfall(&reported) {
-        None => Ok(text),
-        Some(why) => Err(TaskFailure::new(why)),
-    }
+    let reported = soak.figures(ALLOWANCE + RUN_MAX, tests)?;
+    Ok(SoakReport { text: table(&reported), short: shortfall(&reported).into_iter().collect() })
 }
 
 fn table(reported: &[Value]) -> String {
@@ -49,26 +42,9 @@ fn table(reported: &[Value]) -> String {
          rest, one after the other: from the kill to the last event of its aggregates, `takeovers`, and of these the longest, \
          `takeover_ms`.\n\n"
         .to_owned();
-    let fields = [
-        "sink",
-        "events",
-        "kills",
-        "stops",
-        "lost",
-        "out_of_order",
-        "repeated",
-        "rolled_repeated",
-        "gap_ms",
-        "steady_gap_ms",
-        "takeovers",
-        "takeover_ms",
-    ];
-    // Writing to a String cannot fail.
-    let _ = write!(text, "| {} |\n|{}\n", fields.join(" | "), "---:|".repeat(fields.len()));
-    for run in reported {
-        let cells: Vec<_> = fields.iter().map(|field| run[field].to_string().replace('"', "")).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-    }
+    text += &row(FIELDS.split(' '));
+    text.extend(["|", &"---:|".repeat(FIELDS.split(' ').count()), "\n"]);
+    text.extend(reported.iter().map(|run| row(FIELDS.split(' ').map(|field| &run[field])).replace('"', "")));
     text
 }
 
@@ -85,7 +61,7 @@ fn shortfall(reported: &[Value]) -> Option<String> {
             "the rolling restart repeated events, had a gap of {GAP_MS_MAX} ms or more or was not under load, or a takeover took more than \
              {TAKEOVER_MS_MAX} ms: {run}"
         )),
-        None if reported.is_empty() => Some("no run told anything".into()),
+        None if reported.is_empty() => Some("no run has any figures".into()),
         None => None,
     }
 }

@@ -20,8 +20,9 @@ use shardwise_discovery::{
     AcquireOutcome, Claims, ClaimsEvent, ClaimsStream, Clock, Discovery, Error, ErrorKind, RecordId, Registration, Result, WatchEvent,
     WatchStream, conformance,
 };
-use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess, SharedServer};
+use shardwise_testkit::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 use tokio::task::{JoinHandle, block_in_place};
 
 /// Long enough for the busiest machine; a test that waits this long fails.
@@ -56,13 +57,13 @@ pub(crate) fn waited_for<T>(starting: impl Future<Output = T>) -> T {
 
 /// Two backends of different members of a cluster, which all tests of a program share, with a password and no more rights than needed.
 pub(crate) async fn members_with_passwords() -> (Arc<EtcdBackend>, Arc<EtcdBackend>) {
-    static SHARED: SharedServer<EtcdCluster> = SharedServer::new();
+    static SHARED: OnceCell<EtcdCluster> = OnceCell::const_new();
     let start = async || {
         let cluster = EtcdCluster::start(3, EtcdOptions::default().with_auth()).await?;
         cluster.members()[0].add_user("worker", "right", &[(KeyAccess::ReadWrite, "/shardwise/")]).await?;
-        Ok(Arc::new(cluster))
+        Ok::<_, shardwise_testkit::Error>(cluster)
     };
-    let mut addresses = SHARED.get(start).await.unwrap().addresses();
+    let mut addresses = SHARED.get_or_try_init(start).await.unwrap().addresses();
     let here = open(&with_user(&addresses, "worker", "right"));
     addresses.rotate_left(1);
     (here, open(&with_user(&addresses, "worker", "right")))

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use shardwise_testkit::python_with_all;
+use shardwise_testkit::python_with;
 
 use crate::common::run;
 use crate::workers::{self, Workers};
@@ -12,7 +12,7 @@ use crate::{beside_two_sidecars, client};
 const PACKAGES: [&str; 3] = ["anyio==4.12.0", "httpx==0.28.1", "mypy==1.19.1"];
 
 fn python() -> Command {
-    let mut command = Command::new(python_with_all(&PACKAGES).unwrap());
+    let mut command = Command::new(python_with(&PACKAGES).unwrap());
     command.current_dir(client("python")).env("PYTHONPATH", "src:examples").env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use shardwise_testkit::python_with_all;
+use shardwise_testkit::python_with;
 
 use common::{Place, run};
 
@@ -36,7 +36,7 @@ fn text(name: &str) -> String {
 }
 
 fn python() -> Command {
-    Command::new(python_with_all(&PACKAGES).unwrap())
+    Command::new(python_with(&PACKAGES).unwrap())
 }
 
 fn yaml(name: &str) -> Vec<Value> {

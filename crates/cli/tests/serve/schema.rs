@@ -12,7 +12,7 @@ const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 #[test]
 fn the_document_is_true() {
-    let python = shardwise_testkit::python_with(SCHEMATHESIS).unwrap();
+    let python = shardwise_testkit::python_with(&[SCHEMATHESIS]).unwrap();
     let place = place();
     let one = Served::start(&place, &["--token-file", "token"]);
     let document = place.path("openapi.json");

@@ -247,7 +247,7 @@ async fn eventually_or(mut holds: impl AsyncFnMut() -> bool, running: &Running) 
 async fn a_failover_in_the_middle_of_a_batch() {
     let primary = Postgres::start(PostgresOptions::default()).await.unwrap();
     let outbox = Outbox::on(&primary).await;
-    let standby = primary.standby().await.unwrap();
+    let standby = primary.standby(primary.socket_addr()).await.unwrap();
     primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await.unwrap();
     primary.execute("SELECT pg_reload_conf()").await.unwrap();
     let synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')";

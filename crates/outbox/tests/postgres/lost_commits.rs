@@ -28,7 +28,7 @@ impl Pair {
         let primary = Postgres::start(options).await.unwrap();
         let outbox = Outbox::on(&primary).await;
         let replication = TcpProxy::start(primary.socket_addr()).await.unwrap();
-        let standby = primary.standby_by_way_of(replication.address()).await.unwrap();
+        let standby = primary.standby(replication.address()).await.unwrap();
         let clients = TcpProxy::start(primary.socket_addr()).await.unwrap();
         let pair = Self { primary, standby, clients, replication, outbox };
         pair.caught_up().await;

@@ -11,7 +11,7 @@ use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, SharedServer, TcpProxy};
+use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, TcpProxy};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OnceCell};
@@ -24,8 +24,9 @@ const EVENT_MAX: usize = 2 << 20;
 
 /// One node for all tests of this program, because it takes seconds to start. Tests that stop a node start a separate one.
 pub(crate) async fn shared() -> Arc<RabbitMq> {
-    static SHARED: SharedServer<RabbitMq> = SharedServer::new();
-    SHARED.get(async || RabbitMq::start(RabbitMqOptions::default()).await.map(Arc::new)).await.unwrap()
+    static SHARED: OnceCell<Arc<RabbitMq>> = OnceCell::const_new();
+    let start = async || RabbitMq::start(RabbitMqOptions::default()).await.map(Arc::new);
+    SHARED.get_or_try_init(start).await.unwrap().clone()
 }
 
 /// A new exchange and a new queue.

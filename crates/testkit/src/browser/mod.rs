@@ -9,56 +9,38 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use self::pipe::Pipe;
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::process::{LOOK_EVERY, PATIENCE, Process};
+use crate::process::{LOOK_EVERY, Launch, PATIENCE, Process};
 use crate::servers::{self, CHROMIUM};
 
 /// Gives the program its two pipes as the file descriptors that it expects.
 const WITH_PIPES: &str = "exec \"$0\" \"$@\" 3<\"$PIPE_TO\" 4>\"$PIPE_FROM\"";
 /// It contacts no outside service, and needs no window, sound, keyring or shared memory.
-const FLAGS: [&str; 15] = [
-    "--headless=new",
-    "--remote-debugging-pipe",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--no-proxy-server",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--mute-audio",
-    "--password-store=basic",
-    "--force-color-profile=srgb",
-    // What it misses of a desktop fills pages.
-    "--log-level=3",
-];
+const FLAGS: &str = "--headless=new --remote-debugging-pipe --no-first-run --no-default-browser-check --no-proxy-server --disable-gpu \
+                     --disable-dev-shm-usage --disable-extensions --disable-background-networking --disable-component-update \
+                     --disable-sync --mute-audio --password-store=basic --force-color-profile=srgb";
+/// What it misses of a desktop fills pages of its log.
+const QUIET: &str = "--log-level=3";
 
 /// A running browser with a separate profile; gone when dropped.
 #[derive(Debug)]
 pub struct Browser {
-    // Dropped first: the folder outlives the process.
     process: Process,
     pipe: Pipe,
-    _folder: TempDir,
 }
 
-/// How a tab looks at a page.
+/// How a tab looks at a page; its size is in CSS pixels.
 #[derive(Debug, Clone, Copy)]
 pub struct PageView {
-    /// In CSS pixels.
-    pub width: u32,
-    /// In CSS pixels.
-    pub height: u32,
+    width: u32,
+    height: u32,
     /// With a finger instead of a mouse, and finer dots.
-    pub phone: bool,
+    phone: bool,
     /// Whether the user likes dark pages.
-    pub dark: bool,
+    dark: bool,
 }
 
 impl PageView {
@@ -95,9 +77,9 @@ impl Browser {
         std::fs::write(place("fonts.conf"), fonts).map_err(Error::io("fonts.conf"))?;
         let (to, from) = (place("to"), place("from"));
         let pipe = Pipe::make(&to, &from)?;
-        let libraries = home.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+        let libraries = servers::libraries(&home);
         let text = |path: &Path| path.display().to_string();
-        let environment = [
+        let environment = vec![
             ("HOME", text(folder.path())),
             ("TMPDIR", text(folder.path())),
             ("LD_LIBRARY_PATH", format!("{0}:{0}/pulseaudio", libraries.display())),
@@ -106,15 +88,14 @@ impl Browser {
             ("PIPE_FROM", text(&from)),
         ];
         let mut arguments = vec!["-c".to_owned(), WITH_PIPES.to_owned(), text(&home.join(CHROMIUM.programs[0]))];
-        arguments.extend(FLAGS.map(str::to_owned));
+        arguments.extend(FLAGS.split(' ').chain([QUIET]).map(str::to_owned));
         arguments.push(format!("--user-data-dir={}", place("profile").display()));
         if geteuid().is_root() {
             // Its sandbox does not work for root.
             arguments.push("--no-sandbox".to_owned());
         }
-        let process = Process::new(CHROMIUM.title(), "/bin/sh".into(), arguments, place("log")).with_environment(environment);
-        process.start()?;
-        let browser = Self { process, pipe, _folder: folder };
+        let process = Launch { environment, ..Launch::new(CHROMIUM.title(), "/bin/sh".into(), arguments, folder) }.start()?;
+        let browser = Self { process, pipe };
         browser.pipe.call(None, "Browser.getVersion", &json!({}))?;
         Ok(browser)
     }

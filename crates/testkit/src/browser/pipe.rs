@@ -33,7 +33,6 @@ impl PipeShared {
     }
 }
 
-/// Both directions.
 #[derive(Debug)]
 pub(super) struct Pipe {
     to: Mutex<File>,

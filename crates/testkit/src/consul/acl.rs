@@ -13,8 +13,6 @@ pub struct ConsulToken {
     /// What a client sends.
     pub secret: String,
     accessor: String,
-    policy: String,
-    name: String,
 }
 
 impl Consul {
@@ -27,17 +25,10 @@ impl Consul {
     pub async fn token(&self, rules: &str) -> Result<ConsulToken> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let name = format!("test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let policy = self.api("PUT", "/v1/acl/policy", Some(&json!({ "Name": name, "Rules": rules }))).await?;
+        self.api("PUT", "/v1/acl/policy", Some(&json!({ "Name": name, "Rules": rules }))).await?;
         let body = json!({ "Description": name, "Policies": [{ "Name": name }] });
         let token = self.api("PUT", "/v1/acl/token", Some(&body)).await?;
-        Ok(ConsulToken { secret: text(&token, "SecretID")?, accessor: text(&token, "AccessorID")?, policy: text(&policy, "ID")?, name })
-    }
-
-    /// Gives the token other rights, which agents learn of within their cache's time (30 s by default) if they knew it already.
-    pub async fn change_token(&self, token: &ConsulToken, rules: &str) -> Result<()> {
-        let path = format!("/v1/acl/policy/{}", token.policy);
-        let body = json!({ "ID": token.policy, "Name": token.name, "Rules": rules });
-        self.api("PUT", &path, Some(&body)).await.map(drop)
+        Ok(ConsulToken { secret: text(&token, "SecretID")?, accessor: text(&token, "AccessorID")? })
     }
 
     /// Deletes the token.

@@ -1,8 +1,7 @@
-//! A network between Consul agents in which one of them can be cut off, while programs still reach its HTTP API.
+//! A network between Consul agents that can be cut, while programs still reach their HTTP APIs.
 //!
-//! Agents advertise their addresses to each other, and connect directly. So each listens on its own address (`inside`) and
-//! advertises another (`outside`), where our proxies listen. An agent's calls to servers and its gossip come from its inside
-//! address, by which the proxies of the others recognize it.
+//! Agents advertise their addresses to each other, and connect directly. So each listens on one address (`INSIDE`) and advertises another
+//! (`OUTSIDE`), where our proxies listen.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +11,20 @@ use crate::error::Result;
 use crate::proxy::TcpProxy;
 use crate::proxy::udp::UdpProxy;
 
+/// Where each agent listens, and the address that it advertises. Its ports are no other's.
+pub(super) const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(super) const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
 /// All gateways of one cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GatewayNetwork(Arc<Mutex<Vec<Arc<Gateway>>>>);
 
 /// The proxies before one agent.
 #[derive(Debug)]
-pub(super) struct Gateway {
-    inside: IpAddr,
-    /// Calls to the agent, if it is a server; agents that are none refuse them themselves.
-    calls: TcpProxy,
-    gossip: TcpProxy,
-    datagrams: UdpProxy,
-}
-
-/// Where the agent with these ports listens, and the address that it advertises.
-pub(super) fn addresses(ports: &ConsulPorts) -> (IpAddr, IpAddr) {
-    let [high, low] = ports.gossip.number().to_be_bytes();
-    (Ipv4Addr::new(127, 20, high, low).into(), Ipv4Addr::new(127, 21, high, low).into())
+struct Gateway {
+    /// For calls to the agent, if it is a server, and for gossip over connections.
+    connections: [TcpProxy; 2],
+    gossip: UdpProxy,
 }
 
 impl GatewayNetwork {
@@ -39,41 +34,28 @@ impl GatewayNetwork {
 
     /// Opens the gateway of an agent with these ports. It stands as long as the network.
     pub(super) async fn open(&self, ports: &ConsulPorts) -> Result<()> {
-        let (inside, outside) = addresses(ports);
-        let (calls, gossip) = (ports.server.number(), ports.gossip.number());
-        let pair = |port| (SocketAddr::new(outside, port), SocketAddr::new(inside, port));
-        let ((calls_outside, calls_inside), (gossip_outside, gossip_inside)) = (pair(calls), pair(gossip));
-        let gateway = Gateway {
-            inside,
-            calls: TcpProxy::between(calls_outside, calls_inside).await?,
-            gossip: TcpProxy::between(gossip_outside, gossip_inside).await?,
-            datagrams: UdpProxy::start(gossip_outside, gossip_inside).await?,
-        };
+        let [calls, gossip] =
+            [&ports.server, &ports.gossip].map(|port| [OUTSIDE, INSIDE].map(|address| SocketAddr::new(address, port.number())));
+        let connections = [TcpProxy::between(calls[0], calls[1], None).await?, TcpProxy::between(gossip[0], gossip[1], None).await?];
+        let gateway = Gateway { connections, gossip: UdpProxy::start(gossip[0], gossip[1]).await? };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(gateway));
         Ok(())
     }
 
-    /// Silently cuts the agent with these ports off from all others.
-    pub(super) fn cut_off(&self, ports: &ConsulPorts) {
-        let (agent, _) = addresses(ports);
+    /// Silently cuts all agents off from each other.
+    pub(super) fn cut(&self) {
         for gateway in self.gateways() {
-            // Connections for gossip do not say whose they are. The others have their datagrams, which is enough for a while.
-            gateway.gossip.cut_both();
-            if gateway.inside == agent {
-                gateway.calls.cut_both();
-                gateway.datagrams.cut();
-            } else {
-                gateway.calls.cut_from(agent);
-                gateway.datagrams.cut_from(agent);
-            }
+            gateway.connections.iter().for_each(TcpProxy::cut_both);
+            gateway.gossip.cut(true);
         }
     }
 
     pub(super) async fn heal(&self) -> Result<()> {
         for gateway in self.gateways() {
-            gateway.calls.heal().await?;
-            gateway.gossip.heal().await?;
-            gateway.datagrams.heal();
+            for proxy in &gateway.connections {
+                proxy.heal().await?;
+            }
+            gateway.gossip.cut(false);
         }
         Ok(())
     }

@@ -5,11 +5,9 @@ mod cluster;
 mod gateway;
 mod options;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 pub use acl::ConsulToken;
 pub use cluster::ConsulCluster;
@@ -19,8 +17,8 @@ use options::ConsulPorts;
 
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::http::{HttpAnswer, HttpRequest};
-use crate::process::Process;
+use crate::http::{self, HttpAnswer};
+use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers;
 
@@ -30,11 +28,10 @@ const MANAGEMENT: &str = "5eed0000-0000-4000-8000-000000000001";
 /// One running Consul agent; killed when dropped.
 #[derive(Debug)]
 pub struct Consul {
-    // Dropped first: the folder and the ports outlive the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     options: ConsulOptions,
     ports: ConsulPorts,
-    folder: TempDir,
 }
 
 server!(Consul);
@@ -50,17 +47,11 @@ impl Consul {
         started(async || Self::launch(options.clone(), ConsulPorts::reserve()?).await).await
     }
 
-    /// Servers that form a cluster, ready for reads and writes.
-    pub async fn cluster(count: usize) -> Result<ConsulCluster> {
-        ConsulCluster::start(count, ConsulOptions::default()).await
-    }
-
     /// A client agent of this server, with the same options and its own name; ready when the server answers through it.
     pub async fn agent(&self, node: &str) -> Result<Self> {
         Self::start(self.options.agent(node, vec![self.gossip_address()])).await
     }
 
-    /// Starts the process and does not wait for it.
     async fn launch(options: ConsulOptions, ports: ConsulPorts) -> Result<Self> {
         let program = servers::program("consul")?;
         let folder = folder::temporary("consul")?;
@@ -71,9 +62,9 @@ impl Consul {
         let configuration = options.configuration(folder.path(), &ports, MANAGEMENT);
         std::fs::write(&file, configuration.to_string()).map_err(Error::io(file.display()))?;
         let arguments = vec!["agent".into(), "-config-file".into(), file.display().to_string()];
-        let process = Process::new(format!("consul {}", options.node), program, arguments, folder.path().join("log"));
-        process.start()?;
-        Ok(Self { process, options, ports, folder })
+        let clients = if options.tls.is_some() { ("https", ports.https.address()) } else { ("http", ports.http.address()) };
+        let process = Launch { clients, ..Launch::new(format!("consul {}", options.node), program, arguments, folder) }.start()?;
+        Ok(Self { process, options, ports })
     }
 
     /// Waits until a read that the servers answer shows this very agent alive.
@@ -92,19 +83,9 @@ impl Consul {
         self.options.gossip_address(&self.ports)
     }
 
-    /// The agent's HTTP API, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", if self.options.tls.is_some() { "https" } else { "http" }, self.socket_addr())
-    }
-
-    /// The agent's HTTP API, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        if self.options.tls.is_some() { self.ports.https.address() } else { self.ports.http.address() }
-    }
-
     /// The Unix socket with the same API, always without TLS.
     pub fn unix_socket(&self) -> PathBuf {
-        self.folder.path().join("http.sock")
+        self.folder().join("http.sock")
     }
 
     /// The name of the agent's node.
@@ -118,27 +99,17 @@ impl Consul {
         self.wait_ready().await
     }
 
-    /// Kills and starts the process and does not wait for it.
-    fn relaunch(&self, keep_data: bool) -> Result<()> {
-        self.process.kill()?;
-        if !keep_data {
-            let data = self.folder.path().join("data");
-            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
-        }
-        self.process.start()
-    }
-
-    /// Cuts the agent off from all other agents, silently and both ways; its HTTP API stays where it is. Only with
+    /// Cuts the agents of its cluster off from each other, silently and both ways; their HTTP APIs stay where they are. Only with
     /// [`ConsulOptions::with_network`].
     ///
     /// What Consul 1.8.7 does then: a `check/pass` that changes nothing is answered at once, while one that changes the check's
     /// status, a registration and every read of the servers wait for them in silence. The others see the node fail after about 8 s,
     /// and see it again up to 20 s after [`Consul::heal`].
     pub fn cut_off(&self) -> Result<()> {
-        self.network().map(|network| network.cut_off(&self.ports))
+        self.network().map(GatewayNetwork::cut)
     }
 
-    /// Ends what [`Consul::cut_off`] did, for all agents of its cluster.
+    /// Ends what [`Consul::cut_off`] did.
     pub async fn heal(&self) -> Result<()> {
         self.network()?.heal().await
     }
@@ -147,17 +118,14 @@ impl Consul {
         self.options.network.as_ref().ok_or_else(|| Error::new(format!("{} was started without a network", self.node())))
     }
 
-    /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`.
-    ///
-    /// # Errors
-    ///
-    /// No answer, or one with a status other than 200.
+    /// A call of the agent's HTTP API with all rights, such as `("PUT", "/v1/kv/key", Some(&body))`. An answer whose status is not 200 is
+    /// an error.
     pub async fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         self.send(method, path, body).await?.success(method, path)
     }
 
     async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpAnswer> {
         let header = self.options.acl.then_some(("X-Consul-Token", MANAGEMENT));
-        HttpRequest { method, path, header, body }.send(self.ports.http.address()).await
+        http::request(self.ports.http.address(), method, path, header, body).await
     }
 }

@@ -1,16 +1,15 @@
 //! What a Consul agent is started with.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::gateway::{self, GatewayNetwork};
+use super::gateway::{GatewayNetwork, INSIDE, OUTSIDE};
 use crate::certs::CertIdentity;
 use crate::error::Result;
 use crate::ports::Port;
 
-/// The ports of one agent; it keeps them over restarts.
 #[derive(Debug)]
 pub(super) struct ConsulPorts {
     /// Without TLS, always there.
@@ -68,7 +67,7 @@ impl ConsulOptions {
         self
     }
 
-    /// A network in which an agent can be cut off from all others: see [`Consul::cut_off`](super::Consul::cut_off). The agents of one
+    /// A network in which agents can be cut off from each other: see [`Consul::cut_off`](super::Consul::cut_off). The agents of one
     /// cluster must share it, as those do that come from one server or cluster.
     #[must_use]
     pub fn with_network(mut self) -> Self {
@@ -76,41 +75,32 @@ impl ConsulOptions {
         self
     }
 
-    /// The options of one of several servers.
-    pub(super) fn member(&self, index: usize, servers: usize, join: Vec<String>) -> Self {
-        Self { node: format!("server-{}", index + 1), servers, join, ..self.clone() }
-    }
-
-    /// The options of a client agent of such servers.
     pub(super) fn agent(&self, node: &str, join: Vec<String>) -> Self {
         Self { node: node.to_owned(), servers: 0, join, ..self.clone() }
     }
 
-    /// Where other agents reach this one: its bind address, and the address that it advertises.
-    fn addresses(&self, ports: &ConsulPorts) -> (IpAddr, IpAddr) {
-        let here = Ipv4Addr::LOCALHOST.into();
-        self.network.as_ref().map_or((here, here), |_| gateway::addresses(ports))
+    /// Where other agents reach this one.
+    fn advertised(&self) -> IpAddr {
+        if self.network.is_some() { OUTSIDE } else { INSIDE }
     }
 
     /// Where others join by way of this agent.
     pub(super) fn gossip_address(&self, ports: &ConsulPorts) -> String {
-        SocketAddr::new(self.addresses(ports).1, ports.gossip.number()).to_string()
+        SocketAddr::new(self.advertised(), ports.gossip.number()).to_string()
     }
 
     /// Where servers and agents call this server.
     pub(super) fn server_address(&self, ports: &ConsulPorts) -> String {
-        SocketAddr::new(self.addresses(ports).1, ports.server.number()).to_string()
+        SocketAddr::new(self.advertised(), ports.server.number()).to_string()
     }
 
-    /// The agent's configuration file.
     pub(super) fn configuration(&self, folder: &Path, ports: &ConsulPorts, token: &str) -> Value {
-        let (inside, outside) = self.addresses(ports);
         let https = self.tls.as_ref().map_or(json!(-1), |_| json!(ports.https.number()));
         let mut all = json!({
             "node_name": self.node,
             "data_dir": folder.join("data"),
-            "bind_addr": inside,
-            "advertise_addr": outside,
+            "bind_addr": INSIDE,
+            "advertise_addr": self.advertised(),
             "client_addr": "127.0.0.1",
             "addresses": { "http": format!("127.0.0.1 unix://{}", folder.join("http.sock").display()) },
             "ports": {

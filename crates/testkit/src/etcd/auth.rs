@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Etcd;
 use crate::error::{Error, Result};
-use crate::http::HttpRequest;
+use crate::http;
 
 /// The user with all rights, where authentication is enabled.
 const ROOT: (&str, &str) = ("root", "password of root");
@@ -50,7 +50,6 @@ impl Etcd {
         self.add_role(name, rights).await
     }
 
-    /// A role with the user's name, granted to the user.
     async fn add_role(&self, name: &str, rights: &[(KeyAccess, &str)]) -> Result<()> {
         self.api("/v3/auth/role/add", &json!({ "name": name })).await?;
         for (access, prefix) in rights {
@@ -77,11 +76,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// A call of the API in JSON with all rights, such as `("/v3/kv/range", &json!({ "key": base64 }))`.
-    ///
-    /// # Errors
-    ///
-    /// No answer, or one with a status other than 200.
+    /// A call of the API in JSON with all rights, such as `("/v3/kv/range", &json!({ "key": base64 }))`. An answer whose status is not 200
+    /// is an error.
     pub async fn api(&self, path: &str, body: &Value) -> Result<Value> {
         if self.options.auth { self.api_as(ROOT, path, body).await } else { self.send(path, body, None).await }
     }
@@ -95,8 +91,7 @@ impl Etcd {
     }
 
     async fn send(&self, path: &str, body: &Value, header: Option<(&str, &str)>) -> Result<Value> {
-        let request = HttpRequest { method: "POST", path, header, body: Some(body) };
-        request.send(self.ports.plain.address()).await?.success("POST", path)
+        http::request(self.ports.plain.address(), "POST", path, header, Some(body)).await?.success("POST", path)
     }
 }
 

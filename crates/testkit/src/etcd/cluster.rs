@@ -1,13 +1,8 @@
 //! Several members that form a cluster.
 
-use std::time::Instant;
-
-use futures::future::try_join_all;
-
 use super::{ClusterMembership, Etcd, EtcdOptions, EtcdPorts};
-use crate::error::{Error, Result};
-use crate::process::{LOOK_EVERY, PATIENCE};
-use crate::server::{Startable, started};
+use crate::error::Result;
+use crate::server::{self, Startable as _, started};
 
 /// Members of one cluster; killed when dropped.
 #[derive(Debug)]
@@ -15,20 +10,11 @@ pub struct EtcdCluster {
     pub(super) members: Vec<Etcd>,
 }
 
-impl Startable for EtcdCluster {
-    fn lacks_port(&self) -> bool {
-        self.members.iter().any(Startable::lacks_port)
-    }
-
-    async fn ready(&self) -> Result<()> {
-        set_up(&self.members, true).await
-    }
-}
-
 impl EtcdCluster {
     /// Members with these options, ready for reads and writes.
     pub async fn start(count: usize, options: EtcdOptions) -> Result<Self> {
-        started(async || Ok(Self { members: launch(&options, count)? })).await
+        let cluster = Self { members: started(async || launch(&options, count)).await? };
+        cluster.set_up().await.map(|()| cluster)
     }
 
     /// All members, dead or alive.
@@ -38,28 +24,27 @@ impl EtcdCluster {
 
     /// Where clients connect, for each member.
     pub fn addresses(&self) -> Vec<String> {
-        self.members.iter().map(Etcd::address).collect()
+        self.members.iter().map(|member| member.address()).collect()
     }
 
-    /// Waits until one member leads, and gives back its place in [`EtcdCluster::members`].
+    /// Waits until one member leads, and gives back its place in [`EtcdCluster::members`]. One that is dead or paused does not.
     pub async fn leader(&self) -> Result<usize> {
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            for (index, member) in self.members.iter().enumerate() {
-                if member.is_leader().await {
-                    return Ok(index);
-                }
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        Err(Error::new(format!("no etcd member led within {} s", PATIENCE.as_secs())))
+        server::leader(&self.members).await
     }
 
     /// Kills all members and starts them again, with what they had stored or as if new; gives back when they are ready.
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
-        self.members.iter().try_for_each(|member| member.kill())?;
-        self.members.iter().try_for_each(|member| member.relaunch(keep_data))?;
-        set_up(&self.members, !keep_data).await
+        server::relaunch(&self.members, keep_data)?;
+        self.members.ready().await?;
+        if keep_data { Ok(()) } else { self.set_up().await }
+    }
+
+    /// Makes the users of a new cluster.
+    async fn set_up(&self) -> Result<()> {
+        match self.members.first() {
+            Some(member) if member.options.auth => member.enable_auth().await,
+            _ => Ok(()),
+        }
     }
 }
 
@@ -69,13 +54,4 @@ fn launch(options: &EtcdOptions, count: usize) -> Result<Vec<Etcd>> {
     let all: Vec<_> = ports.iter().enumerate().map(|(index, ports)| format!("{}={}", name(index), ports.peer_url())).collect();
     let place = |index| ClusterMembership { name: name(index), initial_cluster: all.join(","), learner: false };
     ports.into_iter().enumerate().map(|(index, ports)| Etcd::launch(options, place(index), ports)).collect()
-}
-
-/// Waits until all are ready, and makes the users of a new cluster.
-async fn set_up(members: &[Etcd], new: bool) -> Result<()> {
-    try_join_all(members.iter().map(Startable::ready)).await?;
-    match members.first() {
-        Some(member) if new && member.options.auth => member.enable_auth().await,
-        _ => Ok(()),
-    }
 }

@@ -4,11 +4,7 @@ mod auth;
 mod cluster;
 mod options;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use serde_json::json;
-use tempfile::TempDir;
 
 pub use auth::KeyAccess;
 pub use cluster::EtcdCluster;
@@ -17,26 +13,29 @@ use options::{ClusterMembership, EtcdPorts};
 
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::http::HttpRequest;
-use crate::process::Process;
-use crate::server::server;
+use crate::http;
+use crate::process::{Launch, Process};
+use crate::server::{Leads, server};
 use crate::servers;
-
-/// How long a member may take to say whether it leads, before it counts as silent.
-const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// One running etcd member; killed when dropped.
 #[derive(Debug)]
 pub struct Etcd {
-    // Dropped first: the folder and the ports outlive the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     options: EtcdOptions,
     place: ClusterMembership,
     ports: EtcdPorts,
-    folder: TempDir,
 }
 
 server!(Etcd);
+
+impl Leads for Etcd {
+    async fn leads(&self) -> bool {
+        let answer = http::get(self.ports.metrics.address(), "/metrics").await;
+        answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n"))
+    }
+}
 
 impl Etcd {
     /// A member alone, with its own data, ready for reads and writes.
@@ -50,28 +49,21 @@ impl Etcd {
         cluster.members.pop().ok_or_else(|| Error::new("one member was to be started, and none was"))
     }
 
-    /// Members that form a cluster, ready for reads and writes.
-    pub async fn cluster(count: usize) -> Result<EtcdCluster> {
-        EtcdCluster::start(count, EtcdOptions::default()).await
-    }
-
-    /// Starts the process and does not wait for it.
     fn launch(options: &EtcdOptions, place: ClusterMembership, ports: EtcdPorts) -> Result<Self> {
         let program = servers::program("etcd")?;
         let folder = folder::temporary("etcd")?;
         let arguments = options.arguments(&place, folder.path(), &ports);
-        let process = Process::new(format!("etcd {}", place.name), program, arguments, folder.path().join("log"));
-        process.start()?;
-        Ok(Self { process, options: options.clone(), place, ports, folder })
+        let clients = (options.scheme(), ports.client.address());
+        let process = Launch { clients, ..Launch::new(format!("etcd {}", place.name), program, arguments, folder) }.start()?;
+        Ok(Self { process, options: options.clone(), place, ports })
     }
 
     /// Waits until the member knows a leader and answers consistent reads; a learner, until it answers reads at all.
     async fn wait_ready(&self) -> Result<()> {
         let path = if self.place.learner { "/health?serializable=true" } else { "/health" };
-        let request = HttpRequest { method: "GET", path, header: None, body: None };
         self.process
             .until("it is healthy", async || {
-                let answer = request.send(self.ports.metrics.address()).await.map_err(|error| error.to_string())?;
+                let answer = http::get(self.ports.metrics.address(), path).await.map_err(|error| error.to_string())?;
                 if answer.status == 200 { Ok(()) } else { Err(answer.body) }
             })
             .await
@@ -94,30 +86,9 @@ impl Etcd {
         learner.wait_ready().await.map(|()| learner)
     }
 
-    /// Where clients connect, as `http://127.0.0.1:PORT`, or `https` if it was started with TLS.
-    pub fn address(&self) -> String {
-        format!("{}://{}", self.options.scheme(), self.socket_addr())
-    }
-
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.ports.client.address()
-    }
-
-    /// Whether this member leads, as it sees it. One that is dead or paused does not.
-    pub async fn is_leader(&self) -> bool {
-        let request = HttpRequest { method: "GET", path: "/metrics", header: None, body: None };
-        let answer = tokio::time::timeout(SILENT_AFTER, request.send(self.ports.metrics.address())).await;
-        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.body.contains("\netcd_server_is_leader 1\n")))
-    }
-
     /// Kills it if it runs, and starts it on the same ports, with what it had stored or as if new (revisions begin again at 1, users are
-    /// gone); gives back when it is ready.
-    ///
-    /// # Errors
-    ///
-    /// It does not become ready, such as when the others of its cluster are dead; or it is to lose its data alone, which a cluster
-    /// never forgives: for that, see [`EtcdCluster::restart`].
+    /// gone); gives back when it is ready, which it does not become if the others of its cluster are dead. That it loses its data alone a
+    /// cluster never forgives: for that, see [`EtcdCluster::restart`].
     pub async fn restart(&self, keep_data: bool) -> Result<()> {
         if !keep_data && self.place.initial_cluster.contains(',') {
             return Err(Error::new(format!("{} cannot come back to its cluster without its data", self.place.name)));
@@ -125,15 +96,5 @@ impl Etcd {
         self.relaunch(keep_data)?;
         self.wait_ready().await?;
         if self.options.auth && !keep_data { self.enable_auth().await } else { Ok(()) }
-    }
-
-    /// Kills and starts the process and does not wait for it.
-    fn relaunch(&self, keep_data: bool) -> Result<()> {
-        self.process.kill()?;
-        if !keep_data {
-            let data = self.folder.path().join("data");
-            std::fs::remove_dir_all(&data).map_err(Error::io(data.display()))?;
-        }
-        self.process.start()
     }
 }

@@ -6,7 +6,6 @@ use crate::certs::CertIdentity;
 use crate::error::Result;
 use crate::ports::Port;
 
-/// The ports of one member; it keeps them over restarts.
 #[derive(Debug)]
 pub(super) struct EtcdPorts {
     pub(super) client: Port,
@@ -40,7 +39,6 @@ pub struct EtcdOptions {
 #[derive(Clone, Debug)]
 pub(super) struct ClusterMembership {
     pub(super) name: String,
-    /// Names and peers' addresses of all members, as etcd wants them.
     pub(super) initial_cluster: String,
     /// Joins a cluster that is there, without a vote, instead of beginning one with the others.
     pub(super) learner: bool,

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use nix::unistd::{User, geteuid};
 
+use crate::command::run;
 use crate::error::{Error, Result};
 
 /// For root, `nobody`; otherwise the present user.
@@ -25,8 +26,7 @@ pub(super) fn settle(user: Option<&User>, home: &Path, folder: &Path) -> Result<
         return Ok(home.to_owned());
     }
     let copy = folder.join("programs");
-    let status = Command::new("cp").args(["-R", "-P"]).args([home, &copy]).status().map_err(Error::io("cp"))?;
-    if status.success() { Ok(copy) } else { Err(Error::new(format!("{} cannot be copied: {status}", home.display()))) }
+    run(Command::new("cp").args(["-R", "-P"]).args([home, &copy]), "there must be room for a copy of the programs").map(|_| copy)
 }
 
 /// Whether everybody may pass through all folders down to this one.

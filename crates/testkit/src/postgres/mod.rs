@@ -5,24 +5,24 @@ mod options;
 mod wire;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::signal::Signal;
 use nix::unistd::User;
-use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 pub use options::PostgresOptions;
 
+use crate::command::run_beside;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{Process, leashed};
+use crate::process::{Launch, Process, leashed};
 use crate::server::{server, started};
 use crate::servers;
-use crate::shared_server::SharedServer;
 
 /// The role that may do everything, and the database that is always there.
 const SUPERUSER: &str = "postgres";
@@ -31,11 +31,10 @@ const ALWAYS_THERE: &str = "postgres";
 /// One running PostgreSQL server; gone when dropped.
 #[derive(Debug)]
 pub struct Postgres {
-    // Dropped first: the folder and the port outlive the process.
+    // Dropped first: the port outlives the process.
     process: Process,
-    port: Port,
+    _port: Port,
     databases: AtomicU32,
-    folder: TempDir,
     options: PostgresOptions,
 }
 
@@ -56,11 +55,10 @@ impl Postgres {
 
     /// The server of the newest version that the tests of one program share.
     pub async fn shared() -> Result<Arc<Self>> {
-        static SHARED: SharedServer<Postgres> = SharedServer::new();
-        SHARED.get(async || Self::start(PostgresOptions::default()).await).await
+        static SHARED: OnceCell<Arc<Postgres>> = OnceCell::const_new();
+        SHARED.get_or_try_init(async || Self::start(PostgresOptions::default()).await).await.cloned()
     }
 
-    /// Starts the process and does not wait for it.
     async fn launch(options: &PostgresOptions, copy_of: Option<&Path>) -> Result<Self> {
         let port = Port::reserve()?;
         let server = options.server();
@@ -69,14 +67,13 @@ impl Postgres {
         let home = account::settle(user.as_ref(), &home, folder.path())?;
         let arguments = options.arguments(folder.path(), port.number());
         match copy_of {
-            None => init(home.join("bin/initdb"), user.clone(), folder.path()).await?,
+            None => init(&home.join("bin/initdb"), user.as_ref(), folder.path()).await?,
             Some(data) => copy(data, folder.path()).await?,
         }
+        let (clients, launch) = (("postgres", port.address()), Launch::new(server.title(), home.join("bin/postgres"), arguments, folder));
         // Killed by SIGKILL it would leave shared memory behind, of which the kernel has only so many pieces.
-        let process = Process::new(server.title(), home.join("bin/postgres"), arguments, folder.path().join("log"));
-        let process = process.ended_by_quit().run_by(user);
-        process.start()?;
-        Ok(Self { process, port, databases: AtomicU32::new(1), folder, options: options.clone() })
+        let process = Launch { clients, farewell: Signal::SIGQUIT, user, ..launch }.start()?;
+        Ok(Self { process, _port: port, databases: AtomicU32::new(1), options: options.clone() })
     }
 
     async fn wait_ready(&self) -> Result<()> {
@@ -84,18 +81,13 @@ impl Postgres {
         self.process.until("it answers", look).await
     }
 
-    /// A standby that follows this server, and may be read; `SELECT pg_promote()` makes
-    /// it one that is written. This server is restarted for it.
-    pub async fn standby(&self) -> Result<Arc<Self>> {
-        self.standby_by_way_of(self.socket_addr()).await
-    }
-
-    /// The same, where the standby follows by way of a proxy at that address, so that it can be made to lag.
-    pub async fn standby_by_way_of(&self, address: SocketAddr) -> Result<Arc<Self>> {
+    /// A standby that follows this server at that address, where a proxy can make it lag, and may be read; `SELECT pg_promote()` makes it
+    /// one that is written. This server is restarted for it.
+    pub async fn standby(&self, address: SocketAddr) -> Result<Arc<Self>> {
         let source = format!("host={} port={} user={SUPERUSER}", address.ip(), address.port());
         let options = self.options.clone().with_setting("primary_conninfo", source);
         self.kill()?;
-        let standby = Self::launch(&options, Some(&self.folder.path().join("data"))).await;
+        let standby = Self::launch(&options, Some(&self.folder().join("data"))).await;
         self.restart().await?;
         let standby = standby?;
         standby.wait_ready().await?;
@@ -114,20 +106,9 @@ impl Postgres {
         wire::execute(self.socket_addr(), SUPERUSER, ALWAYS_THERE, sql).await
     }
 
-    /// Where clients connect, for a proxy.
-    pub fn socket_addr(&self) -> SocketAddr {
-        self.port.address()
-    }
-
-    /// The folder with the server's Unix socket.
-    pub fn socket_folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
-        self.process.kill()?;
-        self.process.start()?;
+        self.relaunch(true)?;
         self.wait_ready().await
     }
 }
@@ -167,31 +148,19 @@ impl Database {
 
 /// Copies a stopped server's data, owners included, and marks the copy as a standby.
 async fn copy(data: &Path, folder: &Path) -> Result<()> {
-    let (data, copy) = (data.to_owned(), folder.join("data"));
-    let run = move || {
-        let status = std::process::Command::new("cp").arg("-a").args([&data, &copy]).status().map_err(Error::io("cp"))?;
-        if !status.success() {
-            return Err(Error::new(format!("{} cannot be copied: {status}", data.display())));
-        }
-        // Of the stopped server's process; there is none in the copy.
-        let _ = std::fs::remove_file(copy.join("postmaster.pid"));
-        std::fs::write(copy.join("standby.signal"), "").map_err(Error::io(copy.display()))
-    };
-    tokio::task::spawn_blocking(run).await.map_err(|error| Error::new(format!("cp: {error}")))?
+    let copy = folder.join("data");
+    let mut command = Command::new("cp");
+    command.arg("-a").args([data, &copy]);
+    run_beside(command, "there must be room for a copy of the server").await?;
+    // Of the stopped server's process; there is none in the copy.
+    let _ = std::fs::remove_file(copy.join("postmaster.pid"));
+    std::fs::write(copy.join("standby.signal"), "").map_err(Error::io(copy.display()))
 }
 
 /// Lays out the server's folder; takes about a second.
-async fn init(initdb: PathBuf, user: Option<User>, folder: &Path) -> Result<()> {
-    let data = folder.join("data");
-    let run = move || {
-        let mut command = leashed(Signal::SIGKILL, user.as_ref(), &initdb);
-        command.arg("--pgdata").arg(data).args(["--username", SUPERUSER, "--auth", "trust", "--no-sync"]);
-        command.args(["--encoding", "UTF8", "--locale", "C"]);
-        command.stdin(Stdio::null()).output().map_err(Error::io("setpriv, of the package util-linux"))
-    };
-    let output = tokio::task::spawn_blocking(run).await.map_err(|error| Error::new(format!("initdb: {error}")))??;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Error::new(format!("initdb: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+async fn init(initdb: &Path, user: Option<&User>, folder: &Path) -> Result<()> {
+    let mut command = leashed(Signal::SIGKILL, user, initdb);
+    command.arg("--pgdata").arg(folder.join("data")).args(["--username", SUPERUSER, "--auth", "trust", "--no-sync"]);
+    command.args(["--encoding", "UTF8", "--locale", "C"]);
+    run_beside(command, "initdb is started by setpriv, of the package util-linux").await.map(drop)
 }

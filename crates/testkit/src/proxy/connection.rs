@@ -1,7 +1,6 @@
 //! One connection through the proxy.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,19 +13,18 @@ use tokio::time::Instant;
 use super::ears::Ears;
 use super::{Direction, ProxyShared, Rules, Way};
 
-/// Bytes read at once.
 const CHUNK: usize = 16 * 1024;
 /// Chunks that may be on their way in one direction; the sender has to wait when there are more.
 const ON_THEIR_WAY: usize = 256;
 
 /// Carries bytes both ways until both ends are done, one breaks, or the proxy resets it.
-pub(super) async fn carry(mut client: TcpStream, from: IpAddr, shared: ProxyShared) {
+pub(super) async fn carry(mut client: TcpStream, shared: ProxyShared) {
     shared.counts.accepted.fetch_add(1, Ordering::Relaxed);
     let _open = OpenConnection::count(&shared.counts.open);
     let mut rules = shared.rules.clone();
     let resets = rules.borrow().resets;
     let broken = tokio::select! {
-        ended = through(&mut client, from, &shared) => ended.is_err(),
+        ended = through(&mut client, &shared) => ended.is_err(),
         _ = rules.wait_for(|rules| rules.resets > resets) => true,
     };
     if broken {
@@ -65,16 +63,15 @@ impl Drop for ServerEnd {
     }
 }
 
-async fn through(client: &mut TcpStream, from: IpAddr, shared: &ProxyShared) -> io::Result<()> {
+async fn through(client: &mut TcpStream, shared: &ProxyShared) -> io::Result<()> {
     let mut rules = shared.rules.clone();
-    let ways = [Direction::ToServer, Direction::ToClient];
-    rules.wait_for(|rules| ways.iter().all(|way| !rules.way(*way, from).cut)).await.map_err(io::Error::other)?;
+    rules.wait_for(|rules| rules.ways.iter().all(|way| !way.cut)).await.map_err(io::Error::other)?;
     let target = shared.rules.borrow().target.unwrap_or(shared.target);
     let mut server = ServerEnd { stream: TcpStream::connect(target).await?, ended: false };
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
     let ears = shared.kind.map(|kind| Mutex::new(Ears::new(kind)));
-    let lane = |direction| ProxyLane { direction, client: from, shared, ears: ears.as_ref() };
+    let lane = |direction| ProxyLane { direction, shared, ears: ears.as_ref() };
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.stream.split();
     tokio::try_join!(pump(from_client, to_server, lane(Direction::ToServer)), pump(from_server, to_client, lane(Direction::ToClient)),)?;
@@ -82,18 +79,16 @@ async fn through(client: &mut TcpStream, from: IpAddr, shared: &ProxyShared) -> 
     Ok(())
 }
 
-/// One way of one connection.
 #[derive(Clone, Copy)]
 struct ProxyLane<'a> {
     direction: Direction,
-    client: IpAddr,
     shared: &'a ProxyShared,
     ears: Option<&'a Mutex<Ears>>,
 }
 
 impl ProxyLane<'_> {
     fn now(&self, rules: &Rules) -> Way {
-        rules.way(self.direction, self.client)
+        rules.ways[self.direction as usize]
     }
 
     /// What of these bytes goes on.
@@ -145,7 +140,7 @@ async fn give(mut to: WriteHalf<'_>, mut chunks: mpsc::Receiver<Chunk>, lane: Pr
             return to.shutdown().await;
         }
         to.write_all(&bytes).await?;
-        lane.shared.counts.bytes(lane.direction).fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        lane.shared.counts.bytes[lane.direction as usize].fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -17,47 +17,37 @@ pub enum Speech {
 
 /// Which requests are meant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestKind {
+pub(crate) struct RequestKind {
     pub(super) speech: Speech,
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
 
-/// The parser's state for one connection.
 pub(super) struct Ears {
-    is_meant: fn(&[u8]) -> bool,
-    heard: HeardRequest,
-}
-
-enum HeardRequest {
-    /// Whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection is of no use
-    /// any more.
-    Http1 {
-        meant: bool,
-        kept: bool,
-    },
-    Grpc(Box<Frames>),
+    kind: RequestKind,
+    /// Of HTTP/1: whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection
+    /// is of no use any more.
+    meant: bool,
+    kept: bool,
+    frames: Frames,
 }
 
 impl Ears {
     pub(super) fn new(kind: RequestKind) -> Self {
-        let heard = match kind.speech {
-            Speech::Http1 => HeardRequest::Http1 { meant: false, kept: false },
-            Speech::Grpc => HeardRequest::Grpc(Box::default()),
-        };
-        Self { is_meant: kind.is_meant, heard }
+        Self { kind, meant: false, kept: false, frames: Frames::default() }
     }
 
     /// What of these bytes may go on, now that requests that are meant are ignored or not.
     pub(super) fn pass(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool) -> Vec<u8> {
-        match &mut self.heard {
-            HeardRequest::Http1 { meant, kept } => {
+        let RequestKind { speech, is_meant } = self.kind;
+        match speech {
+            Speech::Http1 => {
                 if direction == Direction::ToServer && begins_request(&bytes) {
-                    *meant = (self.is_meant)(&bytes);
+                    self.meant = is_meant(&bytes);
                 }
-                *kept |= ignoring && *meant;
-                if *kept { Vec::new() } else { bytes }
+                self.kept |= ignoring && self.meant;
+                if self.kept { Vec::new() } else { bytes }
             }
-            HeardRequest::Grpc(frames) => frames.pass(direction, &bytes, ignoring, self.is_meant),
+            Speech::Grpc => self.frames.pass(direction, &bytes, ignoring, is_meant),
         }
     }
 }
@@ -71,15 +61,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The bytes before a frame's content: three of length, its type, flags, four of the stream's number.
 const FRAME_HEAD: usize = 9;
 const DATA: u8 = 0;
-/// The bytes before a message of gRPC.
 const MESSAGE_HEAD: usize = 5;
 
 #[derive(Default)]
 struct Frames {
     greeted: bool,
-    /// Beginnings of frames whose rest is to come.
-    to_server: Vec<u8>,
-    to_client: Vec<u8>,
+    /// By direction: the beginning of a frame whose rest is to come.
+    begun: [Vec<u8>; 2],
     meant: HashSet<u32>,
     /// Streams of which something has been kept back; they stay silent.
     kept: HashSet<u32>,
@@ -87,10 +75,7 @@ struct Frames {
 
 impl Frames {
     fn pass(&mut self, direction: Direction, bytes: &[u8], ignoring: bool, is_meant: fn(&[u8]) -> bool) -> Vec<u8> {
-        let mut held = match direction {
-            Direction::ToServer => std::mem::take(&mut self.to_server),
-            Direction::ToClient => std::mem::take(&mut self.to_client),
-        };
+        let mut held = std::mem::take(&mut self.begun[direction as usize]);
         held.extend_from_slice(bytes);
         let (mut rest, mut on) = (&held[..], Vec::new());
         if direction == Direction::ToServer && !self.greeted && rest.len() >= PREFACE.len() {
@@ -108,11 +93,7 @@ impl Frames {
             }
             rest = behind;
         }
-        let rest = rest.to_vec();
-        match direction {
-            Direction::ToServer => self.to_server = rest,
-            Direction::ToClient => self.to_client = rest,
-        }
+        self.begun[direction as usize] = rest.to_vec();
         on
     }
 

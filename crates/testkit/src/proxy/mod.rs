@@ -4,8 +4,7 @@ mod connection;
 mod ears;
 pub(crate) mod udp;
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,10 +31,8 @@ pub enum Direction {
 /// The network's present condition.
 #[derive(Clone, Debug, Default)]
 struct Rules {
-    to_server: Way,
-    to_client: Way,
-    /// Clients to and from whom nothing passes.
-    cut_from: HashSet<IpAddr>,
+    /// By direction.
+    ways: [Way; 2],
     refuse: bool,
     /// Requests of the kind get no answer; only for a proxy that knows one.
     ignore: bool,
@@ -51,39 +48,12 @@ struct Way {
     delay: Duration,
 }
 
-impl Rules {
-    /// What happens to a connection of this client.
-    fn way(&self, direction: Direction, client: IpAddr) -> Way {
-        let way = match direction {
-            Direction::ToServer => self.to_server,
-            Direction::ToClient => self.to_client,
-        };
-        Way { cut: way.cut || self.cut_from.contains(&client), ..way }
-    }
-
-    fn way_mut(&mut self, direction: Direction) -> &mut Way {
-        match direction {
-            Direction::ToServer => &mut self.to_server,
-            Direction::ToClient => &mut self.to_client,
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Counts {
     accepted: AtomicU64,
     open: AtomicU64,
-    to_server: AtomicU64,
-    to_client: AtomicU64,
-}
-
-impl Counts {
-    fn bytes(&self, direction: Direction) -> &AtomicU64 {
-        match direction {
-            Direction::ToServer => &self.to_server,
-            Direction::ToClient => &self.to_client,
-        }
-    }
+    /// By direction.
+    bytes: [AtomicU64; 2],
 }
 
 /// State shared by the proxy and its connections.
@@ -111,27 +81,23 @@ pub struct TcpProxy {
 impl TcpProxy {
     /// A proxy on a free port.
     pub async fn start(target: SocketAddr) -> Result<Self> {
-        Self::own(target, None).await
+        Self::on_free_port(target, None).await
     }
 
     /// A proxy that recognizes some requests by how they begin, so that [`TcpProxy::ignore`] can block them. Not through TLS.
     pub async fn recognizing(target: SocketAddr, speech: Speech, is_meant: fn(&[u8]) -> bool) -> Result<Self> {
-        Self::own(target, Some(RequestKind { speech, is_meant })).await
+        Self::on_free_port(target, Some(RequestKind { speech, is_meant })).await
     }
 
-    async fn own(target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
+    async fn on_free_port(target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let port = Port::reserve()?;
-        let mut proxy = Self::made(port.address(), target, kind).await?;
+        let mut proxy = Self::between(port.address(), target, kind).await?;
         proxy.port = Some(port);
         Ok(proxy)
     }
 
     /// A proxy on this address, whose port the caller keeps.
-    pub(crate) async fn between(address: SocketAddr, target: SocketAddr) -> Result<Self> {
-        Self::made(address, target, None).await
-    }
-
-    async fn made(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
+    pub(crate) async fn between(address: SocketAddr, target: SocketAddr, kind: Option<RequestKind>) -> Result<Self> {
         let (rules, orders) = watch::channel(Rules::default());
         let counts = Arc::<Counts>::default();
         let (listens, listening) = watch::channel(false);
@@ -150,7 +116,7 @@ impl TcpProxy {
     /// From now on no bytes pass in this direction, and neither side sees an error: bytes are held, and arrive after [`TcpProxy::heal`].
     /// A new connection is accepted, but the server sees it only after that.
     pub fn cut(&self, direction: Direction) {
-        self.rules.send_modify(|rules| rules.way_mut(direction).cut = true);
+        self.rules.send_modify(|rules| rules.ways[direction as usize].cut = true);
     }
 
     /// [`TcpProxy::cut`], both ways.
@@ -159,16 +125,9 @@ impl TcpProxy {
         self.cut(Direction::ToClient);
     }
 
-    /// [`TcpProxy::cut_both`], for connections from this address only.
-    pub(crate) fn cut_from(&self, client: IpAddr) {
-        self.rules.send_modify(|rules| {
-            rules.cut_from.insert(client);
-        });
-    }
-
     /// What is read from now on goes on that much later this way, in the same order.
     pub fn delay(&self, direction: Direction, by: Duration) {
-        self.rules.send_modify(|rules| rules.way_mut(direction).delay = by);
+        self.rules.send_modify(|rules| rules.ways[direction as usize].delay = by);
     }
 
     /// Breaks all connections with a reset to both ends. New ones are accepted.
@@ -211,7 +170,7 @@ impl TcpProxy {
 
     /// How many bytes arrived this way since the start.
     pub fn bytes(&self, direction: Direction) -> u64 {
-        self.counts.bytes(direction).load(Ordering::Relaxed)
+        self.counts.bytes[direction as usize].load(Ordering::Relaxed)
     }
 
     async fn until_listening(&self, wanted: bool) -> Result<()> {
@@ -240,8 +199,8 @@ async fn accept(address: SocketAddr, shared: ProxyShared, listens: watch::Sender
         listens.send_replace(true);
         loop {
             tokio::select! {
-                Ok((client, from)) = listener.accept() => {
-                    connections.spawn(connection::carry(client, from.ip(), shared.clone()));
+                Ok((client, _)) = listener.accept() => {
+                    connections.spawn(connection::carry(client, shared.clone()));
                 }
                 Some(_) = connections.join_next() => {}
                 refuse = rules.wait_for(|rules| rules.refuse) => match refuse {

