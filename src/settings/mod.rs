@@ -38,14 +38,12 @@ mod instance;
 #[rustfmt::skip]
 mod keys;
 mod load;
-mod messages;
 mod next;
 mod options;
 mod peers;
 mod placement;
 mod policy;
 mod schema;
-mod token;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,8 +55,8 @@ use shardwise_settings::{Reader, Sources, listed, meant, shown};
 pub use instance::InstanceSettings;
 pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
 pub use load::{FILE_BYTES_MAX, LoadOptions};
-pub use messages::MessagesSettings;
-pub use peers::{Network, PeersSettings};
+pub(crate) use peers::token_mistake;
+pub use peers::{MessagesSettings, Network, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 

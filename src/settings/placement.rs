@@ -1,7 +1,7 @@
 //! The placement of keys, as read for a policy and for its `next`.
 
 use shardwise_core::{LoadMargin, PlacementKind, PlacementParams, SLOTS_OUTBOX};
-use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable};
+use shardwise_settings::{Error, Origin, ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
@@ -9,7 +9,11 @@ pub(super) fn read(table: &SettingsTable<'_>, drives_outbox: bool, fewer_slots: 
     let mut params = PlacementParams { kind: kind(&table.take(&keys::PLACEMENT)?, drives_outbox)?, ..PlacementParams::default() };
     refuse_unused(table, params.kind, [&keys::SLOTS, &keys::VIRTUAL_NODES, &keys::LOAD_MARGIN])?;
     if params.kind.by_key().is_none() {
-        params.slots = slots(table, fewer_slots)?;
+        params.slots = if fewer_slots {
+            table.take_or(&keys::SLOTS, (SLOTS_OUTBOX, Origin::Default), str::parse)?
+        } else {
+            table.take(&keys::SLOTS)?.parse(str::parse)?
+        };
         params.load_margin = table.take(&keys::LOAD_MARGIN)?.parse(LoadMargin::parse)?;
     }
     if params.kind.uses_virtual_nodes() {
@@ -43,12 +47,4 @@ pub(super) fn refuse_unused(
         }
     }
     Ok(())
-}
-
-fn slots(table: &SettingsTable<'_>, fewer: bool) -> Result<u32, Error> {
-    if !fewer || table.written(&keys::SLOTS)?.is_some() {
-        return table.take(&keys::SLOTS)?.parse(str::parse);
-    }
-    table.note_computed(&keys::SLOTS, SLOTS_OUTBOX);
-    Ok(SLOTS_OUTBOX)
 }

@@ -28,7 +28,6 @@ mod file;
 mod origin;
 mod reader;
 mod schema;
-mod secret;
 mod table;
 mod value;
 mod variables;
