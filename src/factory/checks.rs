@@ -1,50 +1,55 @@
 //! Checks before a service is created, because settings made in code have not been validated.
 
-use shardwise_core::{Member, Policy};
+use shardwise_core::{Member, OwnershipMode};
 use shardwise_discovery::Discovery;
 
 use crate::backend;
-use crate::error::{Error, ErrorKind, Result};
 use crate::messages::unreachable_by;
-use crate::settings::{InstanceSettings, PolicySettings};
+use crate::settings::{InstanceSettings, PolicySettings, token_mistake};
 
-/// Checks that, with the TTL that the backend grants, a member owns something from one renewal to the next.
-pub(super) fn lease(PolicySettings { policy, timing, discovery, .. }: &PolicySettings) -> Result<()> {
-    let refused = |error| Error::new(ErrorKind::Settings, format!("policy {}: discovery.{error}", policy.name));
-    backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(refused)
-}
-
-/// Checks that a place can be kept for this worker, if `rejoin_grace` asks for that.
-pub(super) fn rejoin_grace(policy: &Policy, instance: &InstanceSettings, backend: &dyn Discovery) -> Result<()> {
-    let needed = if policy.rejoin_grace.is_zero() {
-        return Ok(());
-    } else if instance.id.is_none() {
-        "it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".to_owned()
-    } else if !backend.capabilities().keeps_places {
-        let name = backend.capabilities().name;
-        format!("it needs a backend that can keep a place, and {name} cannot: use \"local\", \"consul\" or \"etcd\"")
-    } else {
-        return Ok(());
+/// What is wrong with the settings for this worker over that backend; `is_own`: the backend was made by the user.
+pub(super) fn check(
+    settings: &PolicySettings,
+    instance: &InstanceSettings,
+    member: &Member,
+    backend: &dyn Discovery,
+    is_own: bool,
+) -> Result<(), String> {
+    let PolicySettings { policy, timing, discovery, messages, peers } = settings;
+    let capabilities = backend.capabilities();
+    if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
+        return Err(format!(
+            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
+             ownership = \"eventual\"",
+            capabilities.name
+        ));
+    }
+    // The TTL of a user's own backend is known only when it is granted.
+    if !is_own {
+        backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(|error| format!("discovery.{error}"))?;
+    }
+    let needed = match (instance.id.is_some(), capabilities.keeps_places) {
+        _ if policy.rejoin_grace.is_zero() => None,
+        (false, _) => Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into()),
+        (true, false) => Some(format!(
+            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\" or \"etcd\"",
+            capabilities.name
+        )),
+        (true, true) => None,
     };
-    let grace = shardwise_core::format_duration(policy.rejoin_grace);
-    let message = format!("policy {}: rejoin_grace is {grace}: {needed}, or remove rejoin_grace", policy.name);
-    Err(Error::new(ErrorKind::Settings, message))
-}
-
-/// Checks that this worker can listen for messages and requests as configured, and that the others can know the address.
-pub(super) fn listeners(settings: &PolicySettings, member: &Member) -> Result<()> {
-    let listen = settings.messages.listen;
-    if let Some(mistake) = settings.messages.mistake(&settings.peers.networks) {
-        return Err(Error::new(ErrorKind::Settings, format!("policy {}: messages_listen is {listen}: {mistake}", settings.policy.name)));
+    if let Some(needed) = needed {
+        let grace = shardwise_core::format_duration(policy.rejoin_grace);
+        return Err(format!("rejoin_grace is {grace}: {needed}, or remove rejoin_grace"));
     }
-    if let Some(mistake) = settings.peers.mistake() {
-        let message = format!("policy {}: peer_listen is {}: {mistake}", settings.policy.name, settings.peers.listen);
-        return Err(Error::new(ErrorKind::Settings, message));
+    if let Some(mistake) = messages.mistake(&peers.networks) {
+        return Err(format!("messages_listen is {}: {mistake}", messages.listen));
     }
-    let tokens = [("messages_token_file", settings.messages.token_mistake()), ("peer_token_file", settings.peers.token_mistake())];
-    if let Some((key, mistake)) = tokens.iter().find_map(|(key, mistake)| Some((key, (*mistake)?))) {
-        return Err(Error::new(ErrorKind::Settings, format!("policy {}: {key}: {mistake}", settings.policy.name)));
+    if let Some(mistake) = peers.mistake() {
+        return Err(format!("peer_listen is {}: {mistake}", peers.listen));
     }
-    let unknown = listen.ip().is_unspecified() && member.address.is_none();
-    if unknown { Err(unreachable_by(listen)) } else { Ok(()) }
+    for (key, token) in [("messages_token_file", &messages.token), ("peer_token_file", &peers.token)] {
+        token_mistake(token.as_ref()).map_or(Ok(()), |mistake| Err(format!("{key}: {mistake}")))?;
+    }
+    let unknown = messages.listen.ip().is_unspecified() && member.address.is_none();
+    if unknown { Err(unreachable_by(messages.listen)) } else { Ok(()) }
 }

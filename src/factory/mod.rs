@@ -18,6 +18,7 @@ use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
 use crate::work::{Daemons, Singleton, Timer};
 pub use builder::ShardingFactoryBuilder;
+use checks::check;
 
 /// Creates one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -64,33 +65,19 @@ struct FactoryState {
 }
 
 impl ShardingFactory {
-    /// A factory for the policies of `settings`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if a policy names a backend that this program does not have.
+    /// A factory for the policies of `settings`; [`ErrorKind::Settings`] if one names a backend that this program does not have.
     pub fn from_settings(settings: Settings) -> Result<Self> {
         Self::builder().settings(settings).build()
     }
 
-    /// A factory for the settings file in its usual place, see [`crate::settings`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`].
+    /// A factory for the settings file in its usual place, see [`crate::settings`]; any error is [`ErrorKind::Settings`].
     pub fn load() -> Result<Self> {
         Self::from_settings(Settings::load(&LoadOptions::from_process())?)
     }
 
-    /// A factory for one settings file, overridden by the environment.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`].
+    /// Like [`ShardingFactory::load`], for this settings file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        let mut options = LoadOptions::from_process();
-        options.file = Some(path.as_ref().into());
-        Self::from_settings(Settings::load(&options)?)
+        Self::from_settings(Settings::load(&LoadOptions::from_process().with_file(path.as_ref()))?)
     }
 
     /// Builds a factory with policies in code, or with your own backend.
@@ -141,32 +128,21 @@ impl ShardingFactory {
         Ok(service)
     }
 
-    /// Work with that name, to run on exactly one member of the group whose policy has exclusive ownership. Its service must be
-    /// registered as usual: [`ShardingFactory::create`], then [`ShardingService::register_self`].
+    /// [`ShardingService::singleton`] of the only policy with exclusive ownership. Its service must be registered as usual.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] unless exactly one policy has exclusive ownership; otherwise call [`ShardingService::singleton`] of the
-    /// intended one. Those of [`ShardingFactory::create`].
+    /// [`ErrorKind::Settings`] unless exactly one policy has exclusive ownership; those of [`ShardingFactory::create`] and of the service.
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
         self.exclusive("singleton", name)?.singleton(name)
     }
 
-    /// Numbered workers of that set, each alive on exactly one member of the group whose policy has exclusive ownership; see
-    /// [`ShardingService::daemons`].
-    ///
-    /// # Errors
-    ///
-    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::daemons`].
+    /// [`ShardingService::daemons`] of the only policy with exclusive ownership, like [`ShardingFactory::singleton`].
     pub fn daemons(&self, set: &str) -> Result<Daemons> {
         self.exclusive("daemons", set)?.daemons(set)
     }
 
-    /// A job fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
-    ///
-    /// # Errors
-    ///
-    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::timer`].
+    /// [`ShardingService::timer`] of the only policy with exclusive ownership, like [`ShardingFactory::singleton`].
     pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
         self.exclusive("timer", name)?.timer(name, period)
     }
@@ -223,35 +199,19 @@ impl ShardingFactory {
 
     fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
         let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
-        let exclusive = policy.ownership == OwnershipMode::Exclusive;
-        if !self.inner.enabled && exclusive {
-            let message = format!(
-                "policy {}: ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would \
-                 own everything; remove one of them",
-                policy.name
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
+        let refused = |why| Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name));
+        if !self.inner.enabled && policy.ownership == OwnershipMode::Exclusive {
+            let message = "ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would own \
+                           everything; remove one of them";
+            return Err(refused(message.to_owned()));
         }
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
         let backend = self.backend(&settings.discovery, made)?;
-        if exclusive && backend.as_claims().is_none() {
-            let message = format!(
-                "policy {}: ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
-                 ownership = \"eventual\"",
-                policy.name,
-                backend.capabilities().name
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
-        // Settings made in code have not been checked yet. The TTL of a user's own backend is known only when it is granted.
-        if !self.inner.own_backends.contains_key(&settings.discovery.backend) {
-            checks::lease(settings)?;
-        }
-        checks::rejoin_grace(&policy, &self.inner.instance, &*backend)?;
-        checks::listeners(settings, &member)?;
+        let is_own = self.inner.own_backends.contains_key(&settings.discovery.backend);
+        check(settings, &self.inner.instance, &member, &*backend, is_own).map_err(refused)?;
         Ok(ShardingService::new(settings, member, backend, clock))
     }
 

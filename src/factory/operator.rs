@@ -11,25 +11,18 @@ use crate::membership::{DrainIntent, DrainStore};
 use crate::operate::{self, Observer};
 use crate::settings::PolicySettings;
 
+/// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
+/// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
 impl ShardingFactory {
-    /// Observes the members and owners of a policy's group without joining it. Waits for the first view.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable,
-    /// [`ErrorKind::Unavailable`] if the backend shows no view within the policy's TTL.
+    /// Observes the members and owners of a policy's group without joining it. Waits for the first view, one TTL at most.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
         let (settings, backend) = self.group(policy_name)?;
         Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
     }
 
     /// Confirms for a policy's group that vanished members are gone for good, so that the others, which wait because more have vanished
-    /// than `max_loss` allows, take over their shares. Returns how many had waited, once they continue; 0 if none did.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
-    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still waits after one TTL.
+    /// than `max_loss` allows, take over their shares. Returns how many had waited, once they continue; 0 if none did. If one still waits
+    /// after one TTL, that is [`ErrorKind::Unavailable`].
     pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
         let (settings, backend) = self.group(policy_name)?;
         operate::confirm_loss(&settings.policy, settings.timing, backend).await
@@ -40,37 +33,24 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no
-    /// such member; [`ErrorKind::Settings`] for a key placement, which counts drained members, for a backend without notes, and if too
-    /// many are drained; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement, which counts drained
+    /// members, for a backend without notes, and if too many are drained.
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         self.wish(policy_name, instance_id, DrainIntent::Drain).await
     }
 
     /// Ends the effect of [`ShardingFactory::drain`], also for an absent member. Returns `false` if it was not drained.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::drain`], except for the unknown member.
     pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         self.wish(policy_name, instance_id, DrainIntent::Undrain).await
     }
 
     /// The members that operators have drained, present or not; the latest last.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::undrain`].
     pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
         self.drains(policy_name)?.0.drained().await
     }
 
     /// Waits until a member passed to [`ShardingFactory::drain`] shows in its record that it is drained, and under exclusive ownership
     /// holds no slot any more. Returns `false` if that takes longer than two TTLs and the policy's `drain_timeout`.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::undrain`].
     pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         let (settings, backend) = self.group(policy_name)?;
         let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
@@ -98,8 +78,7 @@ impl ShardingFactory {
     }
 
     fn drains(&self, policy_name: &str) -> Result<(DrainStore, &PolicySettings, Arc<dyn Discovery>)> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
+        let (settings, backend) = self.group(policy_name)?;
         let policy = &settings.policy;
         if let Some(placement) = policy.by_key() {
             let message = format!(
@@ -108,7 +87,6 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
         let drains = DrainStore::of(policy, settings.timing, &backend).ok_or_else(|| {
             let message = format!(
                 "policy {}: its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"",
@@ -124,9 +102,8 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not
-    /// away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if the backend does not answer, or still shows the worker: on
-    /// Consul that takes the agent at which the worker was.
+    /// [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Unavailable`] also if the backend still shows it: on Consul that
+    /// takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         let (settings, backend) = self.group(policy_name)?;
         operate::end_absence(&settings.policy, settings.timing, backend, instance_id).await

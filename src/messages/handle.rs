@@ -129,12 +129,12 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         // This worker knows of its own names before the watch reports them.
-        if let Some(epoch) = self.hub.mailboxes.epoch_of(&self.name) {
+        if let Some(epoch) = self.hub.local.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
         let leader = self.hub.leaders().borrow().get(&self.name).cloned();
         let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("no member holds the name") };
-        let is_me = holder == self.hub.me();
+        let is_me = holder == self.hub.local.life.holder();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
@@ -148,7 +148,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        match self.hub.mailboxes.deliver(&self.name, epoch, body) {
+        match self.hub.local.mailboxes.deliver(&self.name, epoch, body) {
             Err(answer) => self.judged(epoch, answer),
             Ok(answer) => match timeout_at(until, answer).await {
                 Ok(Ok(answer)) => self.judged(epoch, answer),

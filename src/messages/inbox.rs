@@ -10,8 +10,8 @@ use shardwise_core::Epoch;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::hub::MessageHub;
-use super::mailboxes::{Envelope, MailboxNumber, Mailboxes};
+use super::hub::{LocalEnd, MessageHub};
+use super::mailboxes::Envelope;
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::error::Result;
 use crate::work::{Guard, Tenure};
@@ -20,8 +20,8 @@ use crate::work::{Guard, Tenure};
 /// their senders, which send them to the next holder.
 pub struct Inbox<M, R> {
     queue: mpsc::Receiver<Envelope>,
-    number: MailboxNumber,
-    mailboxes: Arc<Mailboxes>,
+    number: u64,
+    local: Arc<LocalEnd>,
     epoch: Epoch,
     cancel: CancellationToken,
     guard: Weak<Guard>,
@@ -42,8 +42,8 @@ impl Tenure {
         let hub = MessageHub::of(self.guard().context());
         hub.open().await?;
         let (epoch, cancel, guard) = (self.epoch(), self.cancel().clone(), Arc::downgrade(self.guard()));
-        let (number, queue) = hub.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
-        Ok(Inbox { queue, number, mailboxes: Arc::clone(&hub.mailboxes), epoch, cancel, guard, types: PhantomData })
+        let (number, queue) = hub.local.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
+        Ok(Inbox { queue, number, local: Arc::clone(&hub.local), epoch, cancel, guard, types: PhantomData })
     }
 }
 
@@ -93,7 +93,7 @@ impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
 
 impl<M, R> Inbox<M, R> {
     fn close(&mut self) {
-        self.mailboxes.remove(self.number);
+        self.local.mailboxes.remove(self.number);
         self.queue.close();
         while self.queue.try_recv().is_ok() {}
     }

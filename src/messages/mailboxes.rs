@@ -14,10 +14,6 @@ use crate::work::Guard;
 /// The most messages that wait for one name's holder.
 pub(super) const INBOX_MAX: usize = 256;
 
-/// Identifies a mailbox: a name gets a new one each time it is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MailboxNumber(u64);
-
 #[derive(Default)]
 pub(super) struct Mailboxes(Mutex<MailboxTable>);
 
@@ -33,12 +29,6 @@ pub(super) struct Envelope {
     pub(super) answer: Option<oneshot::Sender<WireAnswer>>,
 }
 
-impl Envelope {
-    const fn new(body: Box<RawValue>, answer: oneshot::Sender<WireAnswer>) -> Self {
-        Self { body, answer: Some(answer) }
-    }
-}
-
 impl Drop for Envelope {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
@@ -48,7 +38,8 @@ impl Drop for Envelope {
 }
 
 struct Mailbox {
-    number: MailboxNumber,
+    /// Another one each time the name's mailbox is opened.
+    number: u64,
     epoch: Epoch,
     /// Weak, so that it does not keep the name from going to another member.
     guard: Weak<Guard>,
@@ -64,23 +55,23 @@ impl Mailbox {
 }
 
 impl Mailboxes {
-    /// Opens a mailbox; an earlier one of the same name takes nothing from here on.
+    /// Opens a mailbox and returns its number; an earlier one of the same name takes nothing from here on.
     pub(super) fn open(
         &self,
         name: ClaimName,
         epoch: Epoch,
         guard: Weak<Guard>,
         cancel: CancellationToken,
-    ) -> (MailboxNumber, mpsc::Receiver<Envelope>) {
+    ) -> (u64, mpsc::Receiver<Envelope>) {
         let (queue, envelopes) = mpsc::channel(INBOX_MAX);
         let mut table = self.table();
         table.opened += 1;
-        let number = MailboxNumber(table.opened);
+        let number = table.opened;
         table.open.insert(name, Mailbox { number, epoch, guard, cancel, queue });
         (number, envelopes)
     }
 
-    pub(super) fn remove(&self, number: MailboxNumber) {
+    pub(super) fn remove(&self, number: u64) {
         self.table().open.retain(|_, mailbox| mailbox.number != number);
     }
 
@@ -96,7 +87,7 @@ impl Mailboxes {
         let (answer, receiver) = oneshot::channel();
         match mailbox.queue.try_reserve() {
             Ok(place) => {
-                place.send(Envelope::new(body, answer));
+                place.send(Envelope { body, answer: Some(answer) });
                 Ok(receiver)
             }
             Err(mpsc::error::TrySendError::Full(())) => Err(WireAnswer::Busy),

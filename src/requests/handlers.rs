@@ -5,18 +5,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
-use shardwise_core::GroupName;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-#[cfg(feature = "requests")]
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{AdvertisedAddresses, Life, Membership, OwnershipContext};
+use crate::membership::{Membership, OwnershipContext};
 
 const HANDLERS_MAX: usize = 256;
 const AT_ONCE_MAX: usize = 64;
@@ -27,46 +24,20 @@ pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Se
 
 /// The handlers of one member. It keeps no service alive.
 pub(super) struct RequestHandlers {
-    group: GroupName,
-    life: Life,
-    advertised: Arc<AdvertisedAddresses>,
     handlers: Mutex<BTreeMap<String, Handler>>,
     at_once: Semaphore,
     #[cfg(feature = "requests")]
-    pub(super) listening: tokio::sync::Mutex<Option<SocketAddr>>,
-    /// Ends the listener: with the worker, or when the last reference to this is dropped.
-    #[cfg(feature = "requests")]
-    pub(super) closed: CancellationToken,
-    #[cfg(feature = "requests")]
-    _close: DropGuard,
+    pub(super) listener: crate::membership::MemberListener,
 }
 
 impl RequestHandlers {
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
-        context.extensions.get_or_make(|| Self::new(context))
-    }
-
-    fn new(context: &OwnershipContext) -> Self {
-        #[cfg(feature = "requests")]
-        let closed = context.gone.child_token();
-        Self {
-            group: context.policy.group.clone(),
-            life: context.life.clone(),
-            advertised: Arc::clone(&context.advertised),
+        context.extensions.get_or_make(|| Self {
             handlers: Mutex::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
             #[cfg(feature = "requests")]
-            listening: tokio::sync::Mutex::default(),
-            #[cfg(feature = "requests")]
-            _close: closed.clone().drop_guard(),
-            #[cfg(feature = "requests")]
-            closed,
-        }
-    }
-
-    /// The start of the path of every request to this member.
-    pub(super) fn path(&self) -> String {
-        path_to(&self.group, self.life.instance_id(), self.life.incarnation())
+            listener: crate::membership::MemberListener::of(context),
+        })
     }
 
     fn handlers(&self) -> MutexGuard<'_, BTreeMap<String, Handler>> {
@@ -105,22 +76,6 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// Publishes the address of requests and returns it as the others see it.
-    pub(super) fn arrive_at(&self, bound: SocketAddr, tls: bool) -> Result<String> {
-        let everywhere = bound.ip().is_unspecified();
-        // A certificate is for a name, and a wildcard address is not one that others could call.
-        let named = if tls || everywhere { self.advertised.at_host(bound.port()) } else { None };
-        if named.is_none() && everywhere {
-            let message = format!(
-                "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
-        let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
-        self.advertised.show(ADDRESS_KEY, &address)?;
-        Ok(address)
-    }
-
     /// The answer of the handler there, within the time limit and the limit on concurrent requests.
     pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
         let request_handlers = Self::of(membership);
@@ -148,4 +103,25 @@ impl RequestHandlers {
             }
         }
     }
+}
+
+/// The start of the path of every request to this member.
+pub(super) fn requests_path(context: &OwnershipContext) -> String {
+    path_to(&context.policy.group, context.life.instance_id(), context.life.incarnation())
+}
+
+/// Publishes the address of requests and returns it as the others see it.
+pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool) -> Result<String> {
+    let everywhere = bound.ip().is_unspecified();
+    // A certificate is for a name, and a wildcard address is not one that others could call.
+    let named = if tls || everywhere { context.advertised.at_host(bound.port()) } else { None };
+    if named.is_none() && everywhere {
+        let message = format!(
+            "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
+        );
+        return Err(Error::new(ErrorKind::Settings, message));
+    }
+    let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
+    context.advertised.show(ADDRESS_KEY, &address)?;
+    Ok(address)
 }

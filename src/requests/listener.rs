@@ -21,12 +21,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, field};
 
-use super::handlers::RequestHandlers;
+use super::handlers::{RequestHandlers, arrive_at, requests_path};
 use super::proven::{
     AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
 };
 use super::{ANSWERED, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, is_path};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::membership::Membership;
 use crate::membership::proof::Channel;
 use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
@@ -46,27 +46,13 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Starts to listen, if necessary.
 pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
-    let request_handlers = RequestHandlers::of(membership);
-    let mut listening = request_handlers.listening.lock().await;
-    if let Some(address) = *listening {
-        return Ok(address);
-    }
-    let wanted = membership.peers.listen;
-    if let Some(mistake) = membership.peers.mistake() {
-        return Err(Error::new(ErrorKind::Settings, format!("peer_listen is {wanted}: {mistake}")));
-    }
-    let failed = |error| {
-        let message = format!("cannot listen for requests on {wanted}: {error}; change peer_listen, or end what listens there");
-        Error::new(ErrorKind::Settings, message)
+    let begin = |listener, address| {
+        arrive_at(membership, address, false)?;
+        tracing::info!(policy = %membership.policy.name, %address, "listens for requests");
+        Ok(serve(listener, Arc::downgrade(membership)))
     };
-    let listener = TcpListener::bind(wanted).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    request_handlers.arrive_at(address, false)?;
-    let (closed, asked) = (request_handlers.closed.clone(), Arc::downgrade(membership));
-    tokio::spawn(async move { closed.run_until_cancelled(serve(listener, asked)).await });
-    *listening = Some(address);
-    tracing::info!(policy = %membership.policy.name, %address, "listens for requests");
-    Ok(address)
+    let handlers = RequestHandlers::of(membership);
+    handlers.listener.open(("requests", "peer_listen", membership.peers.listen), begin).await
 }
 
 /// Accepts connections for ever; dropping it ends them all.
@@ -166,7 +152,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(forbidden("only members of the group are answered; ask a sidecar"));
     }
-    let Some(path) = head.uri.path().strip_prefix(&RequestHandlers::of(membership).path()) else {
+    let Some(path) = head.uri.path().strip_prefix(&requests_path(membership)) else {
         return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
     };
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
@@ -174,7 +160,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     }
     // Tokens are not accepted: an older version that sends one is refused, and the token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(unproven(ProofRefusal::OtherVersion));
+        return Err(unproven(ProofRefusal::OTHER_VERSION));
     }
     let nonce = text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty());
     let Some(token) = &membership.peers.token else {
@@ -187,7 +173,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     if let Some(nonce) = nonce {
         let recipient = membership.recipient(Channel::Requests);
         let greeting = answering.greeted(token.expose_secret().as_bytes(), &recipient, nonce);
-        return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NotRight));
+        return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NOT_RIGHT));
     }
     let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
     let asked = RequestParts {
@@ -198,12 +184,11 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
         digest: text(&head.headers, DIGEST_HEADER).unwrap_or_default(),
     };
     let proven = text(&head.headers, PROOF_HEADER).and_then(|shown| answering.proven(&asked, shown));
-    proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NotRight))
+    proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NOT_RIGHT))
 }
 
 fn unproven(why: ProofRefusal) -> Answer {
-    let (kind, title) = why.title();
-    Answer::problem(why.status(), kind, title, why.detail())
+    Answer::problem(why.status, why.kind, why.title, why.detail)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::handlers::RequestHandlers;
+use super::handlers::{RequestHandlers, arrive_at, requests_path};
 use super::{Answer, Request};
 use crate::error::{Result, inside_runtime};
 use crate::membership::proof::{Channel, Recipient};
@@ -68,7 +68,7 @@ impl ShardingService {
 
     /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker leaves and rejoins.
     pub fn requests_path(&self) -> String {
-        self.request_handlers().path()
+        requests_path(self.membership())
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host
@@ -78,7 +78,7 @@ impl ShardingService {
     ///
     /// [`crate::ErrorKind::Settings`] if no address is known, or the metadata becomes too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
-        self.request_handlers().arrive_at(listening, tls)
+        arrive_at(self.membership(), listening, tls)
     }
 
     /// This worker as the recipient, for the proofs of requests to it.

@@ -57,7 +57,7 @@ pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
 
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let PeerVerdict(judged) = head.extensions.remove().unwrap_or_else(|| PeerVerdict(Err(Problem::unproven(ProofRefusal::NotRight))));
+    let PeerVerdict(judged) = head.extensions.remove().unwrap_or_else(|| PeerVerdict(Err(Problem::unproven(ProofRefusal::NOT_RIGHT))));
     match judged {
         Ok(PeerMessage::Greeting(greeting)) => greeted(&greeting),
         Ok(PeerMessage::Request(asked)) => {
@@ -109,16 +109,16 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     }
     // A token is never accepted: an older version that sends one is refused, and that token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(Problem::unproven(ProofRefusal::OtherVersion));
+        return Err(Problem::unproven(ProofRefusal::OTHER_VERSION));
     }
     let (method, nonce) = (method_of(head)?, text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty()));
     match (token(app, joined), nonce) {
         (Some(token), Some(nonce)) => {
             let answering = head.extensions.get::<Arc<RecipientEnd>>();
             let greeting = answering.and_then(|answering| answering.greeted(token.bytes(), &joined.service.recipient(), nonce));
-            greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
+            greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NOT_RIGHT))
         }
-        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))?)),
+        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NOT_RIGHT))?)),
         (None, Some(_)) => Err(Problem::no_peer_token()),
         (None, None) if is_mutual || app.token.is_none() && method == Method::Get => asked(None),
         (None, None) => Err(Problem::forbidden(

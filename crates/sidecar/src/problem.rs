@@ -59,8 +59,7 @@ impl Problem {
 
     /// A request of a member without a valid proof.
     pub(crate) fn unproven(why: ProofRefusal) -> Self {
-        let (kind, title) = why.title();
-        Self::new(StatusCode::from_u16(why.status()).unwrap_or(StatusCode::UNAUTHORIZED), kind, title, why.detail())
+        Self::new(StatusCode::from_u16(why.status).unwrap_or(StatusCode::UNAUTHORIZED), why.kind, why.title, why.detail)
     }
 
     /// The answer to a member that asks for a proof although this one has no token.
