@@ -37,7 +37,8 @@ pub enum ErrorKind {
 }
 
 /// A failure: its kind, and one line that says what happened and what to do.
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{message}")]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -64,11 +65,7 @@ impl Error {
     }
 }
 
-/// Fails outside a tokio runtime.
-///
-/// # Errors
-///
-/// [`ErrorKind::NoRuntime`].
+/// Fails outside a tokio runtime with [`ErrorKind::NoRuntime`].
 pub(crate) fn inside_runtime() -> Result<()> {
     let outside = |_| {
         let message = "this call needs a tokio runtime, and there is none here: await it inside one (#[tokio::main], Runtime::block_on)";
@@ -81,18 +78,6 @@ impl fmt::Debug for Error {
     /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
     }
 }
 

@@ -110,25 +110,6 @@ impl Settings {
     /// Like [`Settings::load`], for a program that also runs outboxes: besides `policy` an outbox has exactly these keys, and `read` is
     /// called with the table of each. The values that `read` takes from it are recorded as in force.
     ///
-    /// ```
-    /// use shardwise::settings::{LoadOptions, SettingKey, Settings, Shape};
-    ///
-    /// const BATCH: SettingKey = SettingKey::new("batch", Shape::whole(1, 10_000), "the most events at once").or("1000");
-    ///
-    /// # fn main() -> shardwise::Result<()> {
-    /// let text = "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\n\
-    ///             [default.outbox.orders]\npolicy = \"publishers\"\nbatch = 50";
-    /// let mut batches = Vec::new();
-    /// Settings::load_with_outboxes(&LoadOptions::default().with_text(text), &[BATCH], |outbox| {
-    ///     let batch: u32 = outbox.table.take(&BATCH)?.parse(str::parse)?;
-    ///     batches.push((outbox.name.clone(), batch));
-    ///     Ok(())
-    /// })?;
-    /// assert_eq!((batches[0].0.as_str(), batches[0].1), ("orders", 50));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     ///
     /// As [`Settings::load`], and the errors of `read`.
@@ -136,30 +117,13 @@ impl Settings {
         Self::parse(options, Some(keys), read)
     }
 
-    /// Reads settings from text, only its section `[default]` and without any environment: for tests and for programs with settings of
-    /// their own. Relative paths start at the working directory.
-    ///
-    /// # Errors
-    ///
-    /// As [`Settings::load`].
+    /// [`Settings::load`] of this text ([`LoadOptions::with_text`]), only its section `[default]` and without any environment: for tests and
+    /// for programs with settings of their own.
     pub fn from_toml_str(text: &str) -> Result<Self> {
-        Self::from_toml_str_with(text, &LoadOptions::default())
+        Self::load(&LoadOptions::default().with_text(text))
     }
 
-    /// Reads settings from text and applies the environment of `options`; its file is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Settings::load`].
-    pub fn from_toml_str_with(text: &str, options: &LoadOptions) -> Result<Self> {
-        Self::load(&options.clone().with_text(text))
-    }
-
-    /// The policy with that name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnknownPolicy`]; the message lists the known ones.
+    /// The policy with that name; [`ErrorKind::UnknownPolicy`], which lists the known ones, if there is none.
     pub fn policy(&self, name: &str) -> Result<&PolicySettings> {
         named(&self.policies, name).map_err(|known| Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {known}")))
     }
@@ -170,16 +134,12 @@ impl Settings {
         &self.in_force
     }
 
-    fn parse(options: &LoadOptions, keys: Option<&[SettingKey]>, read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
+    fn parse(options: &LoadOptions, keys: Option<&[SettingKey]>, mut read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
         let (text, file) = options.read()?;
         let name = file.as_deref().map_or_else(|| "settings".to_owned(), |file| file.display().to_string());
         let base = file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
         let (environment, variables) = (options.environment()?, &options.variables);
         let reader = Reader::new(&Sources { name: &name, text: &text, environment, variables, base }, &schema::root(keys))?;
-        Ok(Self { file, ..Self::check(reader, read)? })
-    }
-
-    fn check(reader: Reader, mut read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
         let sharding = reader.table(SHARDING);
         let enabled = sharding.take(&keys::ENABLED)?.flag()?;
         let instance = instance::read(&sharding.table("instance"))?;
@@ -204,15 +164,11 @@ impl Settings {
             }
             outboxes.insert(name, policy);
         }
-        Ok(Self { enabled, instance, policies, outboxes, file: None, in_force: reader.into_in_force() })
+        Ok(Self { enabled, instance, policies, outboxes, file, in_force: reader.into_in_force() })
     }
 }
 
-/// The entry of `outboxes` with that name.
-///
-/// # Errors
-///
-/// [`ErrorKind::Settings`]; the message lists the known ones.
+/// The entry of `outboxes` with that name; [`ErrorKind::Settings`], which lists the known ones, if there is none.
 pub fn outbox_named<'m, T>(outboxes: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T> {
     named(outboxes, name).map_err(|known| fail(format_args!("there is no outbox {known}")))
 }

@@ -26,6 +26,7 @@ use shardwise_core::{
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 
+use crate::operate::Group;
 use crate::service::ShardingService;
 pub use worker::TestWorker;
 
@@ -182,8 +183,8 @@ impl TestFleet {
     ///
     /// If some still wait one TTL later.
     pub async fn confirm_loss(&self) -> usize {
-        let confirmed = crate::operate::confirm_loss(&self.policy, self.timing, Arc::new(self.store.clone())).await;
-        confirmed.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
+        let group = Group { policy: &self.policy, timing: self.timing, backend: Arc::new(self.store.clone()) };
+        group.confirm_loss().await.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
     }
 
     /// Member `i` leaves in good order.

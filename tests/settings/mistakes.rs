@@ -511,7 +511,7 @@ fn variables_that_are_not_text() {
     let bytes = std::ffi::OsStr::from_bytes(b"\xff");
     let seen = |name: &str| {
         let options = LoadOptions::default().with_variables([(name, bytes)]);
-        message(Settings::from_toml_str_with("", &options))
+        message(Settings::load(&options.with_text("")))
     };
     assert_eq!(seen("SHARDWISE__OUTBOX__O__SINK"), "environment variable SHARDWISE__OUTBOX__O__SINK: its value is not UTF-8 text");
     assert_eq!(seen("SHARDWISE_ENV"), "SHARDWISE_ENV is not UTF-8 text");
