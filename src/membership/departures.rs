@@ -61,10 +61,16 @@ impl Departures {
         }
         let before = std::mem::replace(&mut seen.before, Arc::clone(view));
         let at = SystemTime::now();
+        let departed = |Member { instance_id, incarnation, state, .. }: &Member| Departure {
+            instance_id: instance_id.clone(),
+            incarnation: *incarnation,
+            at,
+            last_state: *state,
+        };
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
         // A member refused because it serves something else deletes its record itself.
         let counted = before.members().iter().filter(|member| before.belongs(member));
-        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
+        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(departed).collect();
         seen.gone.extend(gone.iter().cloned());
         let too_many = seen.gone.len().saturating_sub(KEPT);
         seen.gone.drain(..too_many);
@@ -79,11 +85,6 @@ impl Departures {
     pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
         self.seen().gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
     }
-}
-
-fn departed(member: &Member, at: SystemTime) -> Departure {
-    let Member { instance_id, incarnation, state, .. } = member;
-    Departure { instance_id: instance_id.clone(), incarnation: *incarnation, at, last_state: *state }
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl DrainFollower {
     /// Passes the request to the driver until the service is gone. Does not read while the worker is not a member.
     pub(crate) async fn follow(
         self,
-        ways: mpsc::WeakSender<DriverCommand>,
+        ways: mpsc::WeakSender<(DriverCommand, oneshot::Sender<()>)>,
         ownership: watch::Receiver<Arc<Ownership>>,
         mut noted: watch::Receiver<()>,
     ) {
@@ -132,7 +132,7 @@ impl DrainFollower {
                         complaint = None;
                         let Some(way) = ways.upgrade() else { return };
                         let (taken, answer) = oneshot::channel();
-                        if way.send(DriverCommand::Drain(drained.contains(&self.me), taken)).await.is_err() || answer.await.is_err() {
+                        if way.send((DriverCommand::Drain(drained.contains(&self.me)), taken)).await.is_err() || answer.await.is_err() {
                             return;
                         }
                     }

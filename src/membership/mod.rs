@@ -29,7 +29,7 @@ pub(crate) use context::OwnershipContext;
 pub use departures::Departure;
 pub(crate) use departures::Departures;
 pub(crate) use drain::{DrainFollower, DrainIntent, DrainStore};
-pub(crate) use driver::{Driver, DriverCommand};
+pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub(crate) use life::Life;
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};

@@ -9,7 +9,7 @@ use shardwise_discovery::Discovery;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{DrainFollower, Driver, DriverCommand};
+use crate::membership::{Commands, DrainFollower, Driver, DriverCommand};
 
 /// Commands waiting for the driver.
 const COMMANDS_MAX: usize = 8;
@@ -20,7 +20,7 @@ pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 /// The driver of a service, and the settings that joining needs.
 pub(super) struct ServiceEngine {
     driver: Mutex<DriverState>,
-    backend: Arc<dyn Discovery>,
+    pub(super) backend: Arc<dyn Discovery>,
     pub(super) join_limit: Duration,
     /// Follows operators' requests for this member; `None` if there can be none.
     pub(super) follower: Option<DrainFollower>,
@@ -30,7 +30,7 @@ pub(super) struct ServiceEngine {
 
 enum DriverState {
     Parked(Box<Driver>, Spawn),
-    Running(mpsc::Sender<DriverCommand>),
+    Running(Commands),
 }
 
 impl ServiceEngine {
@@ -45,25 +45,21 @@ impl ServiceEngine {
         Self { driver, backend, join_limit, follower, follows: AtomicBool::new(false) }
     }
 
-    pub(super) const fn backend(&self) -> &Arc<dyn Discovery> {
-        &self.backend
-    }
-
     pub(super) fn is_running(&self) -> bool {
         matches!(*self.driver(), DriverState::Running(_))
     }
 
     /// Sends a command and waits until the driver has processed it. Returns the driver's channel.
-    pub(super) async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> DriverCommand) -> Result<mpsc::Sender<DriverCommand>> {
+    pub(super) async fn ask(&self, command: DriverCommand) -> Result<Commands> {
         let commands = self.commands();
         let (taken, answer) = oneshot::channel();
-        commands.send(command(taken)).await.map_err(|_| stopped())?;
+        commands.send((command, taken)).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?;
         Ok(commands)
     }
 
     /// The driver's channel; starts the driver if necessary.
-    pub(super) fn commands(&self) -> mpsc::Sender<DriverCommand> {
+    pub(super) fn commands(&self) -> Commands {
         let mut state = self.driver();
         if let DriverState::Running(commands) = &*state {
             return commands.clone();

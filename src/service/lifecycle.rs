@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::{Ownership, ServiceState};
-use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
 use super::ShardingService;
@@ -57,7 +56,7 @@ impl ShardingService {
             return Ok(());
         };
         self.hear_operators(engine).await?;
-        let commands = engine.ask(|taken| DriverCommand::Join(span.clone(), taken)).await?;
+        let commands = engine.ask(DriverCommand::Join(span.clone())).await?;
         let mut blinded = self.membership().blinded.subscribe();
         let decision = tokio::select! {
             decision = self.decision(engine.join_limit) => decision,
@@ -83,7 +82,7 @@ impl ShardingService {
     async fn hear_operators(&self, engine: &ServiceEngine) -> Result<()> {
         let Some(follower) = &engine.follower else { return Ok(()) };
         if let Some(wanted) = follower.wanted_at_start().await {
-            engine.ask(|taken| DriverCommand::Drain(wanted, taken)).await?;
+            engine.ask(DriverCommand::Drain(wanted)).await?;
         }
         if !engine.follows.swap(true, Ordering::Relaxed) {
             let (commands, membership) = (engine.commands().downgrade(), self.membership());
@@ -128,15 +127,11 @@ impl ShardingService {
     /// Like [`ShardingService::deregister_self`], without keeping a place for this worker, whatever `rejoin_grace` says: the others take
     /// over at once. A worker that has left already and whose place is kept releases it. For a worker that will not return; for one that
     /// is gone see [`crate::ShardingFactory::end_absence`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ShardingService::deregister_self`].
     pub async fn deregister_self_for_good(&self) -> Result<()> {
         self.leave(DriverCommand::LeaveForGood).await
     }
 
-    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> DriverCommand) -> Result<()> {
+    async fn leave(&self, command: impl FnOnce(Span) -> DriverCommand) -> Result<()> {
         inside_runtime()?;
         let Some(engine) = self.handle.engine.as_ref().filter(|engine| engine.is_running()) else {
             self.end_alone().await;
@@ -147,7 +142,7 @@ impl ShardingService {
             "shardwise.policy" = %self.membership().policy.name,
             "shardwise.instance" = %self.membership().instance_id
         );
-        let commands = engine.ask(|taken| command(span.clone(), taken)).await?;
+        let commands = engine.ask(command(span.clone())).await?;
         let mut changes = self.membership().changes();
         tokio::select! {
             biased;

@@ -58,7 +58,7 @@ impl ShardingService {
 
     /// The backend; `None` for services that never join.
     pub(crate) fn backend(&self) -> Option<&Arc<dyn Discovery>> {
-        self.handle.engine.as_ref().map(ServiceEngine::backend)
+        self.handle.engine.as_ref().map(|engine| &engine.backend)
     }
 
     /// The latest snapshot. Query it with [`ShardingService::now`], so that its deadline applies.

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_core::{Backoff, ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
+use shardwise_core::{Backoff, ClaimName, Epoch, Ownership, OwnershipMode, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +135,7 @@ where
 
     /// Runs until it is stopped or the service is gone. The offer ends with it.
     pub(super) async fn run(mut self) {
-        let (turn, gone, stop) = (self.offer.turn(), self.context.gone.clone(), self.stop.clone());
+        let (turn, gone, stop) = (Arc::clone(&self.offer.turn), self.context.gone.clone(), self.stop.clone());
         let turn = tokio::select! {
             turn = turn.acquire() => turn,
             () = stop.cancelled() => return,
@@ -156,7 +156,7 @@ where
                 RunEnd::Well => done = epoch,
                 RunEnd::Asked => {}
                 RunEnd::Failed => {
-                    if lasted(begun, self.context.clock.now()) {
+                    if self.context.clock.now().since(begun) >= RUNS_WELL {
                         backoff.reset();
                     }
                     tokio::select! {
@@ -229,6 +229,3 @@ where
     }
 }
 
-fn lasted(begun: Moment, now: Moment) -> bool {
-    now.since(begun) >= RUNS_WELL
-}

@@ -25,7 +25,7 @@ struct OfferCount {
 pub(super) struct Offer {
     names: Arc<OfferedNames>,
     name: ClaimName,
-    turn: Arc<Semaphore>,
+    pub(super) turn: Arc<Semaphore>,
 }
 
 impl OfferedNames {
@@ -42,30 +42,20 @@ impl OfferedNames {
         Offer { names: Arc::clone(self), name, turn }
     }
 
-    fn take_back(&self, name: &ClaimName) {
-        let mut offers = self.offers();
-        let Some(count) = offers.get_mut(name) else { return };
-        count.times -= 1;
-        if count.times == 0 {
-            offers.remove(name);
-            self.wanted.send_if_modified(|wanted| wanted.remove(name));
-        }
-    }
-
     fn offers(&self) -> MutexGuard<'_, BTreeMap<ClaimName, OfferCount>> {
         // Nothing under the lock can panic half-way: no user code runs there.
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Offer {
-    pub(super) fn turn(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.turn)
-    }
-}
-
 impl Drop for Offer {
     fn drop(&mut self) {
-        self.names.take_back(&self.name);
+        let mut offers = self.names.offers();
+        let Some(count) = offers.get_mut(&self.name) else { return };
+        count.times -= 1;
+        if count.times == 0 {
+            offers.remove(&self.name);
+            self.names.wanted.send_if_modified(|wanted| wanted.remove(&self.name));
+        }
     }
 }

@@ -59,7 +59,11 @@ impl Driver {
             }
             ClaimAction::Overlap(resources) => {
                 let running = guards.cancel(&resources).len();
-                self.membership.count_overlaps(running);
+                if running > 0 {
+                    self.meters.overlapped(running);
+                    let policy = &self.membership.policy.name;
+                    tracing::warn!(%policy, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
+                }
                 guards.revoke(&resources);
             }
         }

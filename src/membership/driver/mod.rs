@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
-use shardwise_core::{Moment, ServiceState};
+use shardwise_core::{MemberState, Moment, ServiceState};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
@@ -32,14 +32,17 @@ use record_updater::RecordUpdater;
 /// Timers stop while the machine is suspended and deadlines do not, so the clock is read this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 
-/// A request of a service's handle to its driver. The reply follows once the machine has processed it.
+/// A request of a service's handle to its driver.
 pub(crate) enum DriverCommand {
-    Join(Span, oneshot::Sender<()>),
-    Leave(Span, oneshot::Sender<()>),
+    Join(Span),
+    Leave(Span),
+    LeaveForGood(Span),
     /// Whether an operator wants this member drained.
-    Drain(bool, oneshot::Sender<()>),
-    LeaveForGood(Span, oneshot::Sender<()>),
+    Drain(bool),
 }
+
+/// Each command with the channel for the reply, which follows once the machine has processed it.
+pub(crate) type Commands = mpsc::Sender<(DriverCommand, oneshot::Sender<()>)>;
 
 /// The outcome of something that the driver started.
 struct CallOutcome {
@@ -107,7 +110,7 @@ impl Driver {
     }
 
     /// Runs until the service has left and all handles are dropped.
-    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<(DriverCommand, oneshot::Sender<()>)>) {
         let membership = Arc::clone(&self.membership);
         let mut names = membership.wanted_names.subscribe();
         names.mark_changed();
@@ -124,8 +127,10 @@ impl Driver {
             let input = tokio::select! {
                 biased;
                 command = commands.recv(), if !orphaned => {
-                    if let Some(command) = command {
+                    if let Some((command, taken)) = command {
                         self.on_command(command, &mut actions);
+                        // The handle may have stopped waiting.
+                        let _ = taken.send(());
                         continue;
                     }
                     orphaned = true;
@@ -163,32 +168,24 @@ impl Driver {
     }
 
     fn on_command(&mut self, command: DriverCommand, actions: &mut Vec<Action>) {
-        let taken = match command {
-            DriverCommand::Join(span, taken) => {
+        match command {
+            DriverCommand::Join(span) => {
                 self.stage = span;
                 self.membership.failure.store(None);
                 self.membership.blinded.send_replace(None);
                 self.membership.answered.store(false, Ordering::Relaxed);
                 self.step(Input::Join, actions);
-                taken
             }
-            DriverCommand::Leave(span, taken) => {
+            DriverCommand::Leave(span) => {
                 self.stage = span;
                 self.step(Input::Leave, actions);
-                taken
             }
-            DriverCommand::LeaveForGood(span, taken) => {
+            DriverCommand::LeaveForGood(span) => {
                 self.stage = span;
                 self.step(Input::LeaveForGood, actions);
-                taken
             }
-            DriverCommand::Drain(drained, taken) => {
-                self.show_drained(drained);
-                taken
-            }
-        };
-        // The handle may have stopped waiting.
-        let _ = taken.send(());
+            DriverCommand::Drain(drained) => self.show_drained(drained),
+        }
     }
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
@@ -234,8 +231,12 @@ impl Driver {
             }
             Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),
-            Action::MarkDraining => self.mark_draining(),
-            Action::MarkPausing => self.mark_pausing(),
+            Action::MarkDraining => {
+                self.mark_leaving(MemberState::Draining, "could not show this worker as draining; the others see it when it is gone");
+            }
+            Action::MarkPausing => {
+                self.mark_leaving(MemberState::Pausing, "could not show that this worker leaves for a while; the others see it when it is away");
+            }
             Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
                 self.membership.in_flight.close();

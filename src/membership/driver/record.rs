@@ -78,10 +78,10 @@ impl Driver {
         self.mark(registration, MISSING_NOT_SHOWN);
     }
 
-    pub(super) fn mark_draining(&mut self) {
+    pub(super) fn mark_leaving(&mut self, state: MemberState, or_else: &'static str) {
         let mut registration = self.registration.clone();
-        registration.member.state = MemberState::Draining;
-        self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
+        registration.member.state = state;
+        self.mark(registration, or_else);
     }
 
     /// Shows in the record, across registrations, whether an operator has drained this member. The record of a leaver already has its
@@ -95,12 +95,6 @@ impl Driver {
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
             self.mark(self.registration.clone(), "could not show that this worker is drained or is not; it is tried again");
         }
-    }
-
-    pub(super) fn mark_pausing(&mut self) {
-        let mut registration = self.registration.clone();
-        registration.member.state = MemberState::Pausing;
-        self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
     }
 
     /// Shows in the record the addresses on which this worker listens. A record that is being written gets them with the next renewal.

@@ -41,15 +41,10 @@ struct Gap {
     span: Span,
 }
 
-/// Counts work that was still running in slots that were given away.
-pub(crate) fn overlapped(policy: &Policy, running: usize) {
-    count(&OVERLAPS, vec![Label::new("policy", label(policy))], running as u64);
-}
-
 impl Meters {
     pub(crate) fn new(policy: &Policy) -> Self {
         let exclusive = policy.ownership == OwnershipMode::Exclusive;
-        Self { policy: label(policy), exclusive, looked: None, proven: None, refused: 0, gap: None }
+        Self { policy: policy.name.as_str().to_owned().into(), exclusive, looked: None, proven: None, refused: 0, gap: None }
     }
 
     /// Publishes counters at 0, so that an alert can see their first increase.
@@ -69,6 +64,11 @@ impl Meters {
         if let Some(deadline) = deadline {
             gauge(&DEADLINE_MARGIN, self.labels(), deadline.since(now).as_secs_f64());
         }
+    }
+
+    /// Work was still running in slots that were given away.
+    pub(crate) fn overlapped(&self, running: usize) {
+        count(&OVERLAPS, self.labels(), running as u64);
     }
 
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
@@ -200,12 +200,8 @@ pub(crate) const fn kind_of(error: &Error) -> &'static str {
 
 /// Whether an active member is gone that was not seen leaving.
 fn has_vanished(before: &View, after: &View) -> bool {
-    let gone = before.members().iter().filter(|member| member.state == MemberState::Active);
-    gone.filter(|member| after.member(&member.instance_id).is_none()).count() > 0
-}
-
-fn label(policy: &Policy) -> SharedString {
-    policy.name.as_str().to_owned().into()
+    let mut active = before.members().iter().filter(|member| member.state == MemberState::Active);
+    active.any(|member| after.member(&member.instance_id).is_none())
 }
 
 fn count(metric: &Metric, labels: Vec<Label>, more: u64) {
