@@ -85,10 +85,6 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     /// Like [`SingletonHandle::send`], with its own time limit for waiting and reply together.
-    ///
-    /// # Errors
-    ///
-    /// As [`SingletonHandle::send`].
     pub async fn send_within(&self, message: M, limit: Duration) -> Result<R, MessageError> {
         inside_runtime().map_err(|_| MessageError::NoRuntime)?;
         let body = to_raw_value(&message).map_err(|error| MessageError::Unwritable(error.to_string()))?;

@@ -130,16 +130,12 @@ impl Observer {
     /// # Errors
     ///
     /// [`ErrorKind::OtherPolicy`] if the group agrees on other constants than this policy's; [`ErrorKind::Settings`] if its weights need
-    /// more points than its key placement allows.
+    /// more points than its key placement allows. The same holds for the next two.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
         Ok(self.placed()?.and_then(|placed| placed.owner(key).cloned()))
     }
 
-    /// The owners of all slots by the newest view.
-    ///
-    /// # Errors
-    ///
-    /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
+    /// The owners of all slots by the newest view; [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
     pub fn owners(&self) -> Result<Arc<SlotOwners>> {
         match self.placed()? {
             Some(ViewPlacement::Slots(owners)) => Ok(owners),
@@ -152,10 +148,6 @@ impl Observer {
     }
 
     /// The placement of the newest view, by slots or by keys; `None` if no member owns anything.
-    ///
-    /// # Errors
-    ///
-    /// As [`Observer::owner`].
     pub fn placed(&self) -> Result<Option<ViewPlacement>> {
         self.observed().map_or(Ok(None), |observed| observed.placed.clone())
     }

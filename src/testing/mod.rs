@@ -61,6 +61,10 @@ impl ShardingService {
 /// leases use tokio's clock, so waiting for a takeover takes no time.
 ///
 /// Members are numbered in the order of joining, from 0, and keep their number.
+///
+/// # Panics
+///
+/// Methods panic if a member cannot join or leave, or if what they wait for does not happen in time.
 pub struct TestFleet {
     policy: Policy,
     timing: Timing,
@@ -73,12 +77,6 @@ struct FleetWorker {
     it: TestWorker,
     link: MemoryBackend,
     state: WorkerFate,
-}
-
-impl FleetWorker {
-    const fn service(&self) -> &ShardingService {
-        self.it.service()
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,10 +94,6 @@ impl TestFleet {
     }
 
     /// Starts `n` members under your own policy.
-    ///
-    /// # Panics
-    ///
-    /// If a member cannot join.
     pub async fn start_with(n: usize, policy: Policy) -> Self {
         let clock = Clock::tokio();
         let timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("a valid timing");
@@ -113,10 +107,6 @@ impl TestFleet {
     }
 
     /// Starts one more member and returns its number.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot join.
     pub async fn join(&mut self) -> usize {
         let number = self.workers.len();
         let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
@@ -132,7 +122,7 @@ impl TestFleet {
 
     /// The service of member `i`.
     pub fn service(&self, i: usize) -> &ShardingService {
-        self.workers[i].service()
+        self.workers[i].it.service()
     }
 
     /// How many members were ever started.
@@ -145,68 +135,55 @@ impl TestFleet {
         self.workers.is_empty()
     }
 
-    /// Member `i` dies as by SIGKILL: its driver and its work in `run_owned` end, and nothing is deregistered. Tasks that your test
-    /// started itself continue; its service owns nothing.
-    pub fn kill(&mut self, i: usize) {
-        self.workers[i].it.kill();
-        self.workers[i].state = WorkerFate::Gone;
+    fn worker(&mut self, i: usize, state: WorkerFate) -> &FleetWorker {
+        self.workers[i].state = state;
+        &self.workers[i]
     }
 
-    /// Member `i` stops as by SIGSTOP: its driver does nothing and does not notice that time passes. Its answers to your test are those
-    /// that it would give at its first instruction after [`TestFleet::resume`].
+    /// Member `i` dies; see [`TestWorker::kill`].
+    pub fn kill(&mut self, i: usize) {
+        self.worker(i, WorkerFate::Gone).it.kill();
+    }
+
+    /// Member `i` stops until [`TestFleet::resume`]; see [`TestWorker::pause`].
     pub fn pause(&mut self, i: usize) {
-        self.workers[i].it.pause();
-        self.workers[i].state = WorkerFate::Paused;
+        self.worker(i, WorkerFate::Paused).it.pause();
     }
 
     /// Member `i` continues.
     pub fn resume(&mut self, i: usize) {
-        self.workers[i].it.resume();
-        self.workers[i].state = WorkerFate::Alive;
+        self.worker(i, WorkerFate::Alive).it.resume();
     }
 
     /// Member `i` loses its connection to the backend.
     pub fn partition(&mut self, i: usize) {
-        self.workers[i].link.set_reachable(false);
-        self.workers[i].state = WorkerFate::Partitioned;
+        self.worker(i, WorkerFate::Partitioned).link.set_reachable(false);
     }
 
     /// Member `i` gets its connection back.
     pub fn heal(&mut self, i: usize) {
-        self.workers[i].link.set_reachable(true);
-        self.workers[i].state = WorkerFate::Alive;
+        self.worker(i, WorkerFate::Alive).link.set_reachable(true);
     }
 
     /// An operator confirms that the vanished members are gone for good; returns how many members had waited for the confirmation.
-    ///
-    /// # Panics
-    ///
-    /// If some still wait one TTL later.
     pub async fn confirm_loss(&self) -> usize {
         let group = Group { policy: &self.policy, timing: self.timing, backend: Arc::new(self.store.clone()) };
         group.confirm_loss().await.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
     }
 
     /// Member `i` leaves in good order.
-    ///
-    /// # Panics
-    ///
-    /// If leaving fails.
     pub async fn leave(&mut self, i: usize) {
-        self.workers[i].service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
+        self.workers[i].it.service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
         self.workers[i].state = WorkerFate::Gone;
     }
 
     /// The numbers of the members that own `key` right now.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
-        (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
+        (0..self.len()).filter(|i| self.workers[*i].it.service().owns(key)).collect()
     }
 
-    /// Waits until the living members see each other and no other member, and own every slot exactly once.
-    ///
-    /// # Panics
-    ///
-    /// If that takes longer than two minutes of the runtime's time.
+    /// Waits until the living members see each other and no other member, and own every slot exactly once: two minutes of the runtime's
+    /// time at most.
     pub async fn settled(&self) {
         let started = self.clock.now();
         while let Err(why) = self.look() {
@@ -221,14 +198,14 @@ impl TestFleet {
         let mut owned = SlotSet::empty(slots);
         let mut owned_total = 0;
         for worker in &alive {
-            let (id, view) = (worker.service().instance_id(), worker.service().members());
-            if worker.service().state() != ServiceState::Active {
-                return Err(format!("{id} is {}", worker.service().state()));
+            let (id, view) = (worker.it.service().instance_id(), worker.it.service().members());
+            if worker.it.service().state() != ServiceState::Active {
+                return Err(format!("{id} is {}", worker.it.service().state()));
             }
             if view.members().len() != alive.len() {
                 return Err(format!("{id} sees {} members of {}", view.members().len(), alive.len()));
             }
-            let held = worker.service().ownership().slots().clone();
+            let held = worker.it.service().ownership().slots().clone();
             owned_total += held.len();
             owned = owned.union(&held);
         }
@@ -244,6 +221,6 @@ impl TestFleet {
     /// The number of slots of the circle of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
-        alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())
+        alive.map_or(self.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())
     }
 }

@@ -29,7 +29,7 @@ pub struct Daemons {
     book: NoteBook,
 }
 
-/// The wanted number of daemons, as read from the note.
+/// The wanted number of daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonCount {
     number: u32,
@@ -111,11 +111,8 @@ impl Daemons {
         }
     }
 
-    /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Daemons::set_count`], except the conflict.
+    /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member. Fails like
+    /// [`Daemons::set_count`], except for the conflict.
     pub async fn count_or_set(&self, number: u32) -> Result<DaemonCount> {
         let seen = self.count().await?;
         if seen.is_set() {
