@@ -1,7 +1,7 @@
 //! The one public error.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::machine::MemberRefusal;
 use shardwise_core::write_with_causes;
@@ -72,6 +72,11 @@ pub(crate) fn inside_runtime() -> Result<()> {
         Error::new(ErrorKind::NoRuntime, message)
     };
     tokio::runtime::Handle::try_current().map(drop).map_err(outside)
+}
+
+/// Locks, also after a panic under the lock: ours guard single assignments, insertions and removals, and no code of the user runs there.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Error {

@@ -1,12 +1,12 @@
 //! Shares backends, and with them connections and watches, between the factories of one process with equal settings, per runtime.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use shardwise_discovery::Discovery;
 use shardwise_discovery::settings::BackendSettings;
 use tokio::runtime::{Handle, Id};
 
-use crate::error::Result;
+use crate::error::{Result, locked};
 
 struct CachedBackend {
     name: String,
@@ -27,8 +27,8 @@ pub(crate) fn cached(
     open: impl FnOnce() -> Result<Arc<dyn Discovery>>,
 ) -> Result<Arc<dyn Discovery>> {
     let Ok(runtime) = Handle::try_current() else { return open() };
-    // Opening contacts no server, and nothing in here leaves the table in an inconsistent state.
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Opening contacts no server.
+    let mut known = locked(&KNOWN);
     known.retain(|cached| cached.backend.strong_count() > 0);
     let mut here = known.iter().filter(|cached| cached.runtime == runtime.id() && cached.name == name && cached.options == *options);
     if let Some(backend) = here.find_map(|cached| cached.backend.upgrade()) {

@@ -6,14 +6,14 @@ mod operator;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::backend;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
 use crate::work::{Daemons, Singleton, Timer};
@@ -113,7 +113,7 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        let mut made = self.made();
+        let mut made = locked(&self.inner.made);
         if let Some(service) = made.services.get(policy) {
             return match service.membership().serves.as_ref() {
                 Some(other) if !other.is_same_as(&serves) => {
@@ -165,7 +165,7 @@ impl ShardingFactory {
     /// Forgets the services created so far: the next [`ShardingFactory::create`] creates new ones, and a service without another handle
     /// leaves its group.
     pub fn clear(&self) {
-        let services = std::mem::take(&mut self.made().services);
+        let services = std::mem::take(&mut locked(&self.inner.made).services);
         // Dropped outside the lock.
         drop(services);
     }
@@ -184,11 +184,6 @@ impl ShardingFactory {
     /// This worker's name in every group.
     pub fn instance_id(&self) -> &InstanceId {
         &self.inner.instance_id
-    }
-
-    fn made(&self) -> MutexGuard<'_, FactoryState> {
-        // No user code runs under this lock, and ours leaves the maps consistent.
-        self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn policy(&self, name: &str) -> Result<&PolicySettings> {

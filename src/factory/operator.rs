@@ -3,7 +3,7 @@
 use shardwise_core::InstanceId;
 
 use super::ShardingFactory;
-use crate::error::{Error, ErrorKind, Result, inside_runtime};
+use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
 use crate::membership::{DrainIntent, DrainStore};
 use crate::operate::{Group, Observer, unknown_member};
 use crate::settings::PolicySettings;
@@ -57,7 +57,7 @@ impl ShardingFactory {
             return Err(unknown_member(id, &view));
         }
         let changed = drains.set(id, wish, &view).await?;
-        if let Some(service) = self.made().services.get(&group.policy.name) {
+        if let Some(service) = locked(&self.inner.made).services.get(&group.policy.name) {
             service.membership().noted.send_replace(());
         }
         Ok(changed)
@@ -66,7 +66,7 @@ impl ShardingFactory {
     fn group(&self, policy_name: &str) -> Result<Group<'_>> {
         inside_runtime()?;
         let PolicySettings { policy, timing, discovery, .. } = self.policy(policy_name)?;
-        Ok(Group { policy, timing: *timing, backend: self.backend(discovery, &mut self.made())? })
+        Ok(Group { policy, timing: *timing, backend: self.backend(discovery, &mut locked(&self.inner.made))? })
     }
 
     fn drains(&self, policy_name: &str) -> Result<(DrainStore, Group<'_>)> {

@@ -1,10 +1,12 @@
 //! Members that have left for a while (`rejoin_grace`), and how long their places are kept.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use shardwise_core::{Incarnation, InstanceId, MemberState, Moment, View};
+
+use crate::error::locked;
 
 /// A member that has left for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
 
 impl Absences {
     pub(crate) fn on_view(&self, view: &View, now: Moment) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = locked(&self.0);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
         *seen = away
             .map(|member| {
@@ -35,7 +37,7 @@ impl Absences {
 
     /// The members that are away in that view, with places kept for `grace`.
     pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = locked(&self.0);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
         away.map(|member| {
             let for_long = seen.get(&member.instance_id).map_or(Duration::ZERO, |(_, since)| now.since(*since));

@@ -1,10 +1,12 @@
 //! Members that are gone from a group: those that left, which their records announced, and those that vanished.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use shardwise_core::{Incarnation, InstanceId, Member, MemberState, View};
+
+use crate::error::locked;
 
 /// How many are stored; older ones are dropped.
 const KEPT: usize = 1_024;
@@ -43,19 +45,14 @@ struct DepartureLog {
 }
 
 impl Departures {
-    fn seen(&self) -> MutexGuard<'_, DepartureLog> {
-        // Consistent after each assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next view follows a gap: which members went meanwhile, and how, is unknown.
     pub(crate) fn start_over(&self) {
-        self.seen().before = Arc::default();
+        locked(&self.0).before = Arc::default();
     }
 
     /// Handles a newer view. Returns the members that are gone since the one before; none if this one is older.
     pub(crate) fn on_view(&self, view: &Arc<View>) -> Vec<Departure> {
-        let mut seen = self.seen();
+        let mut seen = locked(&self.0);
         if view.revision() < seen.before.revision() {
             return Vec::new();
         }
@@ -78,12 +75,12 @@ impl Departures {
     }
 
     pub(crate) fn all(&self) -> Vec<Departure> {
-        self.seen().gone.iter().cloned().collect()
+        locked(&self.0).gone.iter().cloned().collect()
     }
 
     /// Whether the last departure of that member was announced.
     pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
-        self.seen().gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
+        locked(&self.0).gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
     }
 }
 

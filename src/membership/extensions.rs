@@ -1,7 +1,9 @@
 //! Values that the modules above store for each member, so that this module does not depend on them.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::error::locked;
 
 /// At most one value of each type: the messages' post, the requests' handlers, the names on offer.
 #[derive(Default)]
@@ -10,8 +12,7 @@ pub(crate) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 impl Extensions {
     /// The member's value of this type, created by `make` if there is none. `make` must not ask for an extension itself.
     pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        // The list stays consistent if `make` panics: nothing has been pushed by then.
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = locked(&self.0);
         if let Some(known) = values.iter().find_map(|value| Arc::clone(value).downcast().ok()) {
             return known;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::absences::Absences;
 use super::context::OwnershipContext;
 use super::listeners::ListenerHub;
+use crate::error::locked;
 use crate::settings::PolicySettings;
 
 /// One worker's membership in one group: the part that the driver shares.
@@ -72,7 +73,7 @@ impl Membership {
             self.absences.on_view(ownership.view(), self.clock.now());
         }
         if ownership.deadline() > self.ownership().deadline() {
-            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
+            *locked(&self.renewed) = Some(self.clock.now());
         }
         let claims_ended = ownership.claims_end().is_none();
         self.store(Arc::clone(&ownership));
@@ -109,8 +110,7 @@ impl Membership {
     }
 
     fn age_of(&self, moment: &Mutex<Option<Moment>>) -> Option<Duration> {
-        let moment = *moment.lock().unwrap_or_else(PoisonError::into_inner);
-        moment.map(|moment| self.clock.now().since(moment))
+        (*locked(moment)).map(|moment| self.clock.now().since(moment))
     }
 
     /// The snapshot, now and whenever it changes; ends with the service.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use secrecy::SecretString;
 use shardwise_core::{Claim, ClaimName, GroupName, Holder};
@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use super::listener::serve;
 use super::mailboxes::Mailboxes;
 use super::peer::Peer;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{AdvertisedAddresses, Life, MemberListener, OwnershipContext};
 use crate::settings::{MESSAGES_ADDRESS, Network};
 
@@ -89,7 +89,7 @@ impl MessageHub {
 
     /// The connection to that member at that address.
     pub(super) fn peer(&self, holder: &Holder, address: &str) -> Peer {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = locked(&self.peers);
         if let Some((known, peer)) = peers.get(holder)
             && known == address
             && peer.is_open()

@@ -1,7 +1,7 @@
 //! The names that take messages here, each with its epoch.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 
 use serde_json::value::RawValue;
 use shardwise_core::{ClaimName, Epoch};
@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::wire::WireAnswer;
+use crate::error::locked;
 use crate::work::Guard;
 
 /// The most messages that wait for one name's holder.
@@ -64,7 +65,7 @@ impl Mailboxes {
         cancel: CancellationToken,
     ) -> (u64, mpsc::Receiver<Envelope>) {
         let (queue, envelopes) = mpsc::channel(INBOX_MAX);
-        let mut table = self.table();
+        let mut table = locked(&self.0);
         table.opened += 1;
         let number = table.opened;
         table.open.insert(name, Mailbox { number, epoch, guard, cancel, queue });
@@ -72,17 +73,17 @@ impl Mailboxes {
     }
 
     pub(super) fn remove(&self, number: u64) {
-        self.table().open.retain(|_, mailbox| mailbox.number != number);
+        locked(&self.0).open.retain(|_, mailbox| mailbox.number != number);
     }
 
     /// The epoch under which messages to that name are taken here.
     pub(super) fn epoch_of(&self, name: &ClaimName) -> Option<Epoch> {
-        self.table().open.get(name).filter(|mailbox| mailbox.takes()).map(|mailbox| mailbox.epoch)
+        locked(&self.0).open.get(name).filter(|mailbox| mailbox.takes()).map(|mailbox| mailbox.epoch)
     }
 
     /// Delivers a message, or returns why not. If no answer follows, the outcome is unknown.
     pub(super) fn deliver(&self, name: &ClaimName, epoch: Epoch, body: Box<RawValue>) -> Result<oneshot::Receiver<WireAnswer>, WireAnswer> {
-        let table = self.table();
+        let table = locked(&self.0);
         let mailbox = table.open.get(name).filter(|mailbox| mailbox.epoch == epoch && mailbox.takes()).ok_or(WireAnswer::NotMine)?;
         let (answer, receiver) = oneshot::channel();
         match mailbox.queue.try_reserve() {
@@ -93,10 +94,5 @@ impl Mailboxes {
             Err(mpsc::error::TrySendError::Full(())) => Err(WireAnswer::Busy),
             Err(mpsc::error::TrySendError::Closed(())) => Err(WireAnswer::NotMine),
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, MailboxTable> {
-        // Nothing under the lock can panic half-way: no user code runs there.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
@@ -16,6 +16,7 @@ use super::hub::LocalEnd;
 use super::wire::{
     self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
 };
+use crate::error::locked;
 use crate::membership::proof::{Channel, Nonce, ProofSession, Recipient};
 use crate::settings::Network;
 
@@ -71,25 +72,20 @@ impl ConnectionEnd {
 }
 
 impl PendingReplies {
-    fn table(&self) -> MutexGuard<'_, ReplyTable> {
-        // Nothing under the lock can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether its sender still waits; from here on it may have been delivered.
     fn begin(&self, id: u64) -> bool {
-        self.table().waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
+        locked(&self.0).waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
     }
 
     fn answer(&self, Response { id, answer }: Response) {
-        let waiting = self.table().waiting.remove(&id);
+        let waiting = locked(&self.0).waiting.remove(&id);
         if let Some(waiting) = waiting {
             let _ = waiting.sent.send(SendOutcome::Answered(answer));
         }
     }
 
     fn end(&self, over: ConnectionEnd) {
-        let mut table = self.table();
+        let mut table = locked(&self.0);
         for (_, PendingReply { sent, begun }) in table.waiting.drain() {
             let _ = sent.send(over.of(begun));
         }
@@ -120,7 +116,7 @@ pub(super) struct PendingMessage {
 impl PendingMessage {
     /// Ends the wait; returns whether the message may have been delivered.
     pub(super) fn withdraw(self) -> bool {
-        self.outstanding.table().waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
+        locked(&self.outstanding.0).waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
     }
 
     pub(super) async fn sent(&mut self) -> SendOutcome {
@@ -130,7 +126,7 @@ impl PendingMessage {
 
 impl Drop for PendingMessage {
     fn drop(&mut self) {
-        self.outstanding.table().waiting.remove(&self.id);
+        locked(&self.outstanding.0).waiting.remove(&self.id);
     }
 }
 
@@ -152,7 +148,7 @@ impl Peer {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.outstanding.table().over.is_none()
+        locked(&self.outstanding.0).over.is_none()
     }
 
     /// Queues a message, once there is room.
@@ -160,7 +156,7 @@ impl Peer {
         let place = self.queue.reserve().await;
         let (sent, receiver) = oneshot::channel();
         let ticket = {
-            let mut table = self.outstanding.table();
+            let mut table = locked(&self.outstanding.0);
             if let Some(over) = &table.over {
                 return Err(over.of(false));
             }
@@ -285,7 +281,7 @@ async fn write_all(
                     sending.send(frame).await?;
                 }
             }
-            Err(_) if outstanding.table().waiting.is_empty() => return Ok(()),
+            Err(_) if locked(&outstanding.0).waiting.is_empty() => return Ok(()),
             Err(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! Observes a group without joining it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::Group;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer};
 
 /// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; follows the group until dropped.
@@ -33,12 +33,8 @@ struct GroupHistory {
 }
 
 impl GroupHistory {
-    fn proven(&self) -> MutexGuard<'_, Moment> {
-        self.proven.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn prove(&self, at: Moment) {
-        let mut proven = self.proven();
+        let mut proven = locked(&self.proven);
         *proven = at.max(*proven);
     }
 }
@@ -122,7 +118,7 @@ impl Observer {
 
     /// How long ago the newest view was last proven current. It grows while the backend does not answer.
     pub fn view_age(&self) -> Duration {
-        self.clock.now().since(*self.history.proven())
+        self.clock.now().since(*locked(&self.history.proven))
     }
 
     /// The owner of a key by the newest view; `None` if no member owns it.

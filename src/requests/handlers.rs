@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Membership, OwnershipContext};
 
 const HANDLERS_MAX: usize = 256;
@@ -40,11 +40,6 @@ impl RequestHandlers {
         })
     }
 
-    fn handlers(&self) -> MutexGuard<'_, BTreeMap<String, Handler>> {
-        // The table stays consistent: each change is one insertion.
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a handler, replacing an earlier one.
     pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
@@ -54,7 +49,7 @@ impl RequestHandlers {
         if is_reserved(path) {
             return refused("what begins with \"shardwise\" is answered by shardwise itself".into());
         }
-        let mut handlers = self.handlers();
+        let mut handlers = locked(&self.handlers);
         if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(path) {
             drop(handlers);
             return refused(format!("there are {HANDLERS_MAX} already, and that is the most"));
@@ -65,11 +60,11 @@ impl RequestHandlers {
 
     /// Whether there is an answer at that path.
     pub(super) fn handles(&self, path: &str) -> bool {
-        path == STATUS || path == OWN_STATUS || self.handlers().contains_key(path)
+        path == STATUS || path == OWN_STATUS || locked(&self.handlers).contains_key(path)
     }
 
     fn unknown(&self, path: &str) -> Answer {
-        let handlers = self.handlers();
+        let handlers = locked(&self.handlers);
         let known: Vec<_> = std::iter::once(STATUS).chain(handlers.keys().map(String::as_str)).take(NAMED).collect();
         let path: String = path.chars().take(64).collect();
         let detail = format!("this worker answers nothing at {path:?}; it answers at: {}", known.join(", "));
@@ -79,7 +74,7 @@ impl RequestHandlers {
     /// The answer of the handler there, within the time limit and the limit on concurrent requests.
     pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
         let request_handlers = Self::of(membership);
-        let handler = request_handlers.handlers().get(path).cloned();
+        let handler = locked(&request_handlers.handlers).get(path).cloned();
         let handler = match handler {
             Some(handler) => handler,
             None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),

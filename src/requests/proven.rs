@@ -4,8 +4,9 @@
 //! answer has the recipient's nonce and proof; nothing of the request is sent before. Each later request and each answer has a proof,
 //! which is valid once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use crate::error::locked;
 use crate::membership::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient, digest};
 
 /// The header with a nonce, in a greeting and in the answer to it.
@@ -110,23 +111,18 @@ pub struct Greeting {
 }
 
 impl RecipientEnd {
-    fn counted(&self) -> MutexGuard<'_, Option<(ProofSession, u64)>> {
-        // One assignment; nothing under the lock can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Answers a greeting with this nonce, replacing an earlier one; `None` if it is not a nonce.
     pub fn greeted(&self, secret: &[u8], recipient: &Recipient<'_>, nonce: &str) -> Option<Greeting> {
         let (session, own, proof) = ProofSession::welcoming(secret, recipient, &nonce.parse().ok()?);
-        *self.counted() = Some((session, 0));
+        *locked(&self.0) = Some((session, 0));
         Some(Greeting { nonce: own.to_string(), proof: proof.to_string() })
     }
 
     /// Verifies and uses up a request's proof; `None` if `shown` is wrong: then nothing is accepted until the next greeting.
     pub fn proven(&self, asked: &RequestParts<'_>, shown: &str) -> Option<ProvenHead> {
-        let (session, count) = self.counted().take()?;
+        let (session, count) = locked(&self.0).take()?;
         let shown = shown.parse().ok().filter(|shown| asked.with(|fields| session.proves(shown, ProofKind::Question, count, fields)))?;
-        *self.counted() = Some((session.clone(), count + 1));
+        *locked(&self.0) = Some((session.clone(), count + 1));
         Some(ProvenHead { session, count, asked: shown, digest: asked.digest.to_owned() })
     }
 }

@@ -1,14 +1,14 @@
 //! The connection from the handle to its driver, which the first command starts.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_discovery::Discovery;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Commands, DrainFollower, Driver, DriverCommand};
 
 /// Commands waiting for the driver.
@@ -46,7 +46,7 @@ impl ServiceEngine {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(*self.driver(), DriverState::Running(_))
+        matches!(*locked(&self.driver), DriverState::Running(_))
     }
 
     /// Sends a command and waits until the driver has processed it. Returns the driver's channel.
@@ -60,7 +60,7 @@ impl ServiceEngine {
 
     /// The driver's channel; starts the driver if necessary.
     pub(super) fn commands(&self) -> Commands {
-        let mut state = self.driver();
+        let mut state = locked(&self.driver);
         if let DriverState::Running(commands) = &*state {
             return commands.clone();
         }
@@ -69,11 +69,6 @@ impl ServiceEngine {
             spawn(Box::pin(driver.run(receiver)));
         }
         sender
-    }
-
-    fn driver(&self) -> MutexGuard<'_, DriverState> {
-        // Consistent after each assignment.
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

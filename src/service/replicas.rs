@@ -1,11 +1,12 @@
 //! The owner of a key and its successors: for data with replicas, and for callers that look for another worker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
 use shardwise_core::{InstanceId, REPLICAS_MAX, Replicas, ShardKey, View};
 
 use super::ShardingService;
+use crate::error::locked;
 
 /// The members for every slot of one view.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl RankCache {
         if let Some(last) = self.last.load_full().filter(serves) {
             return last;
         }
-        let _turn = self.ranking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = locked(&self.ranking);
         let last = self.last.load_full();
         let most = last.as_ref().map_or(n, |last| last.most.max(n));
         last.filter(serves).unwrap_or_else(|| {

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use shardwise_core::{Member, Ownership, Policy, ServiceState, SlotSet, Timing};
 use shardwise_discovery::{Clock, Discovery};
 use tokio::task::AbortHandle;
 
+use crate::error::locked;
 use crate::service::{ShardingService, Spawn};
 use crate::settings::PolicySettings;
 
@@ -66,7 +67,7 @@ struct GateState {
 
 impl Gate {
     fn with<T>(&self, f: impl FnOnce(&mut GateState) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut locked(&self.0))
     }
 
     fn spawner(&self) -> Spawn {

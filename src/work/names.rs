@@ -1,11 +1,12 @@
 //! The names that this worker offers to serve: singletons, daemons, timers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use shardwise_core::ClaimName;
 use tokio::sync::{Semaphore, watch};
 
+use crate::error::locked;
 use crate::membership::OwnershipContext;
 
 /// The offered names, each with the number of its offers. The driver claims them.
@@ -34,23 +35,18 @@ impl OfferedNames {
     }
 
     pub(super) fn offer(self: &Arc<Self>, name: ClaimName) -> Offer {
-        let mut offers = self.offers();
+        let mut offers = locked(&self.offers);
         let count = offers.entry(name.clone()).or_insert_with(|| OfferCount { times: 0, turn: Arc::new(Semaphore::new(1)) });
         count.times += 1;
         let turn = Arc::clone(&count.turn);
         self.wanted.send_modify(|wanted| wanted.extend([name.clone()]));
         Offer { names: Arc::clone(self), name, turn }
     }
-
-    fn offers(&self) -> MutexGuard<'_, BTreeMap<ClaimName, OfferCount>> {
-        // Nothing under the lock can panic half-way: no user code runs there.
-        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        let mut offers = self.names.offers();
+        let mut offers = locked(&self.names.offers);
         let Some(count) = offers.get_mut(&self.name) else { return };
         count.times -= 1;
         if count.times == 0 {

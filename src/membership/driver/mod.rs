@@ -10,7 +10,7 @@ mod record;
 mod record_updater;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
@@ -25,6 +25,7 @@ use super::context::OwnershipContext;
 use super::departures::Departures;
 use super::placement_cache::placed_ahead;
 use super::state::Membership;
+use crate::error::locked;
 use crate::telemetry::metrics::Meters;
 use news::next;
 use record_updater::RecordUpdater;
@@ -191,7 +192,7 @@ impl Driver {
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.membership.clock.now(), input, actions);
         if let Some(proven) = self.machine.proven_at() {
-            *self.membership.proven.lock().unwrap_or_else(PoisonError::into_inner) = Some(proven);
+            *locked(&self.membership.proven) = Some(proven);
         }
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
