@@ -48,7 +48,6 @@ impl Tenure {
 }
 
 /// A message and the means to reply.
-#[derive(Debug)]
 pub struct Message<M, R> {
     /// The message.
     pub body: M,
@@ -128,17 +127,5 @@ impl<R> Drop for Reply<R> {
         if let Some(answer) = self.answer.take() {
             let _ = answer.send(WireAnswer::Lost("its holder took it and gave no reply".into()));
         }
-    }
-}
-
-impl<R> std::fmt::Debug for Reply<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reply")
-    }
-}
-
-impl<M, R> std::fmt::Debug for Inbox<M, R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Inbox(under epoch {})", self.epoch)
     }
 }

@@ -22,7 +22,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or starts with `shardwise`, or with 256 handlers.
+    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or reserved, or with 256 handlers.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
@@ -53,7 +53,7 @@ impl ShardingService {
         super::listener::listen(self.membership()).await
     }
 
-    /// This worker's answer at that path, as for a request from another member.
+    /// This worker's answer at that path, as to another member.
     pub async fn answer(&self, path: &str, request: Request) -> Answer {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
@@ -72,11 +72,8 @@ impl ShardingService {
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host
-    /// of `instance.address` if it listens on all addresses or has a certificate.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::ErrorKind::Settings`] if no address is known, or the metadata becomes too long.
+    /// of `instance.address` if it listens on all addresses or has a certificate. [`crate::ErrorKind::Settings`] if no address is known, or
+    /// the metadata becomes too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
         arrive_at(self.membership(), listening, tls)
     }

@@ -11,16 +11,14 @@
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
-//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. Of an outbox the library reads
-//! only the policy; its other keys belong to the crate `shardwise-outbox`. Other tables belong to the application. The file
-//! `settings.toml` of this crate has every key with its default and purpose.
-//!
-//! A secret, such as a token, can be in a separate file: the same key with the suffix `_file` names it. Output shows a secret as `***`.
+//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. The file `settings.toml` of this
+//! crate has every key with its default and purpose. A secret can be in a file, which the same key with the suffix `_file` names; output
+//! shows it as `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
-//! one file meet, wherever they were started. The default is `shardwise.db` in that directory: a user who may write there controls the
-//! settings anyway, while a predictable name in a directory shared by all users would let any of them join, or keep the workers out. A
-//! relative path in an environment variable starts at the working directory.
+//! one file meet, wherever they were started; one in an environment variable starts at the working directory. The default is
+//! `shardwise.db` beside the file: a user who may write there controls the settings anyway, while any user could join, or keep the workers
+//! out, by a predictable name in a shared directory.
 //!
 //! ```
 //! # fn main() -> shardwise::Result<()> {
@@ -97,8 +95,7 @@ pub struct OutboxTable<'r> {
 }
 
 impl Settings {
-    /// Reads the settings file and applies the environment. Reads only that file and the files with secrets that it names, and contacts
-    /// nothing. Of an outbox it reads only the policy and ignores the other keys.
+    /// Reads the settings file and applies the environment; contacts nothing. Of an outbox it reads only the policy.
     ///
     /// # Errors
     ///
@@ -128,8 +125,7 @@ impl Settings {
         named(&self.policies, name).map_err(|known| Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {known}")))
     }
 
-    /// Every value in force with its origin, in the order of `settings.toml`, as `shardwise settings` prints it. Optional keys that are
-    /// not set are omitted.
+    /// Every value in force with its origin, in the order of `settings.toml`. Optional keys that are not set are omitted.
     pub fn in_force(&self) -> &[Setting] {
         &self.in_force
     }

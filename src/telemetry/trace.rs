@@ -1,10 +1,8 @@
 //! Traces that continue in another process.
 //!
-//! The library only opens spans of the crate `tracing`; the application's subscriber decides which are recorded and where they go. Such a
-//! span does not have an id for other processes, as the header `traceparent` of W3C Trace Context needs it. An application that exports
-//! traces provides it by calling [`connect`] once. Without that, requests carry no trace, and incoming ones are ignored.
-//!
-//! No span has a key, an aggregate, a payload or a token among its fields.
+//! The library only opens spans of the crate `tracing`, which have no id for other processes, as the header `traceparent` of W3C Trace
+//! Context needs it. An application that exports traces provides it by calling [`connect`] once. Without that, requests carry no trace,
+//! and incoming ones are ignored. No span has a key, an aggregate, a payload or a token among its fields.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -21,7 +21,7 @@ use crate::service::ShardingService;
 /// The most daemons of one set.
 pub const DAEMONS_MAX: u32 = 1_024;
 
-/// A set of numbered workers. Created by [`crate::ShardingFactory::daemons`] and [`ShardingService::daemons`].
+/// A set of numbered workers. Created by [`ShardingService::daemons`].
 #[derive(Clone)]
 pub struct Daemons {
     service: ShardingService,
@@ -75,8 +75,8 @@ impl Daemons {
     ///
     /// # Errors
     ///
-    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend
-    /// refuses, or the note was edited by hand.
+    /// [`ErrorKind::NoRuntime`]; [`ErrorKind::Backend`] if the backend refuses, or the note was edited by hand; retryable,
+    /// [`ErrorKind::Unavailable`].
     pub async fn count(&self) -> Result<DaemonCount> {
         inside_runtime()?;
         decoded(&self.book, self.book.read().await?.as_ref())
@@ -124,12 +124,8 @@ impl Daemons {
         }
     }
 
-    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name: each number is
-    /// alive on one member at a time, and work that fails or panics is started again after a pause.
-    ///
-    /// Every member of the group runs the same set. While the number cannot be read, or is invalid, the last one stays in force.
-    ///
-    /// The service must be registered, before or after this call.
+    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name. Every member of
+    /// the group runs the same set. While the number cannot be read, or is invalid, the last one stays in force.
     ///
     /// # Panics
     ///

@@ -11,7 +11,7 @@ use super::run::Run;
 use crate::error::Result;
 use crate::service::ShardingService;
 
-/// Work that runs on one member of the group. Created by [`crate::ShardingFactory::singleton`] and [`ShardingService::singleton`].
+/// Work that runs on one member of the group. Created by [`ShardingService::singleton`].
 #[must_use = "nothing runs before `run`"]
 pub struct Singleton {
     service: ShardingService,
