@@ -46,24 +46,18 @@ const MEMORY: BackendKind =
     BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
 
 /// The backend of that name, if this program has it.
-pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
-    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
-}
-
-/// Fails unless there is a backend of that name.
-pub(crate) fn check(name: &str) -> Result<()> {
-    find(name).map(|_| ()).ok_or_else(|| unknown(name))
+pub(crate) fn find(name: &str) -> Result<&'static BackendKind> {
+    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind).ok_or_else(|| unknown(name))
 }
 
 pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
-    let kind = find(name).ok_or_else(|| unknown(name))?;
     // It contacts no server, so any error is in the settings.
-    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+    (find(name)?.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
 /// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
 pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
-    let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
+    let share = find(name).ok().filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
     timing.check_lease(timing.ttl / share)
 }
 

@@ -75,7 +75,7 @@ impl ShardingFactoryBuilder {
         }
         for settings in self.policies.values() {
             if !self.own_backends.contains_key(&settings.discovery.backend) {
-                backend::check(&settings.discovery.backend)?;
+                backend::find(&settings.discovery.backend)?;
             }
             settings
                 .policy

@@ -24,21 +24,6 @@ use checks::check;
 ///
 /// A factory is one worker. If a process runs many workers, each has a factory; within one runtime they share connections and watches if
 /// their settings name the same backend, and they always share the placing of views.
-///
-/// ```
-/// # fn main() -> shardwise::Result<()> {
-/// use shardwise::{Settings, ShardingFactory};
-///
-/// let settings = Settings::from_toml_str(r#"
-///     [default.resilience.sharding]
-///     policies.workers.group_name = "order-workers"
-///     discovery.backend = "memory"
-/// "#)?;
-/// let sharding = ShardingFactory::from_settings(settings)?.create("workers")?;
-/// assert_eq!(sharding.group_name().as_str(), "order-workers");
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct ShardingFactory {
     inner: Arc<FactoryInner>,

@@ -27,13 +27,8 @@ impl ShardingService {
         Self::joining(spawn, settings, member, backend, clock, follower)
     }
 
-    /// A service whose driver is controlled by a test's fleet.
-    #[cfg(feature = "testing")]
-    pub(crate) fn driven_by(spawn: Spawn, settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
-        Self::joining(spawn, settings, member, backend, clock, None)
-    }
-
-    fn joining(
+    /// A service whose driver `spawn` starts.
+    pub(crate) fn joining(
         spawn: Spawn,
         settings: &PolicySettings,
         mut member: Member,

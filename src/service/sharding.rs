@@ -7,14 +7,6 @@ use tokio::sync::watch;
 
 /// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects. The service's other ways to ask
 /// about a list are those of [`Sharding::ownership`].
-///
-/// ```
-/// use shardwise::Sharding;
-///
-/// fn mine<'a>(sharding: &impl Sharding, tenants: &'a [String]) -> Vec<&'a String> {
-///     sharding.filter_owned_items(tenants)
-/// }
-/// ```
 pub trait Sharding: Send + Sync {
     /// The latest snapshot. Query it with [`Sharding::now`], so that its deadline applies.
     fn ownership(&self) -> Arc<Ownership>;

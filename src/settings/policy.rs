@@ -59,7 +59,7 @@ impl DiscoverySettings {
     /// The backend of that name with its defaults.
     pub fn new(backend: impl Into<String>) -> Self {
         let backend = backend.into();
-        let options = backend::find(&backend).map(options::defaults).unwrap_or_default();
+        let options = backend::find(&backend).map_or_else(|_| BackendSettings::new(), options::defaults);
         Self { backend, options }
     }
 
@@ -87,7 +87,7 @@ pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> 
     }
     let name = backend.text().to_owned();
     let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;
-    let options = backend::find(&name).map_or_else(|| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
+    let options = backend::find(&name).map_or_else(|_| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
     Ok((DiscoverySettings { backend: name, options }, timing))
 }
 

@@ -15,15 +15,6 @@ pub const TRACEPARENT: &str = "traceparent";
 static TRACES: OnceLock<Box<dyn Traces>> = OnceLock::new();
 
 /// A span of any process, as in W3C Trace Context.
-///
-/// ```
-/// use shardwise::trace::TraceParent;
-///
-/// let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-/// let parent = TraceParent::parse(text).unwrap();
-/// assert!(parent.sampled);
-/// assert_eq!(parent.to_string(), text);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     /// The id of the trace; not 0.
