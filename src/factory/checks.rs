@@ -30,7 +30,9 @@ pub(super) fn check(
     }
     let needed = match (instance.id.is_some(), capabilities.keeps_places) {
         _ if policy.rejoin_grace.is_zero() => None,
-        (false, _) => Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into()),
+        (false, _) => {
+            Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
+        }
         (true, false) => Some(format!(
             "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\" or \"etcd\"",
             capabilities.name

@@ -73,8 +73,9 @@ impl ShardingFactory {
         let group = self.group(policy_name)?;
         let refused = |why: String| Error::new(ErrorKind::Settings, format!("policy {}: {why}", group.policy.name));
         if let Some(placement) = group.policy.by_key() {
-            let why =
-                format!("placement {placement} counts every member until it has left, so no member can be drained; stop the worker instead");
+            let why = format!(
+                "placement {placement} counts every member until it has left, so no member can be drained; stop the worker instead"
+            );
             return Err(refused(why));
         }
         let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"";

@@ -9,8 +9,8 @@ use shardwise_core::{Claim, ClaimName, GroupName, Holder};
 use shardwise_discovery::LogThrottle;
 use tokio::sync::{Semaphore, watch};
 
+use super::inbox::Mailboxes;
 use super::listener::serve;
-use super::mailboxes::Mailboxes;
 use super::peer::Peer;
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{AdvertisedAddresses, Life, MemberListener, OwnershipContext};

@@ -52,7 +52,8 @@ impl Group<'_> {
             return Ok(0);
         }
         let incarnation = random_incarnation();
-        let id = InstanceId::new(format!("confirm-loss-{incarnation}")).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()))?;
+        let id =
+            InstanceId::new(format!("confirm-loss-{incarnation}")).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()))?;
         let member = Member {
             incarnation,
             state: MemberState::Draining,
@@ -98,8 +99,7 @@ impl Group<'_> {
         }
         let (incarnation, stand_in) = (member.incarnation, random_incarnation());
         let registered = self.register(Member { incarnation: stand_in, state: MemberState::Draining, ..member.clone() }).await;
-        let registration =
-            registered.map_err(|error| if error.kind() == ErrorKind::InstanceIdInUse { conflict("back") } else { error })?;
+        let registration = registered.map_err(|error| if error.kind() == ErrorKind::InstanceIdInUse { conflict("back") } else { error })?;
         self.deregister(&registration).await?;
         let asked = Instant::now();
         let is_left = |seen: &Member| seen.incarnation == stand_in || seen.incarnation == incarnation && seen.state == MemberState::Away;
@@ -138,7 +138,9 @@ impl Group<'_> {
         let read = async {
             loop {
                 match watch.next().await {
-                    Some(Ok(ClaimsEvent::All { claims, .. })) => return Ok(claims.iter().any(|(_, claim)| claim.holder.instance_id == *id)),
+                    Some(Ok(ClaimsEvent::All { claims, .. })) => {
+                        return Ok(claims.iter().any(|(_, claim)| claim.holder.instance_id == *id));
+                    }
                     Some(Err(error)) if !error.is_retryable() => return Err(Error::from(error)),
                     Some(_) => {}
                     None => return Err(Error::new(ErrorKind::Unavailable, "the backend reports no claims; try again")),

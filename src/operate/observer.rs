@@ -83,8 +83,7 @@ impl Observer {
             _ = failure.wait_for(|error| error.as_ref().is_some_and(|error| !error.is_retryable())) => false,
         };
         if !seen {
-            let stopped =
-                || Error::new(ErrorKind::Unavailable, "the backend showed no view of the group within the TTL; is it running?");
+            let stopped = || Error::new(ErrorKind::Unavailable, "the backend showed no view of the group within the TTL; is it running?");
             return Err(failure.borrow().clone().map_or_else(stopped, Error::from));
         }
         observer.views.mark_unchanged();

@@ -24,7 +24,6 @@ mod listener;
 mod path;
 pub mod proven;
 mod service;
-mod status;
 
 use std::time::Duration;
 

@@ -36,7 +36,6 @@ mod instance;
 #[rustfmt::skip]
 mod keys;
 mod load;
-mod next;
 mod options;
 mod peers;
 mod placement;

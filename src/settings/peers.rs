@@ -138,8 +138,7 @@ impl Eq for PeersSettings {}
 impl PeersSettings {
     /// The error in the listen address; `None` if it is valid.
     pub(crate) fn mistake(&self) -> Option<&'static str> {
-        let mistake =
-            "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker";
+        let mistake = "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker";
         (!self.listen.ip().is_loopback()).then_some(mistake)
     }
 }

@@ -7,7 +7,7 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, MessagesSettings, PeersSettings};
 use super::schema::BACKENDS_LATER;
-use super::{keys, next, options, placement};
+use super::{keys, options, placement};
 use crate::backend;
 
 /// A policy with everything that a service needs to run it.
@@ -124,7 +124,7 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     policy.on_backend_loss = backend_loss(table)?;
     let max_loss = table.take_if_set(&keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(ResolvedValue::percent).transpose()?;
-    policy.next = next::read(table, &policy, drives_outbox)?;
+    policy.next = placement::next(table, &policy, drives_outbox)?;
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 

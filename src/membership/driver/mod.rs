@@ -7,10 +7,9 @@ mod claims;
 mod news;
 mod publish;
 mod record;
-mod record_updater;
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
@@ -28,7 +27,7 @@ use super::state::Membership;
 use crate::error::locked;
 use crate::telemetry::metrics::Meters;
 use news::next;
-use record_updater::RecordUpdater;
+use record::RecordUpdater;
 
 /// Timers stop while the machine is suspended and deadlines do not, so the clock is read this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
@@ -236,7 +235,10 @@ impl Driver {
                 self.mark_leaving(MemberState::Draining, "could not show this worker as draining; the others see it when it is gone");
             }
             Action::MarkPausing => {
-                self.mark_leaving(MemberState::Pausing, "could not show that this worker leaves for a while; the others see it when it is away");
+                self.mark_leaving(
+                    MemberState::Pausing,
+                    "could not show that this worker leaves for a while; the others see it when it is away",
+                );
             }
             Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
