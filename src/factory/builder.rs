@@ -63,11 +63,7 @@ impl ShardingFactoryBuilder {
         self
     }
 
-    /// Builds the factory.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if there is no policy, or a value is out of range.
+    /// Builds the factory; [`ErrorKind::Settings`] if there is no policy, or a value is out of range.
     pub fn build(self) -> Result<ShardingFactory> {
         if self.policies.is_empty() {
             let message = "there is no policy: write [default.resilience.sharding.policies.<name>] with its group_name into the settings";

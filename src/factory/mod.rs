@@ -1,8 +1,8 @@
 //! Creates and shares one service per policy name: backends, services and operators' calls by policy.
 
 mod builder;
-mod checks;
 mod operator;
+pub use builder::ShardingFactoryBuilder;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,11 +14,10 @@ use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::backend;
 use crate::error::{Error, ErrorKind, Result, locked};
+use crate::messages::unreachable_by;
 use crate::service::ShardingService;
-use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
+use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings, token_mistake};
 use crate::work::{Daemons, Singleton, Timer};
-pub use builder::ShardingFactoryBuilder;
-use checks::check;
 
 /// Creates one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -223,4 +222,53 @@ impl std::fmt::Debug for ShardingFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShardingFactory").field("policies", &self.inner.policies.keys()).finish_non_exhaustive()
     }
+}
+
+/// Settings made in code have not been checked before: what is wrong with them for this worker over that backend; `is_own`: the backend was made by the user.
+fn check(
+    settings: &PolicySettings,
+    instance: &InstanceSettings,
+    member: &Member,
+    backend: &dyn Discovery,
+    is_own: bool,
+) -> Result<(), String> {
+    let PolicySettings { policy, timing, discovery, messages, peers } = settings;
+    let capabilities = backend.capabilities();
+    if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
+        return Err(format!(
+            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
+             ownership = \"eventual\"",
+            capabilities.name
+        ));
+    }
+    // The TTL of a user's own backend is known only when it is granted.
+    if !is_own {
+        backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(|error| format!("discovery.{error}"))?;
+    }
+    let needed = match (instance.id.is_some(), capabilities.keeps_places) {
+        _ if policy.rejoin_grace.is_zero() => None,
+        (false, _) => {
+            Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
+        }
+        (true, false) => Some(format!(
+            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\" or \"etcd\"",
+            capabilities.name
+        )),
+        (true, true) => None,
+    };
+    if let Some(needed) = needed {
+        let grace = shardwise_core::format_duration(policy.rejoin_grace);
+        return Err(format!("rejoin_grace is {grace}: {needed}, or remove rejoin_grace"));
+    }
+    if let Some(mistake) = messages.mistake(&peers.networks) {
+        return Err(format!("messages_listen is {}: {mistake}", messages.listen));
+    }
+    if let Some(mistake) = peers.mistake() {
+        return Err(format!("peer_listen is {}: {mistake}", peers.listen));
+    }
+    for (key, token) in [("messages_token_file", &messages.token), ("peer_token_file", &peers.token)] {
+        token_mistake(token.as_ref()).map_or(Ok(()), |mistake| Err(format!("{key}: {mistake}")))?;
+    }
+    let unknown = messages.listen.ip().is_unspecified() && member.address.is_none();
+    if unknown { Err(unreachable_by(messages.listen)) } else { Ok(()) }
 }

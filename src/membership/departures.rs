@@ -1,10 +1,11 @@
-//! Members that are gone from a group: those that left, which their records announced, and those that vanished.
+//! Members that are gone from a group: those that left, which their records announced, those that vanished, and those that have left for
+//! a while (`rejoin_grace`), whose places are kept.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use shardwise_core::{Incarnation, InstanceId, Member, MemberState, View};
+use shardwise_core::{Incarnation, InstanceId, Member, MemberState, Moment, View};
 
 use crate::error::locked;
 
@@ -81,6 +82,45 @@ impl Departures {
     /// Whether the last departure of that member was announced.
     pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
         locked(&self.0).gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
+    }
+}
+
+/// A member that has left for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absence {
+    /// The member.
+    pub instance_id: InstanceId,
+    /// The longest time for which its place is still kept: `rejoin_grace` less the time for which it has been seen away. An observer that
+    /// started only after it left sees up to the whole `rejoin_grace`; records carry no times, because clocks differ between machines.
+    pub within: Duration,
+}
+
+/// Since when each member's incarnation has been seen away.
+#[derive(Default)]
+pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
+
+impl Absences {
+    pub(crate) fn on_view(&self, view: &View, now: Moment) {
+        let mut seen = locked(&self.0);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        *seen = away
+            .map(|member| {
+                let known = seen.get(&member.instance_id).filter(|(incarnation, _)| *incarnation == member.incarnation);
+                (member.instance_id.clone(), (member.incarnation, known.map_or(now, |(_, since)| *since)))
+            })
+            .collect();
+    }
+
+    /// The members that are away in that view, with places kept for `grace`.
+    pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
+        let seen = locked(&self.0);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        away.map(|member| {
+            let for_long = seen.get(&member.instance_id).map_or(Duration::ZERO, |(_, since)| now.since(*since));
+            Absence { instance_id: member.instance_id.clone(), within: grace.saturating_sub(for_long) }
+        })
+        .collect()
     }
 }
 

@@ -3,7 +3,6 @@
 //! The driver is one task for each membership. It runs the core's machine and publishes the snapshot; the rest of this module is state
 //! that it shares with readers. A reader that must not keep the service alive holds only the `OwnershipContext`.
 
-mod absences;
 mod advertised;
 mod calls;
 mod context;
@@ -19,13 +18,11 @@ mod placement_cache;
 pub mod proof;
 mod state;
 
-pub use absences::Absence;
-pub(crate) use absences::Absences;
 pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, limited};
 pub(crate) use context::{Life, OwnershipContext};
-pub use departures::Departure;
-pub(crate) use departures::Departures;
+pub use departures::{Absence, Departure};
+pub(crate) use departures::{Absences, Departures};
 pub(crate) use drain::{DrainFollower, DrainIntent, DrainStore};
 pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};

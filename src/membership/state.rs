@@ -10,8 +10,8 @@ use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, S
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 
-use super::absences::Absences;
 use super::context::OwnershipContext;
+use super::departures::Absences;
 use super::listeners::ListenerHub;
 use crate::error::locked;
 use crate::settings::PolicySettings;

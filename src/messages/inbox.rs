@@ -33,11 +33,7 @@ impl Tenure {
     /// a time: a second one replaces the first, which then ends. Messages that still wait when the work has to end go to the next holder.
     ///
     /// The first call makes this worker listen, unless [`crate::Singleton::handle`] has, and publishes its address; until then messages
-    /// wait.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `messages_listen`.
+    /// wait. It is an [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `messages_listen`.
     pub async fn messages<M, R>(&self) -> Result<Inbox<M, R>> {
         let hub = MessageHub::of(self.guard().context());
         hub.open().await?;

@@ -176,11 +176,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Reads a frame of at most `most` bytes; parses it only after its proof was verified. Memory grows with what has arrived, whatever
-    /// the announced length.
-    ///
-    /// # Errors
-    ///
-    /// `PermissionDenied` if the proof is wrong.
+    /// the announced length. `PermissionDenied` if the proof is wrong.
     pub(super) async fn read<T: DeserializeOwned>(&mut self, most: usize) -> Result<T> {
         timeout(FRAME_WITHIN, self.read_whole(most)).await?
     }

@@ -42,11 +42,7 @@ pub struct InstanceSettings {
 
 impl InstanceSettings {
     /// The configured id, or a generated one: the host's name, a hyphen and 8 random hexadecimal digits. Each call generates another id,
-    /// so a process should call it once.
-    ///
-    /// # Errors
-    ///
-    /// None in practice: a long host name is truncated.
+    /// so a process should call it once. A long host name is truncated, so there is no error in practice.
     pub fn id_or_made(&self) -> Result<InstanceId> {
         match &self.id {
             Some(id) => Ok(id.clone()),

@@ -15,11 +15,7 @@ impl ShardingService {
     /// can reject a worker that was paused and does not know yet that another one has taken over.
     ///
     /// Take it once for a piece of work and use it for all its writes: with a new fence before each write, work that has lost the slot
-    /// and regained it would continue under the new epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`NotHeld`]: the key is not mine, or ownership is not exclusive.
+    /// and regained it would continue under the new epoch. [`NotHeld`] if the key is not mine, or ownership is not exclusive.
     pub fn fence<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Fence, NotHeld> {
         let membership = self.membership();
         counted(membership, membership.read(|ownership, now| ownership.fence_at(key, now)))

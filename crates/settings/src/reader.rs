@@ -42,11 +42,7 @@ pub struct Reader {
 
 impl Reader {
     /// Merges the layers: other tools' variables, the file's sections, our variables, each overriding those before it. `root` is the tree
-    /// of names known in a section.
-    ///
-    /// # Errors
-    ///
-    /// Invalid TOML, an unknown name, or one in the wrong place.
+    /// of names known in a section. Invalid TOML, an unknown name, or one in the wrong place is an error.
     pub fn new(sources: &Sources<'_>, root: &[SchemaNode]) -> Result<Self> {
         let &Sources { name, text, environment, variables, base } = sources;
         let layers =

@@ -64,11 +64,8 @@ impl<'r> SettingsTable<'r> {
         &self.origin
     }
 
-    /// A value that is set or has a default; records it as in force.
-    ///
-    /// # Errors
-    ///
-    /// It is missing, or does not fit the key. The same applies to all functions that read values.
+    /// A value that is set or has a default; records it as in force. As with all functions that read values, it is an error if the value
+    /// does not fit the key.
     pub fn take(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let found = self.require(key)?;
         self.note(&found, found.shown());
@@ -114,7 +111,7 @@ impl<'r> SettingsTable<'r> {
         Ok(unset)
     }
 
-    /// A value that is set or has a default; not recorded as in force before [`SettingsTable::note`].
+    /// Like [`SettingsTable::take`]; not recorded as in force before [`SettingsTable::note`].
     pub fn require(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let what = if let Fallback::Required(what) = key.fallback { what } else { "write it" };
         let missing = || self.origin.fail(format_args!("{} is missing: {what}", join(&self.path, key.name)));
@@ -209,11 +206,7 @@ impl ResolvedValue {
         &self.text
     }
 
-    /// The value, parsed from its text by `read`.
-    ///
-    /// # Errors
-    ///
-    /// As [`ResolvedValue::refuse`], with the error of `read`.
+    /// The value, parsed from its text by `read`; the error is that of [`ResolvedValue::refuse`], with the error of `read`.
     pub fn parse<T, E: fmt::Display>(&self, read: impl FnOnce(&str) -> Result<T, E>) -> Result<T> {
         read(&self.text).map_err(|why| self.refuse(why))
     }
