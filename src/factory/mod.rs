@@ -2,12 +2,10 @@
 
 mod builder;
 mod operator;
-pub use builder::ShardingFactoryBuilder;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
@@ -17,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result, locked};
 use crate::messages::unreachable_by;
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings, token_mistake};
-use crate::work::{Daemons, Singleton, Timer};
+pub use builder::ShardingFactoryBuilder;
 
 /// Creates one [`ShardingService`] per named policy. Clones share their services.
 ///
@@ -110,40 +108,6 @@ impl ShardingFactory {
         let service = self.make(settings, serves, &mut made)?;
         made.services.insert(settings.policy.name.clone(), service.clone());
         Ok(service)
-    }
-
-    /// [`ShardingService::singleton`] of the only policy with exclusive ownership. Its service must be registered as usual.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] unless exactly one policy has exclusive ownership; those of [`ShardingFactory::create`] and of the service.
-    pub fn singleton(&self, name: &str) -> Result<Singleton> {
-        self.exclusive("singleton", name)?.singleton(name)
-    }
-
-    /// [`ShardingService::daemons`] of the only policy with exclusive ownership, like [`ShardingFactory::singleton`].
-    pub fn daemons(&self, set: &str) -> Result<Daemons> {
-        self.exclusive("daemons", set)?.daemons(set)
-    }
-
-    /// [`ShardingService::timer`] of the only policy with exclusive ownership, like [`ShardingFactory::singleton`].
-    pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
-        self.exclusive("timer", name)?.timer(name, period)
-    }
-
-    /// The service of the only policy with exclusive ownership; `kind` and `name` are for the message.
-    fn exclusive(&self, kind: &str, name: &str) -> Result<ShardingService> {
-        let exclusive = || self.inner.policies.values().filter(|settings| settings.policy.ownership == OwnershipMode::Exclusive);
-        let names: Vec<_> = exclusive().map(|settings| settings.policy.name.as_str()).collect();
-        let [only] = names[..] else {
-            let those = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!(
-                "{kind} {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
-                 the policy that is meant for it"
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        };
-        self.create(only)
     }
 
     /// Forgets the services created so far: the next [`ShardingFactory::create`] creates new ones, and a service without another handle

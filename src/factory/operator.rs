@@ -4,7 +4,7 @@ use shardwise_core::InstanceId;
 
 use super::ShardingFactory;
 use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
-use crate::membership::{DrainIntent, DrainStore};
+use crate::membership::DrainStore;
 use crate::operate::{Group, Observer, unknown_member};
 use crate::settings::PolicySettings;
 
@@ -31,12 +31,12 @@ impl ShardingFactory {
     /// [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement, which counts drained
     /// members, for a backend without notes, and if too many are drained.
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, DrainIntent::Drain).await
+        self.set_drained(policy_name, instance_id, true).await
     }
 
     /// Ends the effect of [`ShardingFactory::drain`], also for an absent member. Returns `false` if it was not drained.
     pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, DrainIntent::Undrain).await
+        self.set_drained(policy_name, instance_id, false).await
     }
 
     /// The members that operators have drained, present or not; the latest last.
@@ -50,13 +50,13 @@ impl ShardingFactory {
         self.group(policy_name)?.is_drained_in_time(instance_id).await
     }
 
-    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: DrainIntent) -> Result<bool> {
+    async fn set_drained(&self, policy_name: &str, id: &InstanceId, drained: bool) -> Result<bool> {
         let (drains, group) = self.drains(policy_name)?;
         let view = group.view().await?;
-        if wish == DrainIntent::Drain && view.member(id).is_none() {
+        if drained && view.member(id).is_none() {
             return Err(unknown_member(id, &view));
         }
-        let changed = drains.set(id, wish, &view).await?;
+        let changed = drains.set(id, drained, &view).await?;
         if let Some(service) = locked(&self.inner.made).services.get(&group.policy.name) {
             service.membership().noted.send_replace(());
         }

@@ -23,7 +23,7 @@ pub(crate) use calls::{PROOFS_PER_TTL, follow, limited};
 pub(crate) use context::{Life, OwnershipContext};
 pub use departures::{Absence, Departure};
 pub(crate) use departures::{Absences, Departures};
-pub(crate) use drain::{DrainFollower, DrainIntent, DrainStore};
+pub(crate) use drain::{DrainFollower, DrainStore};
 pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
