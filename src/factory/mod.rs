@@ -31,7 +31,6 @@ struct FactoryInner {
     instance: InstanceSettings,
     instance_id: InstanceId,
     policies: BTreeMap<PolicyName, PolicySettings>,
-    /// The outbox of each policy that has one.
     outboxes: BTreeMap<PolicyName, PolicyName>,
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Clock,
@@ -47,7 +46,7 @@ struct FactoryState {
 }
 
 impl ShardingFactory {
-    /// A factory for the policies of `settings`; [`ErrorKind::Settings`] if one names a backend that this program does not have.
+    /// A factory for the policies of `settings`.
     pub fn from_settings(settings: Settings) -> Result<Self> {
         Self::builder().settings(settings).build()
     }
@@ -81,10 +80,7 @@ impl ShardingFactory {
 
     /// Like [`ShardingFactory::create`], for a worker that states what it serves: an outbox's publisher passes the result of
     /// `shardwise_outbox::serves`. All members of a group must serve the same: each owns some slots, and would never do other work in them.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has created the policy's service for something else.
+    /// [`ErrorKind::Settings`] also if this factory has created the policy's service for something else.
     pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy.name;

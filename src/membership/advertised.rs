@@ -48,12 +48,10 @@ impl AdvertisedAddresses {
         Err(Error::new(ErrorKind::Settings, message))
     }
 
-    /// All addresses, now and whenever one is added.
     pub(super) fn follow(&self) -> watch::Receiver<BTreeMap<&'static str, String>> {
         self.addresses.subscribe()
     }
 
-    /// The names of the published addresses.
     pub(super) fn keys(&self) -> Vec<&'static str> {
         self.addresses.borrow().keys().copied().collect()
     }

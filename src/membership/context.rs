@@ -78,7 +78,6 @@ impl OwnershipContext {
         f(&self.current.load(), self.clock.now())
     }
 
-    /// This worker as the recipient of a call, for the proofs on that channel.
     pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
         self.life.recipient(channel, &self.policy.group)
     }

@@ -41,7 +41,6 @@ pub(crate) struct Departures(Mutex<DepartureLog>);
 #[derive(Debug, Default)]
 struct DepartureLog {
     before: Arc<View>,
-    /// The latest is last.
     gone: VecDeque<Departure>,
 }
 

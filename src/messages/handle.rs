@@ -53,11 +53,9 @@ impl<R> SendAttempt<R> {
 }
 
 impl Singleton {
-    /// Sends messages of type `M` to the member that runs this, and receives replies of type `R`. Every member of the group can; it need
-    /// not run it. Sender and holder must agree on the types, which are sent as JSON.
-    ///
-    /// The holder receives them by [`Tenure::messages`](crate::Tenure::messages). If [`Singleton::run`] follows on the same value, this
-    /// worker listens from then on, so that no sender waits for it at a takeover.
+    /// Sends messages of type `M` to the member that runs this, and receives replies of type `R`, both as JSON. Every member of the group
+    /// can; it need not run it. The holder receives them by [`Tenure::messages`](crate::Tenure::messages). If [`Singleton::run`] follows on
+    /// the same value, this worker listens from then on, so that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
         let hub = MessageHub::of(membership);

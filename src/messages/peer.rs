@@ -151,7 +151,6 @@ impl Peer {
         locked(&self.outstanding.0).over.is_none()
     }
 
-    /// Queues a message, once there is room.
     pub(super) async fn send(&self, mut request: WireRequest) -> std::result::Result<PendingMessage, SendOutcome> {
         let place = self.queue.reserve().await;
         let (sent, receiver) = oneshot::channel();

@@ -42,7 +42,6 @@ impl RequestHandlers {
         })
     }
 
-    /// Registers a handler, replacing an earlier one.
     pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
@@ -60,7 +59,6 @@ impl RequestHandlers {
         Ok(())
     }
 
-    /// Whether there is an answer at that path.
     pub(super) fn handles(&self, path: &str) -> bool {
         path == STATUS || path == OWN_STATUS || locked(&self.handlers).contains_key(path)
     }
@@ -127,7 +125,6 @@ pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool
 pub(super) const STATUS: &str = "status";
 /// The path at which handlers cannot replace it.
 pub(super) const OWN_STATUS: &str = "shardwise/status";
-/// No handler's path may start with this.
 const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {

@@ -3,12 +3,11 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
@@ -44,7 +43,6 @@ const ROUTE: &str = "/v1/peers/{*path}";
 /// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Starts to listen, if necessary.
 pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
     let begin = |listener, address| {
         arrive_at(membership, address, false)?;
@@ -94,7 +92,7 @@ enum AdmittedRequest<'a> {
     Request(&'a str, Option<ProvenHead>),
 }
 
-async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, answering: &RecipientEnd) -> Response<FullBody> {
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, answering: &RecipientEnd) -> Response<Full<Bytes>> {
     let Some(membership) = asked.upgrade() else {
         return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED, None);
     };
@@ -133,9 +131,12 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
         return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
     }
-    let body = match timeout(BODY_WITHIN, whole(body)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(refusal)) => return (refusal, REFUSED),
+    let body: Vec<u8> = match timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+        Ok(Ok(body)) => body.to_bytes().into(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return refused(413, "too-large", "The body is too large", &format!("at most {BODY_BYTES_MAX} bytes"));
+        }
+        Ok(Err(_)) => return refused(400, "bad-request", "The request cannot be understood", "the body ends before its end"),
         Err(_) => return refused(408, "too-slow", "The body did not come in time", "send the body faster"),
     };
     if proven.is_some_and(|proven| !proven.has_body(&body)) {
@@ -195,23 +196,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let broken = |_| Answer::problem(400, "bad-request", "The request cannot be understood", "the body ends before its end");
-        let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
-        if bytes.len() + piece.len() > BODY_BYTES_MAX {
-            let detail = format!("at most {BODY_BYTES_MAX} bytes");
-            return Err(Answer::problem(413, "too-large", "The body is too large", &detail));
-        }
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes)
-}
-
 /// The answer to a greeting: only the proof; the connection stays open for the request.
-fn greeted(greeting: &Greeting) -> Response<FullBody> {
-    let mut response = Response::new(FullBody(None));
+fn greeted(greeting: &Greeting) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(ANSWERED));
@@ -224,14 +211,14 @@ fn greeted(greeting: &Greeting) -> Response<FullBody> {
 }
 
 /// The last answer on its connection.
-fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<FullBody> {
+fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<Full<Bytes>> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = HeaderValue::from_str(&answer.content_type).ok();
     let proof = proven.and_then(|proven| {
         let content_type = kind.as_ref().map(HeaderValue::as_bytes);
         HeaderValue::from_str(&proven.answer(&AnswerParts { by, status: status.as_u16(), content_type, body: &answer.body })).ok()
     });
-    let mut response = Response::new(FullBody(Some(answer.body.into())));
+    let mut response = Response::new(Full::new(answer.body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(by));
@@ -243,23 +230,4 @@ fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
         headers.insert(PROOF_HEADER, proof);
     }
     response
-}
-
-struct FullBody(Option<Bytes>);
-
-impl Body for FullBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }

@@ -14,11 +14,9 @@ impl ShardingService {
     /// Answers requests to this worker at `path`, such as `cache/size`, from now on, replacing an earlier handler; `status` is answered
     /// without one. Paths that start with `shardwise` are reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens
-    /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at
-    /// most 1 MiB in both directions, 64 requests are answered at once, and a panic is the answer 500.
-    ///
-    /// The handler lives as long as the service: one that holds the service itself keeps it alive for ever.
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens. A
+    /// handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at
+    /// once, and a panic is the answer 500. A handler that holds the service itself keeps it alive for ever.
     ///
     /// # Errors
     ///
@@ -45,8 +43,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there, or if other
-    /// machines could connect: that takes TLS, which a sidecar has.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;

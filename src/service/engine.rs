@@ -17,7 +17,6 @@ const COMMANDS_MAX: usize = 8;
 /// How the driver is started: `tokio::spawn`, except in test fleets.
 pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 
-/// The driver of a service, and the settings that joining needs.
 pub(super) struct ServiceEngine {
     driver: Mutex<DriverState>,
     pub(super) backend: Arc<dyn Discovery>,

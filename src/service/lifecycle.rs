@@ -19,21 +19,18 @@ use crate::telemetry::trace;
 const SILENCE_MAX: Duration = Duration::from_secs(7);
 
 impl ShardingService {
-    /// Joins the group and waits until this worker is an active member. Does nothing if it is one already.
+    /// Joins the group and waits until this worker is an active member, up to one TTL longer if an earlier process with the same id died
+    /// without leaving. Does nothing if it is one already.
     ///
-    /// If an earlier process with the same id died without leaving, joining waits up to one TTL until its record has expired.
-    ///
-    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers again by itself after it has
-    /// lost its lease, and keeps retrying, slowly, if it is then refused ([`ServiceState::Refused`]).
+    /// It stays a member until [`ShardingService::deregister_self`]: it registers again by itself after it has lost its lease, and keeps
+    /// retrying, slowly, if it is then refused ([`ServiceState::Refused`]).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group agrees on other constants
     /// or serves something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
     /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio
-    /// runtime. After an error this worker is not a member; call again to retry.
-    ///
-    /// Dropping the future does not cancel the join: the worker continues joining. Call [`ShardingService::deregister_self`] for that.
+    /// runtime. After an error this worker is not a member; call again to retry. Dropping the future does not cancel the join.
     pub async fn register_self(&self) -> Result<()> {
         inside_runtime()?;
         let span = tracing::info_span!(

@@ -8,7 +8,6 @@ use shardwise_core::{InstanceId, REPLICAS_MAX, Replicas, ShardKey, View};
 use super::ShardingService;
 use crate::error::locked;
 
-/// The members for every slot of one view.
 #[derive(Debug)]
 struct RankedView {
     view: Arc<View>,

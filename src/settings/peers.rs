@@ -12,7 +12,6 @@ use super::keys;
 
 /// The minimum length of a token in bytes: an attacker who has recorded a proof can search for shorter ones.
 const TOKEN_BYTES_MIN: usize = 16;
-/// The maximum length of a token in bytes.
 const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Addresses with a common prefix, such as `10.0.0.0/8`.

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use shardwise_core::{
     GroupName, InstanceId, Member, Ownership, Policy, PolicyName, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View,
-    slot_of,
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 
@@ -32,7 +31,6 @@ pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
 const SETTLE_LIMIT: Duration = Duration::from_mins(2);
-/// How often it is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 fn policy() -> Policy {
@@ -125,16 +123,6 @@ impl TestFleet {
         self.workers[i].it.service()
     }
 
-    /// How many members were ever started.
-    pub fn len(&self) -> usize {
-        self.workers.len()
-    }
-
-    /// Whether no member was ever started.
-    pub fn is_empty(&self) -> bool {
-        self.workers.is_empty()
-    }
-
     fn worker(&mut self, i: usize, state: WorkerFate) -> &FleetWorker {
         self.workers[i].state = state;
         &self.workers[i]
@@ -179,7 +167,7 @@ impl TestFleet {
 
     /// The numbers of the members that own `key` right now.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
-        (0..self.len()).filter(|i| self.workers[*i].it.service().owns(key)).collect()
+        (0..self.workers.len()).filter(|i| self.workers[*i].it.service().owns(key)).collect()
     }
 
     /// Waits until the living members see each other and no other member, and own every slot exactly once: two minutes of the runtime's
@@ -211,11 +199,6 @@ impl TestFleet {
         }
         let complete = alive.is_empty() || (owned_total == slots && owned.len() == slots);
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
-    }
-
-    /// The slot of a key under the fleet's placement.
-    pub fn slot<K: ShardKey + ?Sized>(&self, key: &K) -> u32 {
-        slot_of(key.key_hash(), self.slots())
     }
 
     /// The number of slots of the circle of the first living member.

@@ -177,7 +177,6 @@ struct DaemonsRunner<F> {
     read_every: Duration,
     stop: CancellationToken,
     work: Arc<F>,
-    /// By number.
     running: Vec<Run>,
     ending: JoinSet<()>,
     /// Why the number could not be read, once that was logged.

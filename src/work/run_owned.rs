@@ -21,9 +21,7 @@ impl ShardingService {
     /// works twice on one key.
     ///
     /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
-    /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
-    ///
-    /// [`OwnedRun::set_keys`] changes the keys.
+    /// leaving service waits for cancelled work up to the policy's `drain_timeout`. [`OwnedRun::set_keys`] changes the keys.
     ///
     /// # Panics
     ///

@@ -20,7 +20,6 @@ impl ShardingService {
     /// `drain_timeout` the task is dropped where it awaits.
     ///
     /// Work that ends by itself is not started again before the slot is held under another epoch. A panic is logged and counts as an end.
-    ///
     /// Under eventual ownership no slot is held, and nothing ever runs.
     ///
     /// # Panics

@@ -140,7 +140,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The timer while this worker holds it.
 struct TimerHolder<F> {
     book: NoteBook,
     schedule: TimerSchedule,

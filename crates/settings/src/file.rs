@@ -80,7 +80,6 @@ impl File {
         Origin::File { file: self.name.clone(), section: section.into(), line: self.line(key.span().start) }
     }
 
-    /// The value of a key, with the origins of everything in it.
     fn value(&self, section: &str, key: &Spanned<DeString<'_>>, value: &DeValue<'_>) -> Value {
         let kind = match value {
             DeValue::Table(table) => {

@@ -142,7 +142,6 @@ fn keys_below(fields: &[SchemaNode], above: &str, found: &mut Vec<(String, Setti
     }
 }
 
-/// Checks the names in a layer.
 pub(crate) struct KnownNames<'s> {
     pub(crate) root: &'s [SchemaNode],
     /// In open tables of a file, unknown names belong to the application; and a file's tables keep their origins.
@@ -198,7 +197,6 @@ impl KnownNames<'_> {
         }
     }
 
-    /// The tables in a table whose names the user chose.
     fn named(&self, value: &Value, each: &[SchemaNode], is_open: bool, path: &str) -> Result<Option<Value>> {
         let mut tables = Map::new();
         for (name, value) in sorted(table_in(value, path)?) {

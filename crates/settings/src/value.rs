@@ -48,7 +48,6 @@ impl fmt::Display for Written {
     }
 }
 
-/// The texts of an array; `None` if it has anything else.
 fn texts_in<'v>(items: &'v [Value]) -> Option<Vec<&'v str>> {
     let text = |item: &'v Value| if let ValueKind::String(text) = &item.kind { Some(text.as_str()) } else { None };
     items.iter().map(text).collect()
@@ -230,7 +229,6 @@ fn read_percent(written: &Written) -> Result<String, String> {
     percent.ok_or_else(|| "write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into())
 }
 
-/// A percentage from text such as `50%`.
 pub(crate) fn percent(text: &str) -> Option<MaxLoss> {
     text.strip_suffix('%').and_then(|number| number.parse().ok()).and_then(MaxLoss::percent)
 }

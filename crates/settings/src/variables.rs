@@ -45,7 +45,6 @@ fn fallbacks(root: &[SchemaNode]) -> impl Iterator<Item = (String, &'static str)
     known_keys(root).into_iter().filter(|(path, _)| !path.contains('*')).filter_map(|(path, key)| Some((path, key.variable?)))
 }
 
-/// One value below these names.
 fn layer<'n>(variable: &str, names: impl DoubleEndedIterator<Item = &'n str>, value: &OsStr, root: &[SchemaNode]) -> Result<Config> {
     let origin = origin_of(variable);
     let text = value.to_str().ok_or_else(|| origin.fail("its value is not UTF-8 text"))?;

@@ -115,7 +115,6 @@ impl Driver {
         self.answers.spawn(asked.in_current_span());
     }
 
-    /// Logged once until a claim succeeds; renewals continue meanwhile without a message.
     pub(super) fn complain_of_claims(&mut self, error: &Error) {
         let reason = error.to_string();
         if self.claims_complaint.as_ref() != Some(&reason) {

@@ -2,7 +2,6 @@
 //!
 //! It decides nothing about ownership; it only adds timeouts.
 
-mod answers;
 mod claims;
 mod news;
 mod publish;
@@ -12,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use news::next;
+use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
 use shardwise_core::{MemberState, Moment, ServiceState};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchStream};
@@ -26,13 +27,10 @@ use super::placement_cache::placed_ahead;
 use super::state::Membership;
 use crate::error::locked;
 use crate::telemetry::metrics::Meters;
-use news::next;
-use record::RecordUpdater;
 
 /// Timers stop while the machine is suspended and deadlines do not, so the clock is read this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 
-/// A request of a service's handle to its driver.
 pub(crate) enum DriverCommand {
     Join(Span),
     Leave(Span),
@@ -65,7 +63,6 @@ pub(crate) struct Driver {
     call: Option<AbortHandle>,
     record_updater: RecordUpdater,
     watch: Option<WatchStream>,
-    /// News of claims (exclusive ownership).
     claims: Option<ClaimsStream>,
     /// Why registering or renewing fails, logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
@@ -276,5 +273,53 @@ async fn until(membership: &Membership, moment: Option<Moment>) {
             return;
         }
         tokio::time::sleep(left.min(SLEEP_LONGEST)).await;
+    }
+}
+
+impl Driver {
+    pub(super) fn on_answer(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
+        if let Some(error) = &error {
+            self.meters.failed(error);
+        }
+        if let Input::Renewed { started, .. } = &input {
+            self.meters.renewed(self.membership.clock.now(), *started, self.machine.ownership().deadline());
+        }
+        match (&input, error) {
+            (Input::Claims(_), Some(error)) => {
+                self.membership.failure.store(Some(Arc::new(error.to_string())));
+                self.complain_of_claims(&error);
+            }
+            (Input::Claims(ClaimInput::Acquired { .. }), None) => self.claims_complaint = None,
+            (_, Some(error)) => {
+                self.complain(&error);
+                if !error.is_retryable() {
+                    self.answered();
+                }
+            }
+            (Input::Registered { .. } | Input::Renewed { .. }, None) => {
+                self.complaint = None;
+                self.answered();
+                if matches!(input, Input::Renewed { .. }) {
+                    self.mark_if_missed();
+                }
+            }
+            _ => {}
+        }
+        input
+    }
+
+    pub(super) fn answered(&self) {
+        self.membership.answered.store(true, Ordering::Relaxed);
+    }
+
+    fn complain(&mut self, error: &Error) {
+        self.membership.failure.store(Some(Arc::new(error.to_string())));
+        // All retryable errors count as one reason; others differ by their text, whatever the call.
+        let said = if error.is_retryable() { String::new() } else { error.to_string() };
+        let reason = said.strip_prefix(error.operation()).unwrap_or(&said).to_owned();
+        if self.complaint.as_ref() != Some(&reason) {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+            self.complaint = Some(reason);
+        }
     }
 }

@@ -198,15 +198,12 @@ fn failed(attempt: u64, error: &Error) -> Input {
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The wanted state of the record.
 #[derive(Clone)]
 pub(super) struct RecordUpdate {
     pub(super) registration: Arc<Registration>,
-    /// The log message if it fails.
     pub(super) or_else: &'static str,
 }
 
-/// The task that updates the record, started by the first update.
 #[derive(Default)]
 pub(super) struct RecordUpdater(Option<RecordWriter>);
 
