@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use allocation_counter::measure;
+use futures::StreamExt;
 use shardwise::discovery::{Clock, Discovery, MemoryBackend};
 use shardwise::{ErrorKind, LoadMargin, ServiceState, Settings, Sharding, ShardingFactory, ShardingService};
 
@@ -275,11 +276,11 @@ async fn members_are_watched_from_the_present_on() {
     let world = World::new();
     let a = world.joined("a").await;
     let mut members = a.watch_members();
-    assert_eq!(members.recv().await.expect("a view").members().len(), 1);
+    assert_eq!(members.next().await.expect("a view").members().len(), 1);
     let b = world.joined("b").await;
-    assert_eq!(members.recv().await.expect("a view").members().len(), 2);
+    assert_eq!(members.next().await.expect("a view").members().len(), 2);
     b.deregister_self().await.expect("leaves");
-    while members.recv().await.expect("a view").members().len() != 1 {}
+    while members.next().await.expect("a view").members().len() != 1 {}
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
-use shardwise_core::{Ownership, Rebalance, View};
-use tokio::sync::watch;
+use shardwise_core::{Ownership, Rebalance};
 
 use crate::error::locked;
 
@@ -123,26 +122,5 @@ impl<T: News> Stream for Listener<T> {
             None if pending.closed => Poll::Ready(None),
             None => Poll::Pending,
         }
-    }
-}
-
-/// The group's members, now and whenever they change; ends with the service.
-pub struct WatchMembers {
-    changes: watch::Receiver<Arc<Ownership>>,
-    seen: Option<Arc<View>>,
-}
-
-impl WatchMembers {
-    pub(crate) const fn new(changes: watch::Receiver<Arc<Ownership>>) -> Self {
-        Self { changes, seen: None }
-    }
-
-    /// The next view; the first call returns the present one at once. `None` once the service is gone. Cancel safe.
-    pub async fn recv(&mut self) -> Option<Arc<View>> {
-        let seen = self.seen.clone();
-        let new = |ownership: &Arc<Ownership>| seen.as_ref().is_none_or(|seen| seen != ownership.view());
-        let view = Arc::clone(self.changes.wait_for(new).await.ok()?.view());
-        self.seen = Some(Arc::clone(&view));
-        Some(view)
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use departures::{Absences, Departures};
 pub(crate) use drain::{DrainFollower, DrainStore};
 pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
-pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
+pub use listeners::{Listener, News, Rebalances, Snapshots};
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
     GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
@@ -18,7 +20,7 @@ use shardwise_core::{
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
 
-use crate::membership::{Absence, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, WatchMembers, placer};
+use crate::membership::{Absence, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, placer};
 use crate::settings::PolicySettings;
 use engine::ServiceEngine;
 pub(crate) use engine::Spawn;
@@ -159,9 +161,14 @@ impl ShardingService {
         self.membership().changes()
     }
 
-    /// The group's members, now and whenever they change.
-    pub fn watch_members(&self) -> WatchMembers {
-        WatchMembers::new(self.membership().changes())
+    /// The group's members, now and whenever they change; ends with the service.
+    pub fn watch_members(&self) -> BoxStream<'static, Arc<View>> {
+        let news = stream::unfold((self.membership().changes(), None), |(mut changes, seen)| async move {
+            let is_new = |ownership: &Arc<Ownership>| seen.as_ref() != Some(ownership.view());
+            let view = Arc::clone(changes.wait_for(is_new).await.ok()?.view());
+            Some((Arc::clone(&view), (changes, Some(view))))
+        });
+        news.boxed()
     }
 
     /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.

@@ -54,7 +54,7 @@ impl Reader {
 
     /// The table with that full key.
     pub fn table(&self, path: &str) -> SettingsTable<'_> {
-        SettingsTable::new(self, path)
+        SettingsTable { reader: self, path: path.to_owned(), inherits: None, origin: Origin::Default }
     }
 
     /// All settings read so far.

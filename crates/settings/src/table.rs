@@ -18,18 +18,14 @@ use crate::{Error, Result};
 /// A table of settings being read.
 #[derive(Debug, Clone)]
 pub struct SettingsTable<'r> {
-    reader: &'r Reader,
-    path: String,
+    pub(crate) reader: &'r Reader,
+    pub(crate) path: String,
     /// The table that provides values missing here.
-    inherits: Option<String>,
-    origin: Origin,
+    pub(crate) inherits: Option<String>,
+    pub(crate) origin: Origin,
 }
 
 impl<'r> SettingsTable<'r> {
-    pub(crate) fn new(reader: &'r Reader, path: &str) -> Self {
-        Self { reader, path: path.to_owned(), inherits: None, origin: Origin::Default }
-    }
-
     /// The subtable with that name.
     #[must_use]
     pub fn table(&self, name: &str) -> Self {

@@ -84,20 +84,10 @@ pub enum Shape {
     Secret,
     /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// A whole number.
-    Whole {
-        /// The smallest allowed.
-        min: u64,
-        /// The largest allowed.
-        max: u64,
-    },
-    /// A duration, in whole milliseconds.
-    Time {
-        /// The shortest allowed.
-        min: Duration,
-        /// The longest allowed.
-        max: Duration,
-    },
+    /// A whole number: the smallest and the largest allowed.
+    Whole(u64, u64),
+    /// A duration, in whole milliseconds: the shortest and the longest allowed.
+    Time(Duration, Duration),
     /// A load margin: `none`, or a number with at most three decimals.
     Margin,
     /// A whole percentage from 1% to 99%.
@@ -107,12 +97,12 @@ pub enum Shape {
 impl Shape {
     /// A whole number from `min` to `max`.
     pub const fn whole(min: u64, max: u64) -> Self {
-        Self::Whole { min, max }
+        Self::Whole(min, max)
     }
 
     /// A duration from `min` to `max`.
     pub const fn time(min: Duration, max: Duration) -> Self {
-        Self::Time { min, max }
+        Self::Time(min, max)
     }
 
     /// Validates a text from an environment variable or a default, and returns it in its canonical form; the error says what is allowed.
@@ -128,8 +118,8 @@ impl Shape {
             Self::Texts => read_texts(written),
             Self::Secret => read_text(written).and_then(|text| secret(text).map(|_| text.to_owned())),
             Self::OneOf(known) => read_choice(written, known),
-            Self::Whole { min, max } => read_whole(written, min, max),
-            Self::Time { min, max } => read_time(written, min, max),
+            Self::Whole(min, max) => read_whole(written, min, max),
+            Self::Time(min, max) => read_time(written, min, max),
             Self::Margin => read_margin(written),
             Self::Percent => read_percent(written),
         }

@@ -128,7 +128,13 @@ impl Meters {
         let missing = wanted.minus(after);
         if !missing.is_empty() {
             if gap.span.is_none() {
-                gap.span = self.gains(missing.len());
+                gap.span = tracing::info_span!(
+                    "handover",
+                    "shardwise.policy" = &*self.policy,
+                    "shardwise.direction" = "gain",
+                    "shardwise.slots" = missing.len(),
+                    "shardwise.kind" = field::Empty
+                );
             }
             self.gap = Some(gap);
         } else if gap.gained {
@@ -136,17 +142,6 @@ impl Meters {
             gap.span.record("shardwise.kind", kind);
             time(&HANDOVER, self.with("kind", kind), now.since(gap.since));
         }
-    }
-
-    fn gains(&self, slots: u32) -> Span {
-        let policy = &*self.policy;
-        tracing::info_span!(
-            "handover",
-            "shardwise.policy" = policy,
-            "shardwise.direction" = "gain",
-            "shardwise.slots" = slots,
-            "shardwise.kind" = field::Empty
-        )
     }
 
     /// The span of the handover that this worker waits for.
