@@ -184,7 +184,7 @@ impl std::fmt::Debug for ShardingFactory {
     }
 }
 
-/// Settings made in code have not been checked before: what is wrong with them for this worker over that backend; `is_own`: the backend was made by the user.
+/// What is wrong with the settings, which may have been made in code, for this worker over that backend; `is_own`: it is the user's.
 fn check(
     settings: &PolicySettings,
     instance: &InstanceSettings,

@@ -5,7 +5,7 @@
 //! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of
 //! earlier proofs of that kind on the connection, and the fields it is about.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -178,7 +178,11 @@ fn add(mac: &mut Hmac<Sha256>, field: &[u8]) {
 }
 
 fn hex(bytes: &[u8; BYTES]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// `None` unless it is 64 lower-case hexadecimal digits.

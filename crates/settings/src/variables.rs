@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use config::{Config, Map, Value, ValueKind};
+use config::{Config, Map, ValueKind};
 
 use crate::Result;
 use crate::origin::Origin;
@@ -23,7 +23,7 @@ pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNo
             let message = format_args!("write its name in capitals: {PREFIX}{}", key.to_ascii_uppercase());
             return Err(origin_of(variable).fail(message));
         }
-        layer(variable, key.to_ascii_lowercase().split(SEPARATOR), value, root)
+        layer(variable, &key.to_ascii_lowercase(), SEPARATOR, value, root)
     };
     ours.map(checked).collect()
 }
@@ -31,7 +31,7 @@ pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNo
 /// A layer for each of other tools' variables that a key falls back on. An empty one counts as not set.
 pub(crate) fn customary(variables: &BTreeMap<String, OsString>, root: &[SchemaNode]) -> Result<Vec<Config>> {
     let written = |(path, variable)| Some((path, variable, variables.get(variable).filter(|value| !value.is_empty())?));
-    let checked = |(path, variable, value): (String, &str, &OsString)| layer(variable, path.split('.'), value, root);
+    let checked = |(path, variable, value): (String, &str, &OsString)| layer(variable, &path, ".", value, root);
     fallbacks(root).filter_map(written).map(checked).collect()
 }
 
@@ -45,11 +45,13 @@ fn fallbacks(root: &[SchemaNode]) -> impl Iterator<Item = (String, &'static str)
     known_keys(root).into_iter().filter(|(path, _)| !path.contains('*')).filter_map(|(path, key)| Some((path, key.variable?)))
 }
 
-fn layer<'n>(variable: &str, names: impl DoubleEndedIterator<Item = &'n str>, value: &OsStr, root: &[SchemaNode]) -> Result<Config> {
+fn layer(variable: &str, path: &str, separator: &str, value: &OsStr, root: &[SchemaNode]) -> Result<Config> {
     let origin = origin_of(variable);
     let text = value.to_str().ok_or_else(|| origin.fail("its value is not UTF-8 text"))?;
-    let below = |value, name: &str| origin.on(ValueKind::Table(Map::from([(name.to_owned(), value)])));
-    let values: Value = names.rev().fold(origin.on(text), below);
+    let mut values = origin.on(text);
+    for name in path.split(separator).collect::<Vec<_>>().into_iter().rev() {
+        values = origin.on(ValueKind::Table(Map::from([(name.to_owned(), values)])));
+    }
     KnownNames { root, is_file: false }.layer(&values, "")
 }
 
