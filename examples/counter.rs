@@ -50,7 +50,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     sharding.register_self().await?;
 
     let name = id.to_owned();
-    let run = factory.singleton("counter")?.run(move |tenure| count(journal.clone(), name.clone(), tenure));
+    let run = sharding.singleton("counter")?.run(move |tenure| count(journal.clone(), name.clone(), tenure));
     tokio::signal::ctrl_c().await?;
     run.stop().await;
     sharding.deregister_self().await?;

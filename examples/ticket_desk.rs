@@ -61,7 +61,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     let sharding = factory.create("desks")?;
     sharding.register_self().await?;
     let name = id.to_owned();
-    let run = factory.singleton("desk")?.run(move |tenure| desk(name.clone(), tenure));
+    let run = sharding.singleton("desk")?.run(move |tenure| desk(name.clone(), tenure));
     tokio::signal::ctrl_c().await?;
     run.stop().await;
     sharding.deregister_self().await?;
@@ -100,7 +100,7 @@ async fn demonstration() -> Result {
     let factory = factory(folder.path(), "asker")?;
     let sharding = factory.create("desks")?;
     sharding.register_self().await?;
-    let handle: SingletonHandle<Ticket, Number> = factory.singleton("desk")?.handle();
+    let handle: SingletonHandle<Ticket, Number> = sharding.singleton("desk")?.handle();
     let watching = tokio::spawn(watched(workers, heard));
     let mut askers = JoinSet::new();
     for asker in 0..ASKERS {

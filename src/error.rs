@@ -1,7 +1,7 @@
 //! The one public error.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::machine::MemberRefusal;
 use shardwise_core::write_with_causes;
@@ -37,7 +37,8 @@ pub enum ErrorKind {
 }
 
 /// A failure: its kind, and one line that says what happened and what to do.
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{message}")]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -64,11 +65,7 @@ impl Error {
     }
 }
 
-/// Fails outside a tokio runtime.
-///
-/// # Errors
-///
-/// [`ErrorKind::NoRuntime`].
+/// Fails outside a tokio runtime with [`ErrorKind::NoRuntime`].
 pub(crate) fn inside_runtime() -> Result<()> {
     let outside = |_| {
         let message = "this call needs a tokio runtime, and there is none here: await it inside one (#[tokio::main], Runtime::block_on)";
@@ -77,22 +74,15 @@ pub(crate) fn inside_runtime() -> Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(outside)
 }
 
+/// Locks, also after a panic under the lock: ours guard single assignments, insertions and removals, and no code of the user runs there.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl fmt::Debug for Error {
     /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_with_causes(f, self)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
     }
 }
 

@@ -23,10 +23,10 @@
 //! By default ownership is *eventual*: two workers may own one key while their views of the group differ, normally for milliseconds,
 //! never longer than two TTLs; and a worker cut off from the backend owns nothing.
 //!
-//! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, and at most one worker holds it. Work must
-//! enter a slot ([`ShardingService::enter`], [`ShardingService::run_exclusive`], [`ShardingService::slots`]), so that the slot moves only
-//! once no work is in flight in it. Each claim has an epoch ([`ShardingService::fence`]) that your database can use to reject a worker
-//! that was paused and does not know that its lease has expired. `docs/reference/guarantees.md` lists what each guarantee depends on.
+//! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, by one worker at most, and moves only once
+//! no work is in flight in it ([`ShardingService::enter`], [`ShardingService::slots`]). Each claim has an epoch
+//! ([`ShardingService::fence`]) by which your database can reject a worker that was paused and does not know that its lease has expired.
+//! `docs/reference/guarantees.md` lists what each guarantee depends on.
 //!
 //! # Features
 //!
@@ -75,7 +75,7 @@ mod work;
 
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WatchMembers, proof};
+pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, proof};
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;
 pub use service::{Sharding, ShardingService};

@@ -191,7 +191,7 @@ async fn dropping_the_last_handle_leaves_and_ends_every_stream_though_an_owned_r
         let dropped = world.clock.now();
         drop(service);
         let ended = tokio::time::timeout(Duration::from_secs(5), async {
-            while members.recv().await.is_some() {}
+            while members.next().await.is_some() {}
             while rebalances.recv().await.is_some() {}
             while snapshots.recv().await.is_some() {}
         });

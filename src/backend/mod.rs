@@ -2,16 +2,14 @@
 //!
 //! Adding a backend takes one line here, one feature and one folder, which defines its name, its settings and its constructor.
 
-mod cache;
-
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use shardwise_core::{OwnershipMode, PolicyError, Timing};
 use shardwise_discovery::settings::{BackendKind, BackendSettings};
 use shardwise_discovery::{Clock, Discovery, MemoryBackend};
+use tokio::runtime::{Handle, Id};
 
-use crate::error::{Error, ErrorKind, Result};
-pub(crate) use cache::cached;
+use crate::error::{Error, ErrorKind, Result, locked};
 
 pub(crate) struct KnownBackend {
     /// Its name in the settings, which is also the name of its feature.
@@ -46,24 +44,18 @@ const MEMORY: BackendKind =
     BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
 
 /// The backend of that name, if this program has it.
-pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
-    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
-}
-
-/// Fails unless there is a backend of that name.
-pub(crate) fn check(name: &str) -> Result<()> {
-    find(name).map(|_| ()).ok_or_else(|| unknown(name))
+pub(crate) fn find(name: &str) -> Result<&'static BackendKind> {
+    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind).ok_or_else(|| unknown(name))
 }
 
 pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
-    let kind = find(name).ok_or_else(|| unknown(name))?;
     // It contacts no server, so any error is in the settings.
-    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+    (find(name)?.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
 /// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
 pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
-    let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
+    let share = find(name).ok().filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
     timing.check_lease(timing.ttl / share)
 }
 
@@ -83,4 +75,35 @@ fn unknown(name: &str) -> Error {
         "hand your own to ShardingFactory::builder().backend(name, ..)".to_owned()
     };
     Error::new(ErrorKind::Settings, format!("discovery.backend is {name:?}: this program has {}; {hint}", have.join(", ")))
+}
+
+struct CachedBackend {
+    name: String,
+    options: BackendSettings,
+    /// The backend's tasks end with its runtime.
+    runtime: Id,
+    backend: Weak<dyn Discovery>,
+}
+
+/// One table for the process: members that share a group in one process (a host of many tenants) have a factory each, and a server
+/// accepts a limited number of connections. It keeps no backend alive.
+static KNOWN: Mutex<Vec<CachedBackend>> = Mutex::new(Vec::new());
+
+/// The open backend of that name with these options in this runtime, or the one that `open` creates. Outside a runtime it is always new.
+pub(crate) fn cached(
+    name: &str,
+    options: &BackendSettings,
+    open: impl FnOnce() -> Result<Arc<dyn Discovery>>,
+) -> Result<Arc<dyn Discovery>> {
+    let Ok(runtime) = Handle::try_current() else { return open() };
+    // Opening contacts no server.
+    let mut known = locked(&KNOWN);
+    known.retain(|cached| cached.backend.strong_count() > 0);
+    let mut here = known.iter().filter(|cached| cached.runtime == runtime.id() && cached.name == name && cached.options == *options);
+    if let Some(backend) = here.find_map(|cached| cached.backend.upgrade()) {
+        return Ok(backend);
+    }
+    let backend = open()?;
+    known.push(CachedBackend { name: name.to_owned(), options: options.clone(), runtime: runtime.id(), backend: Arc::downgrade(&backend) });
+    Ok(backend)
 }

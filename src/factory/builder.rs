@@ -63,11 +63,7 @@ impl ShardingFactoryBuilder {
         self
     }
 
-    /// Builds the factory.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if there is no policy, or a value is out of range.
+    /// Builds the factory; [`ErrorKind::Settings`] if there is no policy, or a value is out of range.
     pub fn build(self) -> Result<ShardingFactory> {
         if self.policies.is_empty() {
             let message = "there is no policy: write [default.resilience.sharding.policies.<name>] with its group_name into the settings";
@@ -75,7 +71,7 @@ impl ShardingFactoryBuilder {
         }
         for settings in self.policies.values() {
             if !self.own_backends.contains_key(&settings.discovery.backend) {
-                backend::check(&settings.discovery.backend)?;
+                backend::find(&settings.discovery.backend)?;
             }
             settings
                 .policy

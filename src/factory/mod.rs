@@ -1,43 +1,26 @@
 //! Creates and shares one service per policy name: backends, services and operators' calls by policy.
 
 mod builder;
-mod checks;
 mod operator;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 
 use crate::backend;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
+use crate::messages::unreachable_by;
 use crate::service::ShardingService;
-use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings};
-use crate::work::{Daemons, Singleton, Timer};
+use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings, token_mistake};
 pub use builder::ShardingFactoryBuilder;
 
 /// Creates one [`ShardingService`] per named policy. Clones share their services.
 ///
 /// A factory is one worker. If a process runs many workers, each has a factory; within one runtime they share connections and watches if
 /// their settings name the same backend, and they always share the placing of views.
-///
-/// ```
-/// # fn main() -> shardwise::Result<()> {
-/// use shardwise::{Settings, ShardingFactory};
-///
-/// let settings = Settings::from_toml_str(r#"
-///     [default.resilience.sharding]
-///     policies.workers.group_name = "order-workers"
-///     discovery.backend = "memory"
-/// "#)?;
-/// let sharding = ShardingFactory::from_settings(settings)?.create("workers")?;
-/// assert_eq!(sharding.group_name().as_str(), "order-workers");
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct ShardingFactory {
     inner: Arc<FactoryInner>,
@@ -48,7 +31,6 @@ struct FactoryInner {
     instance: InstanceSettings,
     instance_id: InstanceId,
     policies: BTreeMap<PolicyName, PolicySettings>,
-    /// The outbox of each policy that has one.
     outboxes: BTreeMap<PolicyName, PolicyName>,
     own_backends: HashMap<String, Arc<dyn Discovery>>,
     clock: Clock,
@@ -65,32 +47,18 @@ struct FactoryState {
 
 impl ShardingFactory {
     /// A factory for the policies of `settings`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if a policy names a backend that this program does not have.
     pub fn from_settings(settings: Settings) -> Result<Self> {
         Self::builder().settings(settings).build()
     }
 
-    /// A factory for the settings file in its usual place, see [`crate::settings`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`].
+    /// A factory for the settings file in its usual place, see [`crate::settings`]; any error is [`ErrorKind::Settings`].
     pub fn load() -> Result<Self> {
         Self::from_settings(Settings::load(&LoadOptions::from_process())?)
     }
 
-    /// A factory for one settings file, overridden by the environment.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`].
+    /// Like [`ShardingFactory::load`], for this settings file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
-        let mut options = LoadOptions::from_process();
-        options.file = Some(path.as_ref().into());
-        Self::from_settings(Settings::load(&options)?)
+        Self::from_settings(Settings::load(&LoadOptions::from_process().with_file(path.as_ref()))?)
     }
 
     /// Builds a factory with policies in code, or with your own backend.
@@ -112,10 +80,7 @@ impl ShardingFactory {
 
     /// Like [`ShardingFactory::create`], for a worker that states what it serves: an outbox's publisher passes the result of
     /// `shardwise_outbox::serves`. All members of a group must serve the same: each owns some slots, and would never do other work in them.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ShardingFactory::create`]; [`ErrorKind::Settings`] if this factory has created the policy's service for something else.
+    /// [`ErrorKind::Settings`] also if this factory has created the policy's service for something else.
     pub fn create_serving(&self, policy_name: &str, serves: Serves) -> Result<ShardingService> {
         let settings = self.policy(policy_name)?;
         let policy = &settings.policy.name;
@@ -126,7 +91,7 @@ impl ShardingFactory {
             );
             return Err(Error::new(ErrorKind::Settings, message));
         }
-        let mut made = self.made();
+        let mut made = locked(&self.inner.made);
         if let Some(service) = made.services.get(policy) {
             return match service.membership().serves.as_ref() {
                 Some(other) if !other.is_same_as(&serves) => {
@@ -141,55 +106,10 @@ impl ShardingFactory {
         Ok(service)
     }
 
-    /// Work with that name, to run on exactly one member of the group whose policy has exclusive ownership. Its service must be
-    /// registered as usual: [`ShardingFactory::create`], then [`ShardingService::register_self`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] unless exactly one policy has exclusive ownership; otherwise call [`ShardingService::singleton`] of the
-    /// intended one. Those of [`ShardingFactory::create`].
-    pub fn singleton(&self, name: &str) -> Result<Singleton> {
-        self.exclusive("singleton", name)?.singleton(name)
-    }
-
-    /// Numbered workers of that set, each alive on exactly one member of the group whose policy has exclusive ownership; see
-    /// [`ShardingService::daemons`].
-    ///
-    /// # Errors
-    ///
-    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::daemons`].
-    pub fn daemons(&self, set: &str) -> Result<Daemons> {
-        self.exclusive("daemons", set)?.daemons(set)
-    }
-
-    /// A job fired once in each period, on one member of the group whose policy has exclusive ownership; see [`ShardingService::timer`].
-    ///
-    /// # Errors
-    ///
-    /// As with [`ShardingFactory::singleton`]; those of [`ShardingService::timer`].
-    pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
-        self.exclusive("timer", name)?.timer(name, period)
-    }
-
-    /// The service of the only policy with exclusive ownership; `kind` and `name` are for the message.
-    fn exclusive(&self, kind: &str, name: &str) -> Result<ShardingService> {
-        let exclusive = || self.inner.policies.values().filter(|settings| settings.policy.ownership == OwnershipMode::Exclusive);
-        let names: Vec<_> = exclusive().map(|settings| settings.policy.name.as_str()).collect();
-        let [only] = names[..] else {
-            let those = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!(
-                "{kind} {name:?} needs a group: exactly one policy with ownership = \"exclusive\", and there are: {those}; or ask the service of \
-                 the policy that is meant for it"
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        };
-        self.create(only)
-    }
-
     /// Forgets the services created so far: the next [`ShardingFactory::create`] creates new ones, and a service without another handle
     /// leaves its group.
     pub fn clear(&self) {
-        let services = std::mem::take(&mut self.made().services);
+        let services = std::mem::take(&mut locked(&self.inner.made).services);
         // Dropped outside the lock.
         drop(services);
     }
@@ -210,11 +130,6 @@ impl ShardingFactory {
         &self.inner.instance_id
     }
 
-    fn made(&self) -> MutexGuard<'_, FactoryState> {
-        // No user code runs under this lock, and ours leaves the maps consistent.
-        self.inner.made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn policy(&self, name: &str) -> Result<&PolicySettings> {
         let known = || self.policy_names().collect::<Vec<_>>().join(", ");
         let unknown = || Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {name:?}; known: {}", known()));
@@ -223,35 +138,19 @@ impl ShardingFactory {
 
     fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
         let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
-        let exclusive = policy.ownership == OwnershipMode::Exclusive;
-        if !self.inner.enabled && exclusive {
-            let message = format!(
-                "policy {}: ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would \
-                 own everything; remove one of them",
-                policy.name
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
+        let refused = |why| Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name));
+        if !self.inner.enabled && policy.ownership == OwnershipMode::Exclusive {
+            let message = "ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would own \
+                           everything; remove one of them";
+            return Err(refused(message.to_owned()));
         }
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
         let backend = self.backend(&settings.discovery, made)?;
-        if exclusive && backend.as_claims().is_none() {
-            let message = format!(
-                "policy {}: ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
-                 ownership = \"eventual\"",
-                policy.name,
-                backend.capabilities().name
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
-        // Settings made in code have not been checked yet. The TTL of a user's own backend is known only when it is granted.
-        if !self.inner.own_backends.contains_key(&settings.discovery.backend) {
-            checks::lease(settings)?;
-        }
-        checks::rejoin_grace(&policy, &self.inner.instance, &*backend)?;
-        checks::listeners(settings, &member)?;
+        let is_own = self.inner.own_backends.contains_key(&settings.discovery.backend);
+        check(settings, &self.inner.instance, &member, &*backend, is_own).map_err(refused)?;
         Ok(ShardingService::new(settings, member, backend, clock))
     }
 
@@ -283,4 +182,53 @@ impl std::fmt::Debug for ShardingFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShardingFactory").field("policies", &self.inner.policies.keys()).finish_non_exhaustive()
     }
+}
+
+/// What is wrong with the settings, which may have been made in code, for this worker over that backend; `is_own`: it is the user's.
+fn check(
+    settings: &PolicySettings,
+    instance: &InstanceSettings,
+    member: &Member,
+    backend: &dyn Discovery,
+    is_own: bool,
+) -> Result<(), String> {
+    let PolicySettings { policy, timing, discovery, messages, peers } = settings;
+    let capabilities = backend.capabilities();
+    if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
+        return Err(format!(
+            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\" or \"etcd\", or \
+             ownership = \"eventual\"",
+            capabilities.name
+        ));
+    }
+    // The TTL of a user's own backend is known only when it is granted.
+    if !is_own {
+        backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(|error| format!("discovery.{error}"))?;
+    }
+    let needed = match (instance.id.is_some(), capabilities.keeps_places) {
+        _ if policy.rejoin_grace.is_zero() => None,
+        (false, _) => {
+            Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
+        }
+        (true, false) => Some(format!(
+            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\" or \"etcd\"",
+            capabilities.name
+        )),
+        (true, true) => None,
+    };
+    if let Some(needed) = needed {
+        let grace = shardwise_core::format_duration(policy.rejoin_grace);
+        return Err(format!("rejoin_grace is {grace}: {needed}, or remove rejoin_grace"));
+    }
+    if let Some(mistake) = messages.mistake(&peers.networks) {
+        return Err(format!("messages_listen is {}: {mistake}", messages.listen));
+    }
+    if let Some(mistake) = peers.mistake() {
+        return Err(format!("peer_listen is {}: {mistake}", peers.listen));
+    }
+    for (key, token) in [("messages_token_file", &messages.token), ("peer_token_file", &peers.token)] {
+        token_mistake(token.as_ref()).map_or(Ok(()), |mistake| Err(format!("{key}: {mistake}")))?;
+    }
+    let unknown = messages.listen.ip().is_unspecified() && member.address.is_none();
+    if unknown { Err(unreachable_by(messages.listen)) } else { Ok(()) }
 }

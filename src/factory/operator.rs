@@ -1,38 +1,26 @@
 //! Operators' calls on a policy's group: finds the group by the policy's name and delegates to `operate`.
 
-use std::sync::Arc;
-
 use shardwise_core::InstanceId;
-use shardwise_discovery::Discovery;
 
 use super::ShardingFactory;
-use crate::error::{Error, ErrorKind, Result, inside_runtime};
-use crate::membership::{DrainIntent, DrainStore};
-use crate::operate::{self, Observer};
+use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
+use crate::membership::DrainStore;
+use crate::operate::{Group, Observer, unknown_member};
 use crate::settings::PolicySettings;
 
+/// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
+/// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
 impl ShardingFactory {
-    /// Observes the members and owners of a policy's group without joining it. Waits for the first view.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`], or, retryable,
-    /// [`ErrorKind::Unavailable`] if the backend shows no view within the policy's TTL.
+    /// Observes the members and owners of a policy's group without joining it. Waits for the first view, one TTL at most.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
-        let (settings, backend) = self.group(policy_name)?;
-        Observer::start(settings.policy.clone(), settings.timing, backend, self.inner.clock.clone()).await
+        Observer::start(self.group(policy_name)?, self.inner.clock.clone()).await
     }
 
     /// Confirms for a policy's group that vanished members are gone for good, so that the others, which wait because more have vanished
-    /// than `max_loss` allows, take over their shares. Returns how many had waited, once they continue; 0 if none did.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Backend`]; retryable,
-    /// [`ErrorKind::Unavailable`] if the backend does not answer or a member still waits after one TTL.
+    /// than `max_loss` allows, take over their shares. Returns how many had waited, once they continue; 0 if none did. If one still waits
+    /// after one TTL, that is [`ErrorKind::Unavailable`].
     pub async fn confirm_loss(&self, policy_name: &str) -> Result<usize> {
-        let (settings, backend) = self.group(policy_name)?;
-        operate::confirm_loss(&settings.policy, settings.timing, backend).await
+        self.group(policy_name)?.confirm_loss().await
     }
 
     /// Drains a member: it stays registered and owns no slots, even after restarts, until [`ShardingFactory::undrain`]. The member
@@ -40,83 +28,59 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::UnknownInstance`] if the group has no
-    /// such member; [`ErrorKind::Settings`] for a key placement, which counts drained members, for a backend without notes, and if too
-    /// many are drained; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::UnknownInstance`] if the group has no such member; [`ErrorKind::Settings`] for a key placement, which counts drained
+    /// members, for a backend without notes, and if too many are drained.
     pub async fn drain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, DrainIntent::Drain).await
+        self.set_drained(policy_name, instance_id, true).await
     }
 
     /// Ends the effect of [`ShardingFactory::drain`], also for an absent member. Returns `false` if it was not drained.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::drain`], except for the unknown member.
     pub async fn undrain(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        self.wish(policy_name, instance_id, DrainIntent::Undrain).await
+        self.set_drained(policy_name, instance_id, false).await
     }
 
     /// The members that operators have drained, present or not; the latest last.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::undrain`].
     pub async fn drained(&self, policy_name: &str) -> Result<Vec<InstanceId>> {
         self.drains(policy_name)?.0.drained().await
     }
 
     /// Waits until a member passed to [`ShardingFactory::drain`] shows in its record that it is drained, and under exclusive ownership
     /// holds no slot any more. Returns `false` if that takes longer than two TTLs and the policy's `drain_timeout`.
-    ///
-    /// # Errors
-    ///
-    /// As [`ShardingFactory::undrain`].
     pub async fn wait_until_drained(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        let (settings, backend) = self.group(policy_name)?;
-        let within = settings.timing.ttl * 2 + settings.policy.drain_timeout;
-        operate::drained_within(&settings.policy, settings.timing, &backend, instance_id, within).await
+        self.group(policy_name)?.is_drained_in_time(instance_id).await
     }
 
-    async fn wish(&self, policy_name: &str, id: &InstanceId, wish: DrainIntent) -> Result<bool> {
-        let (drains, settings, backend) = self.drains(policy_name)?;
-        let view = operate::view_of(&settings.policy, settings.timing, &*backend).await?;
-        if wish == DrainIntent::Drain && view.member(id).is_none() {
-            return Err(operate::unknown_member(id, &view));
+    async fn set_drained(&self, policy_name: &str, id: &InstanceId, drained: bool) -> Result<bool> {
+        let (drains, group) = self.drains(policy_name)?;
+        let view = group.view().await?;
+        if drained && view.member(id).is_none() {
+            return Err(unknown_member(id, &view));
         }
-        let changed = drains.set(id, wish, &view).await?;
-        if let Some(service) = self.made().services.get(&settings.policy.name) {
+        let changed = drains.set(id, drained, &view).await?;
+        if let Some(service) = locked(&self.inner.made).services.get(&group.policy.name) {
             service.membership().noted.send_replace(());
         }
         Ok(changed)
     }
 
-    fn group(&self, policy_name: &str) -> Result<(&PolicySettings, Arc<dyn Discovery>)> {
+    fn group(&self, policy_name: &str) -> Result<Group<'_>> {
         inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
-        Ok((settings, backend))
+        let PolicySettings { policy, timing, discovery, .. } = self.policy(policy_name)?;
+        Ok(Group { policy, timing: *timing, backend: self.backend(discovery, &mut locked(&self.inner.made))? })
     }
 
-    fn drains(&self, policy_name: &str) -> Result<(DrainStore, &PolicySettings, Arc<dyn Discovery>)> {
-        inside_runtime()?;
-        let settings = self.policy(policy_name)?;
-        let policy = &settings.policy;
-        if let Some(placement) = policy.by_key() {
-            let message = format!(
-                "policy {}: placement {placement} counts every member until it has left, so no member can be drained; stop the worker instead",
-                policy.name
+    fn drains(&self, policy_name: &str) -> Result<(DrainStore, Group<'_>)> {
+        let group = self.group(policy_name)?;
+        let refused = |why: String| Error::new(ErrorKind::Settings, format!("policy {}: {why}", group.policy.name));
+        if let Some(placement) = group.policy.by_key() {
+            let why = format!(
+                "placement {placement} counts every member until it has left, so no member can be drained; stop the worker instead"
             );
-            return Err(Error::new(ErrorKind::Settings, message));
+            return Err(refused(why));
         }
-        let backend = self.backend(&settings.discovery, &mut self.made())?;
-        let drains = DrainStore::of(policy, settings.timing, &backend).ok_or_else(|| {
-            let message = format!(
-                "policy {}: its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"",
-                policy.name
-            );
-            Error::new(ErrorKind::Settings, message)
-        })?;
-        Ok((drains, settings, backend))
+        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"";
+        let drains = DrainStore::of(group.policy, group.timing, &group.backend).ok_or_else(|| refused(why.to_owned()))?;
+        Ok((drains, group))
     }
 
     /// Removes a worker that has left for a while (`rejoin_grace`) from a policy's group for good: the others take over its share at
@@ -124,11 +88,9 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::UnknownPolicy`]; [`ErrorKind::Conflict`] if that worker is not
-    /// away; [`ErrorKind::Backend`]; retryable, [`ErrorKind::Unavailable`] if the backend does not answer, or still shows the worker: on
-    /// Consul that takes the agent at which the worker was.
+    /// [`ErrorKind::Conflict`] if that worker is not away; [`ErrorKind::Unavailable`] also if the backend still shows it: on Consul that
+    /// takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
-        let (settings, backend) = self.group(policy_name)?;
-        operate::end_absence(&settings.policy, settings.timing, backend, instance_id).await
+        self.group(policy_name)?.end_absence(instance_id).await
     }
 }

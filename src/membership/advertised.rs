@@ -31,11 +31,7 @@ impl AdvertisedAddresses {
         Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     }
 
-    /// Publishes `address` under the metadata name `key`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if the record's metadata would become too long; the record stays unchanged.
+    /// Publishes `address` under the metadata name `key`; an error, and no change, if the record's metadata would become too long.
     pub(crate) fn show(&self, key: &'static str, address: &str) -> Result<()> {
         let mut bytes = 0;
         self.addresses.send_if_modified(|addresses| {
@@ -52,12 +48,10 @@ impl AdvertisedAddresses {
         Err(Error::new(ErrorKind::Settings, message))
     }
 
-    /// All addresses, now and whenever one is added.
     pub(super) fn follow(&self) -> watch::Receiver<BTreeMap<&'static str, String>> {
         self.addresses.subscribe()
     }
 
-    /// The names of the published addresses.
     pub(super) fn keys(&self) -> Vec<&'static str> {
         self.addresses.borrow().keys().copied().collect()
     }

@@ -1,22 +1,22 @@
 //! The context of work under ownership: the snapshot, the clock, the work in flight.
 
+use std::any::Any;
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use shardwise_core::{ClaimName, Member, Moment, Ownership, Policy};
+use shardwise_core::{ClaimName, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::advertised::AdvertisedAddresses;
-use super::extensions::Extensions;
 use super::guards::Guards;
-use super::life::Life;
 use super::name_holders::NameHolders;
 use super::proof::{Channel, Recipient};
+use crate::error::locked;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
@@ -78,8 +78,71 @@ impl OwnershipContext {
         f(&self.current.load(), self.clock.now())
     }
 
-    /// This worker as the recipient of a call, for the proofs on that channel.
     pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
         self.life.recipient(channel, &self.policy.group)
+    }
+}
+
+/// This worker's name and incarnation, which changes each time it joins again after it has left. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Life {
+    instance_id: InstanceId,
+    incarnation: Arc<AtomicU64>,
+}
+
+impl Life {
+    pub(crate) fn of(member: &Member) -> Self {
+        Self { instance_id: member.instance_id.clone(), incarnation: Arc::new(AtomicU64::new(member.incarnation.get())) }
+    }
+
+    pub(crate) fn begin(&self, incarnation: Incarnation) {
+        self.incarnation.store(incarnation.get(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn holder(&self) -> Holder {
+        Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
+    }
+
+    /// This incarnation as the recipient of a call on that channel, for the proofs of both sides.
+    pub(crate) fn recipient<'a>(&'a self, channel: Channel, group: &'a GroupName) -> Recipient<'a> {
+        Recipient { channel, group, instance_id: &self.instance_id, incarnation: self.incarnation() }
+    }
+
+    pub(crate) const fn instance_id(&self) -> &InstanceId {
+        &self.instance_id
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation::new(self.incarnation.load(Ordering::SeqCst))
+    }
+}
+
+/// At most one value of each type: the messages' post, the requests' handlers, the names on offer.
+#[derive(Default)]
+pub(crate) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
+
+impl Extensions {
+    /// The member's value of this type, created by `make` if there is none. `make` must not ask for an extension itself.
+    pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut values = locked(&self.0);
+        if let Some(known) = values.iter().find_map(|value| Arc::clone(value).downcast().ok()) {
+            return known;
+        }
+        let made = Arc::new(make());
+        values.push(Arc::<T>::clone(&made));
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_type_has_one_value_which_is_made_once() {
+        let extensions = Extensions::default();
+        let (first, other) = (extensions.get_or_make(|| 1_u32), extensions.get_or_make(|| "text"));
+        assert_eq!((*first, *other), (1, "text"));
+        assert!(Arc::ptr_eq(&first, &extensions.get_or_make(|| 2_u32)));
     }
 }

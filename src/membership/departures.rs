@@ -1,10 +1,13 @@
-//! Members that are gone from a group: those that left, which their records announced, and those that vanished.
+//! Members that are gone from a group: those that left, which their records announced, those that vanished, and those that have left for
+//! a while (`rejoin_grace`), whose places are kept.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
-use shardwise_core::{Incarnation, InstanceId, Member, MemberState, View};
+use shardwise_core::{Incarnation, InstanceId, Member, MemberState, Moment, View};
+
+use crate::error::locked;
 
 /// How many are stored; older ones are dropped.
 const KEPT: usize = 1_024;
@@ -38,33 +41,33 @@ pub(crate) struct Departures(Mutex<DepartureLog>);
 #[derive(Debug, Default)]
 struct DepartureLog {
     before: Arc<View>,
-    /// The latest is last.
     gone: VecDeque<Departure>,
 }
 
 impl Departures {
-    fn seen(&self) -> MutexGuard<'_, DepartureLog> {
-        // Consistent after each assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next view follows a gap: which members went meanwhile, and how, is unknown.
     pub(crate) fn start_over(&self) {
-        self.seen().before = Arc::default();
+        locked(&self.0).before = Arc::default();
     }
 
     /// Handles a newer view. Returns the members that are gone since the one before; none if this one is older.
     pub(crate) fn on_view(&self, view: &Arc<View>) -> Vec<Departure> {
-        let mut seen = self.seen();
+        let mut seen = locked(&self.0);
         if view.revision() < seen.before.revision() {
             return Vec::new();
         }
         let before = std::mem::replace(&mut seen.before, Arc::clone(view));
         let at = SystemTime::now();
+        let departed = |Member { instance_id, incarnation, state, .. }: &Member| Departure {
+            instance_id: instance_id.clone(),
+            incarnation: *incarnation,
+            at,
+            last_state: *state,
+        };
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
         // A member refused because it serves something else deletes its record itself.
         let counted = before.members().iter().filter(|member| before.belongs(member));
-        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(|member| departed(member, at)).collect();
+        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(departed).collect();
         seen.gone.extend(gone.iter().cloned());
         let too_many = seen.gone.len().saturating_sub(KEPT);
         seen.gone.drain(..too_many);
@@ -72,18 +75,52 @@ impl Departures {
     }
 
     pub(crate) fn all(&self) -> Vec<Departure> {
-        self.seen().gone.iter().cloned().collect()
+        locked(&self.0).gone.iter().cloned().collect()
     }
 
     /// Whether the last departure of that member was announced.
     pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
-        self.seen().gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
+        locked(&self.0).gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
     }
 }
 
-fn departed(member: &Member, at: SystemTime) -> Departure {
-    let Member { instance_id, incarnation, state, .. } = member;
-    Departure { instance_id: instance_id.clone(), incarnation: *incarnation, at, last_state: *state }
+/// A member that has left for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absence {
+    /// The member.
+    pub instance_id: InstanceId,
+    /// The longest time for which its place is still kept: `rejoin_grace` less the time for which it has been seen away. An observer that
+    /// started only after it left sees up to the whole `rejoin_grace`; records carry no times, because clocks differ between machines.
+    pub within: Duration,
+}
+
+/// Since when each member's incarnation has been seen away.
+#[derive(Default)]
+pub(crate) struct Absences(Mutex<BTreeMap<InstanceId, (Incarnation, Moment)>>);
+
+impl Absences {
+    pub(crate) fn on_view(&self, view: &View, now: Moment) {
+        let mut seen = locked(&self.0);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        *seen = away
+            .map(|member| {
+                let known = seen.get(&member.instance_id).filter(|(incarnation, _)| *incarnation == member.incarnation);
+                (member.instance_id.clone(), (member.incarnation, known.map_or(now, |(_, since)| *since)))
+            })
+            .collect();
+    }
+
+    /// The members that are away in that view, with places kept for `grace`.
+    pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
+        let seen = locked(&self.0);
+        let away = view.members().iter().filter(|member| member.state == MemberState::Away);
+        away.map(|member| {
+            let for_long = seen.get(&member.instance_id).map_or(Duration::ZERO, |(_, since)| now.since(*since));
+            Absence { instance_id: member.instance_id.clone(), within: grace.saturating_sub(for_long) }
+        })
+        .collect()
+    }
 }
 
 #[cfg(test)]

@@ -26,27 +26,19 @@ struct DrainNote {
     drained: Vec<InstanceId>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DrainIntent {
-    Drain,
-    Undrain,
-}
-
 #[derive(Clone)]
-pub(crate) struct DrainStore {
-    book: NoteBook,
-}
+pub(crate) struct DrainStore(NoteBook);
 
 impl DrainStore {
     /// `None` if the backend does not support notes: then no member can be drained.
     pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
         backend.as_notes()?;
         let name = ClaimName::new(NAME).ok()?;
-        Some(Self { book: NoteBook::new(Arc::clone(backend), policy.group.clone(), name, timing.renew_every) })
+        Some(Self(NoteBook::new(Arc::clone(backend), policy.group.clone(), name, timing.renew_every)))
     }
 
     async fn read(&self) -> Result<(DrainNote, u64)> {
-        let note = self.book.read().await?;
+        let note = self.0.read().await?;
         let wishes = note.as_ref().map_or_else(|| Ok(DrainNote::default()), decoded)?;
         Ok((wishes, note.map_or(0, |note| note.version)))
     }
@@ -55,16 +47,16 @@ impl DrainStore {
         Ok(self.read().await?.0.drained)
     }
 
-    /// Stores the request. Returns `false` if it was stored already.
-    pub(crate) async fn set(&self, id: &InstanceId, wish: DrainIntent, view: &View) -> Result<bool> {
+    /// Stores whether this member is drained. Returns `false` if that was stored already.
+    pub(crate) async fn set(&self, id: &InstanceId, drained: bool, view: &View) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let (mut wishes, version) = self.read().await?;
-            if wishes.drained.contains(id) == (wish == DrainIntent::Drain) {
+            if wishes.drained.contains(id) == drained {
                 return Ok(false);
             }
             wishes.drained.retain(|known| known != id);
-            wishes.drained.extend((wish == DrainIntent::Drain).then(|| id.clone()));
-            if let WriteOutcome::Written(_) = self.book.write(version, &fitting(wishes, view)?).await? {
+            wishes.drained.extend(drained.then(|| id.clone()));
+            if let WriteOutcome::Written(_) = self.0.write(version, &fitting(wishes, view)?).await? {
                 return Ok(true);
             }
         }
@@ -119,7 +111,7 @@ impl DrainFollower {
     /// Passes the request to the driver until the service is gone. Does not read while the worker is not a member.
     pub(crate) async fn follow(
         self,
-        ways: mpsc::WeakSender<DriverCommand>,
+        ways: mpsc::WeakSender<(DriverCommand, oneshot::Sender<()>)>,
         ownership: watch::Receiver<Arc<Ownership>>,
         mut noted: watch::Receiver<()>,
     ) {
@@ -132,7 +124,7 @@ impl DrainFollower {
                         complaint = None;
                         let Some(way) = ways.upgrade() else { return };
                         let (taken, answer) = oneshot::channel();
-                        if way.send(DriverCommand::Drain(drained.contains(&self.me), taken)).await.is_err() || answer.await.is_err() {
+                        if way.send((DriverCommand::Drain(drained.contains(&self.me)), taken)).await.is_err() || answer.await.is_err() {
                             return;
                         }
                     }

@@ -9,11 +9,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use shardwise_core::{Epoch, Moment, OwnedKey, Rebalance, Resource};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+use crate::error::locked;
 
 /// Signals to work about its slot, name or key.
 #[derive(Clone, Default)]
@@ -61,7 +63,7 @@ impl Guards {
         now: Moment,
         held: impl FnOnce() -> Result<Epoch, E>,
     ) -> Result<(GuardKey, Signals), E> {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         let epoch = held()?;
         let fresh = || ClaimWork { epoch, in_flight: 0, draining: false, since: now, signals: Signals::default() };
         let claimed = match tables.claims.entry(resource.clone()) {
@@ -80,7 +82,7 @@ impl Guards {
 
     /// Watches a key, if `held`, called under the lock, says that it is owned.
     pub(crate) fn enter_key<E>(&self, key: OwnedKey, held: impl FnOnce(&OwnedKey) -> Result<(), E>) -> Result<(GuardKey, Signals), E> {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         held(&key)?;
         tables.entered += 1;
         let (number, signals) = (tables.entered, Signals::default());
@@ -89,7 +91,7 @@ impl Guards {
     }
 
     pub(crate) fn leave(&self, under: &GuardKey) {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         match under {
             GuardKey::Key(number) => {
                 tables.keys.remove(number);
@@ -111,7 +113,7 @@ impl Guards {
 
     /// Stops new work in these and asks work in flight to finish.
     pub(crate) fn drain(&self, resources: Vec<Resource>) {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         for resource in resources {
             match tables.claims.get_mut(&resource) {
                 Some(claimed) => {
@@ -126,7 +128,7 @@ impl Guards {
 
     /// Lets these serve again.
     pub(crate) fn keep(&self, resources: &[Resource]) {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         for resource in resources {
             if let Some(claimed) = tables.claims.get_mut(resource) {
                 claimed.draining = false;
@@ -137,7 +139,7 @@ impl Guards {
 
     /// Asks work in these to stop now, and keeps counting it. Returns those with work: how many, and since when the oldest.
     pub(crate) fn cancel(&self, resources: &[Resource]) -> Vec<(Resource, usize, Moment)> {
-        let tables = self.tables();
+        let tables = locked(&self.tables);
         let claimed = resources.iter().filter_map(|resource| Some((resource, tables.claims.get(resource)?)));
         claimed
             .map(|(resource, claimed)| {
@@ -149,7 +151,7 @@ impl Guards {
 
     /// This worker does not hold these any more: stops their work and does not count it any more.
     pub(crate) fn revoke(&self, resources: &[Resource]) {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         for resource in resources {
             if let Some(claimed) = tables.claims.remove(resource) {
                 claimed.signals.stop();
@@ -159,7 +161,7 @@ impl Guards {
 
     /// This worker holds no claim any more.
     pub(crate) fn revoke_all(&self) {
-        let claims = std::mem::take(&mut self.tables().claims);
+        let claims = std::mem::take(&mut locked(&self.tables).claims);
         for claimed in claims.values() {
             claimed.signals.stop();
         }
@@ -167,7 +169,7 @@ impl Guards {
 
     /// Stops the work of keys that are lost, or were for a moment.
     pub(crate) fn stop_lost_keys(&self, rebalance: &Rebalance) {
-        let mut tables = self.tables();
+        let mut tables = locked(&self.tables);
         tables.keys.retain(|_, (key, signals)| {
             let lost = rebalance.loses(key);
             if lost {
@@ -179,12 +181,12 @@ impl Guards {
 
     /// Since when the oldest draining work has been running.
     pub(crate) fn oldest_drain(&self) -> Option<Moment> {
-        self.tables().claims.values().filter(|claimed| claimed.draining).map(|claimed| claimed.since).min()
+        locked(&self.tables).claims.values().filter(|claimed| claimed.draining).map(|claimed| claimed.since).min()
     }
 
     /// Whether nothing drains, and nothing that has drained waits for its release.
     pub(crate) fn gives_nothing(&self) -> bool {
-        let tables = self.tables();
+        let tables = locked(&self.tables);
         tables.idle.is_empty() && !tables.claims.values().any(|claimed| claimed.draining)
     }
 
@@ -192,7 +194,7 @@ impl Guards {
     pub(crate) async fn idle(&self) -> Vec<Resource> {
         loop {
             self.idle.notified().await;
-            let mut tables = self.tables();
+            let mut tables = locked(&self.tables);
             let mut idle = std::mem::take(&mut tables.idle);
             // It may have served again in between, and be draining once more.
             idle.retain(|resource| !tables.claims.contains_key(resource));
@@ -200,11 +202,6 @@ impl Guards {
                 return idle;
             }
         }
-    }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Nothing under the lock can panic half-way: no user code runs there.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
-use shardwise_core::{Ownership, Rebalance, View};
-use tokio::sync::watch;
+use shardwise_core::{Ownership, Rebalance};
+
+use crate::error::locked;
 
 /// Events that listeners receive.
 pub trait News: Clone + Send {
@@ -51,11 +52,6 @@ struct Pending<T> {
     closed: bool,
 }
 
-/// The table stays consistent after a panic: each change to it is a single push, pop or flag.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<T> Default for ListenerHub<T> {
     fn default() -> Self {
         Self { subscribers: Mutex::default() }
@@ -66,15 +62,15 @@ impl<T: News> ListenerHub<T> {
     pub(crate) fn subscribe(&self) -> Listener<T> {
         let pending = Mutex::new(Pending { backlog: VecDeque::new(), closed: false });
         let subscriber = Arc::new(Subscriber { pending, waker: AtomicWaker::new() });
-        let mut subscribers = lock(&self.subscribers);
+        let mut subscribers = locked(&self.subscribers);
         subscribers.retain(|subscriber| subscriber.strong_count() > 0);
         subscribers.push(Arc::downgrade(&subscriber));
         Listener { subscriber }
     }
 
     pub(crate) fn push(&self, news: &T) {
-        for subscriber in lock(&self.subscribers).iter().filter_map(Weak::upgrade) {
-            let mut pending = lock(&subscriber.pending);
+        for subscriber in locked(&self.subscribers).iter().filter_map(Weak::upgrade) {
+            let mut pending = locked(&subscriber.pending);
             let full = pending.backlog.len() >= T::BACKLOG_MAX;
             let last = if full { pending.backlog.pop_back() } else { None };
             pending.backlog.push_back(match last {
@@ -89,8 +85,8 @@ impl<T: News> ListenerHub<T> {
 
 impl<T> Drop for ListenerHub<T> {
     fn drop(&mut self) {
-        for subscriber in lock(&self.subscribers).iter().filter_map(Weak::upgrade) {
-            lock(&subscriber.pending).closed = true;
+        for subscriber in locked(&self.subscribers).iter().filter_map(Weak::upgrade) {
+            locked(&subscriber.pending).closed = true;
             subscriber.waker.wake();
         }
     }
@@ -120,32 +116,11 @@ impl<T: News> Stream for Listener<T> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         self.subscriber.waker.register(context.waker());
-        let mut pending = lock(&self.subscriber.pending);
+        let mut pending = locked(&self.subscriber.pending);
         match pending.backlog.pop_front() {
             Some(news) => Poll::Ready(Some(news)),
             None if pending.closed => Poll::Ready(None),
             None => Poll::Pending,
         }
-    }
-}
-
-/// The group's members, now and whenever they change; ends with the service.
-pub struct WatchMembers {
-    changes: watch::Receiver<Arc<Ownership>>,
-    seen: Option<Arc<View>>,
-}
-
-impl WatchMembers {
-    pub(crate) const fn new(changes: watch::Receiver<Arc<Ownership>>) -> Self {
-        Self { changes, seen: None }
-    }
-
-    /// The next view; the first call returns the present one at once. `None` once the service is gone. Cancel safe.
-    pub async fn recv(&mut self) -> Option<Arc<View>> {
-        let seen = self.seen.clone();
-        let new = |ownership: &Arc<Ownership>| seen.as_ref().is_none_or(|seen| seen != ownership.view());
-        let view = Arc::clone(self.changes.wait_for(new).await.ok()?.view());
-        self.seen = Some(Arc::clone(&view));
-        Some(view)
     }
 }

@@ -3,35 +3,31 @@
 //! The driver is one task for each membership. It runs the core's machine and publishes the snapshot; the rest of this module is state
 //! that it shares with readers. A reader that must not keep the service alive holds only the `OwnershipContext`.
 
-mod absences;
 mod advertised;
 mod calls;
 mod context;
 mod departures;
 mod drain;
 mod driver;
-mod extensions;
 mod guards;
-mod life;
 mod listeners;
+mod listening;
 mod name_holders;
 mod note_book;
 mod placement_cache;
 pub mod proof;
 mod state;
 
-pub use absences::Absence;
-pub(crate) use absences::Absences;
 pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, limited};
-pub(crate) use context::OwnershipContext;
-pub use departures::Departure;
-pub(crate) use departures::Departures;
-pub(crate) use drain::{DrainFollower, DrainIntent, DrainStore};
-pub(crate) use driver::{Driver, DriverCommand};
+pub(crate) use context::{Life, OwnershipContext};
+pub use departures::{Absence, Departure};
+pub(crate) use departures::{Absences, Departures};
+pub(crate) use drain::{DrainFollower, DrainStore};
+pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
-pub(crate) use life::Life;
-pub use listeners::{Listener, News, Rebalances, Snapshots, WatchMembers};
+pub use listeners::{Listener, News, Rebalances, Snapshots};
+pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
 pub(crate) use state::Membership;

@@ -13,26 +13,25 @@ pub(crate) struct NameHolders(watch::Sender<BTreeMap<ClaimName, Claim>>);
 impl NameHolders {
     /// Applies an event of the watch of claims.
     pub(super) fn update(&self, event: &ClaimsEvent) {
-        self.0.send_if_modified(|holders| match event {
-            ClaimsEvent::All { claims, .. } => {
-                let named = claims.iter().filter_map(|(resource, claim)| Some((name_of(resource)?.clone(), claim.clone())));
-                let all: BTreeMap<_, _> = named.collect();
-                let changed = all != *holders;
-                *holders = all;
-                changed
-            }
-            ClaimsEvent::Changed { changes, .. } => {
-                let mut changed = false;
-                for change in changes {
-                    let Some(name) = name_of(&change.resource) else { continue };
-                    changed |= match &change.claim {
-                        Some(claim) => holders.insert(name.clone(), claim.clone()).as_ref() != Some(claim),
-                        None => holders.remove(name).is_some(),
-                    };
+        self.0.send_if_modified(|holders| {
+            let before = holders.clone();
+            match event {
+                ClaimsEvent::All { claims, .. } => {
+                    let named = claims.iter().filter_map(|(resource, claim)| Some((name_of(resource)?.clone(), claim.clone())));
+                    *holders = named.collect();
                 }
-                changed
+                ClaimsEvent::Changed { changes, .. } => {
+                    for change in changes {
+                        match (name_of(&change.resource), &change.claim) {
+                            (Some(name), Some(claim)) => drop(holders.insert(name.clone(), claim.clone())),
+                            (Some(name), None) => drop(holders.remove(name)),
+                            (None, _) => {}
+                        }
+                    }
+                }
+                _ => {}
             }
-            _ => false,
+            *holders != before
         });
     }
 

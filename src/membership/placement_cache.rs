@@ -1,10 +1,12 @@
 //! Shares the placing of views between the services of this process in one group with the same parameters.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use futures::StreamExt;
 use shardwise_core::{GroupName, PlacementParams, Placer, Policy, View};
 use shardwise_discovery::{WatchEvent, WatchStream};
+
+use crate::error::locked;
 
 /// One table for the process, because members that share a group in one process (a test of a thousand, a host of many tenants) need not
 /// share a factory. It keeps nothing alive.
@@ -12,8 +14,7 @@ static KNOWN: Mutex<Vec<(GroupName, PlacementParams, Weak<Placer>)>> = Mutex::ne
 
 /// The shared placer of that group. Its result depends only on the view, so sharing it with a namesake in another backend costs only time.
 pub(crate) fn placer(group: &GroupName, params: PlacementParams) -> Arc<Placer> {
-    // Nothing in here can panic half-way.
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = locked(&KNOWN);
     known.retain(|(_, _, placer)| placer.strong_count() > 0);
     let found = known.iter().find(|(name, of, _)| name == group && *of == params).and_then(|(_, _, placer)| placer.upgrade());
     found.unwrap_or_else(|| {

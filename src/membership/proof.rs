@@ -5,7 +5,7 @@
 //! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of
 //! earlier proofs of that kind on the connection, and the fields it is about.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -74,7 +74,7 @@ pub struct Recipient<'a> {
 pub struct Nonce([u8; BYTES]);
 
 impl Nonce {
-    /// A fresh nonce from the process's cryptographic generator.
+    /// From the process's cryptographic generator.
     pub fn random() -> Self {
         Self(rand::random())
     }
@@ -124,6 +124,21 @@ impl ProofSession {
         Self(keyed(&derived.finalize().into_bytes()))
     }
 
+    /// The recipient's side of a connection: the key, its own nonce and its proof for the caller with this nonce.
+    pub(crate) fn welcoming(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce) -> (Self, Nonce, Proof) {
+        let own = Nonce::random();
+        let session = Self::new(secret, recipient, callers, &own);
+        let proof = session.proof(ProofKind::Welcome, 0, &[]);
+        (session, own, proof)
+    }
+
+    /// The caller's side: the key, if the recipient's nonce and proof show that it knows the secret and is that member.
+    pub(crate) fn welcomed(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
+        let (nonce, proof) = (nonce.parse().ok()?, proof.parse().ok()?);
+        let session = Self::new(secret, recipient, callers, &nonce);
+        session.proves(&proof, ProofKind::Welcome, 0, &[]).then_some(session)
+    }
+
     /// The proof of that kind about these fields, after `count` others of its kind on the connection.
     pub fn proof(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Proof {
         Proof(self.over(kind, count, fields).finalize().into_bytes().into())
@@ -163,24 +178,21 @@ fn add(mac: &mut Hmac<Sha256>, field: &[u8]) {
 }
 
 fn hex(bytes: &[u8; BYTES]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    bytes.iter().fold(String::with_capacity(2 * BYTES), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// `None` unless it is 64 lower-case hexadecimal digits.
 fn unhex(text: &str) -> Option<[u8; BYTES]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let (mut bytes, digits) = ([0; BYTES], text.as_bytes());
-    if digits.len() != 2 * BYTES {
+    if text.len() != 2 * BYTES || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
     }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let &[high, low] = pair else { return None };
-        *byte = digit(high)? << 4 | digit(low)?;
+    let mut bytes = [0; BYTES];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
     }
     Some(bytes)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -10,11 +10,11 @@ use shardwise_core::{InstanceId, Member, Moment, Ownership, Policy, Rebalance, S
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 
-use super::absences::Absences;
 use super::context::OwnershipContext;
+use super::departures::Absences;
 use super::listeners::ListenerHub;
+use crate::error::locked;
 use crate::settings::PolicySettings;
-use crate::telemetry::metrics;
 
 /// One worker's membership in one group: the part that the driver shares.
 pub(crate) struct Membership {
@@ -73,7 +73,7 @@ impl Membership {
             self.absences.on_view(ownership.view(), self.clock.now());
         }
         if ownership.deadline() > self.ownership().deadline() {
-            *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
+            *locked(&self.renewed) = Some(self.clock.now());
         }
         let claims_ended = ownership.claims_end().is_none();
         self.store(Arc::clone(&ownership));
@@ -99,24 +99,18 @@ impl Membership {
         }
     }
 
-    /// Counts work that still runs in slots that were given away.
-    pub(super) fn count_overlaps(&self, running: usize) {
-        if running > 0 {
-            metrics::overlapped(&self.policy, running);
-            tracing::warn!(policy = %self.policy.name, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
-        }
-    }
-
     /// How long ago the view was last proven current; `None` before the first proof.
     pub(crate) fn view_age(&self) -> Option<Duration> {
-        let proven = *self.proven.lock().unwrap_or_else(PoisonError::into_inner);
-        proven.map(|proven| self.clock.now().since(proven))
+        self.age_of(&self.proven)
     }
 
     /// How long ago the latest renewal was answered; `None` before the first one.
     pub(crate) fn renewed_ago(&self) -> Option<Duration> {
-        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        renewed.map(|renewed| self.clock.now().since(renewed))
+        self.age_of(&self.renewed)
+    }
+
+    fn age_of(&self, moment: &Mutex<Option<Moment>>) -> Option<Duration> {
+        (*locked(moment)).map(|moment| self.clock.now().since(moment))
     }
 
     /// The snapshot, now and whenever it changes; ends with the service.

@@ -53,11 +53,9 @@ impl<R> SendAttempt<R> {
 }
 
 impl Singleton {
-    /// Sends messages of type `M` to the member that runs this, and receives replies of type `R`. Every member of the group can; it need
-    /// not run it. Sender and holder must agree on the types, which are sent as JSON.
-    ///
-    /// The holder receives them by [`Tenure::messages`](crate::Tenure::messages). If [`Singleton::run`] follows on the same value, this
-    /// worker listens from then on, so that no sender waits for it at a takeover.
+    /// Sends messages of type `M` to the member that runs this, and receives replies of type `R`, both as JSON. Every member of the group
+    /// can; it need not run it. The holder receives them by [`Tenure::messages`](crate::Tenure::messages). If [`Singleton::run`] follows on
+    /// the same value, this worker listens from then on, so that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
         let hub = MessageHub::of(membership);
@@ -85,10 +83,6 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     /// Like [`SingletonHandle::send`], with its own time limit for waiting and reply together.
-    ///
-    /// # Errors
-    ///
-    /// As [`SingletonHandle::send`].
     pub async fn send_within(&self, message: M, limit: Duration) -> Result<R, MessageError> {
         inside_runtime().map_err(|_| MessageError::NoRuntime)?;
         let body = to_raw_value(&message).map_err(|error| MessageError::Unwritable(error.to_string()))?;
@@ -129,12 +123,12 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         // This worker knows of its own names before the watch reports them.
-        if let Some(epoch) = self.hub.mailboxes.epoch_of(&self.name) {
+        if let Some(epoch) = self.hub.local.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
         let leader = self.hub.leaders().borrow().get(&self.name).cloned();
         let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("no member holds the name") };
-        let is_me = holder == self.hub.me();
+        let is_me = holder == self.hub.local.life.holder();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
@@ -148,7 +142,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        match self.hub.mailboxes.deliver(&self.name, epoch, body) {
+        match self.hub.local.mailboxes.deliver(&self.name, epoch, body) {
             Err(answer) => self.judged(epoch, answer),
             Ok(answer) => match timeout_at(until, answer).await {
                 Ok(Ok(answer)) => self.judged(epoch, answer),

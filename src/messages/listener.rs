@@ -7,21 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
-use shardwise_core::GroupName;
-use shardwise_discovery::LogThrottle;
+use secrecy::ExposeSecret;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::mailboxes::Mailboxes;
+use super::hub::LocalEnd;
 use super::wire::{
     self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
 };
-use crate::membership::Life;
-use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession};
+use crate::membership::proof::{Channel, Nonce, ProofSession};
 
 const CONNECTIONS_MAX: usize = 512;
 /// The most unauthenticated connections; a further one replaces the oldest.
@@ -37,15 +34,7 @@ const WAIT_MAX: Duration = Duration::from_hours(1);
 /// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-pub(super) struct MessageListenerContext {
-    pub(super) group: GroupName,
-    pub(super) life: Life,
-    pub(super) token: Option<SecretString>,
-    pub(super) mailboxes: Arc<Mailboxes>,
-    pub(super) refused: LogThrottle<&'static str>,
-}
-
-impl MessageListenerContext {
+impl LocalEnd {
     /// The connection's key, if there is a token, and the answer to the hello.
     fn judge(&self, hello: &Hello) -> std::result::Result<(Option<ProofSession>, Welcome), Welcome> {
         if hello.shardwise != PROTOCOL {
@@ -54,12 +43,13 @@ impl MessageListenerContext {
         if hello.group != self.group || hello.instance_id != *self.life.instance_id() || hello.incarnation != self.life.incarnation() {
             return Err(Welcome::OtherMember);
         }
-        let (callers, own) = (hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?, Nonce::random());
+        let callers = hello.nonce.parse().map_err(|_| Welcome::OtherProtocol)?;
+        let Some(token) = &self.token else {
+            return Ok((None, Welcome::Challenge { nonce: Nonce::random().to_string(), proof: None }));
+        };
         let recipient = self.life.recipient(Channel::Messages, &self.group);
-        let of = |token: &SecretString| ProofSession::new(token.expose_secret().as_bytes(), &recipient, &callers, &own);
-        let session = self.token.as_ref().map(of);
-        let proof = session.as_ref().map(|session| session.proof(ProofKind::Welcome, 0, &[]).to_string());
-        Ok((session, Welcome::Challenge { nonce: own.to_string(), proof }))
+        let (session, own, proof) = ProofSession::welcoming(token.expose_secret().as_bytes(), &recipient, &callers);
+        Ok((Some(session), Welcome::Challenge { nonce: own.to_string(), proof: Some(proof.to_string()) }))
     }
 
     fn warn(&self, why: &'static str) {
@@ -70,7 +60,7 @@ impl MessageListenerContext {
 }
 
 /// Accepts connections for ever; dropping it ends them all.
-pub(super) async fn serve(listener: TcpListener, context: Arc<MessageListenerContext>) {
+pub(super) async fn serve(listener: TcpListener, context: Arc<LocalEnd>) {
     let members = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>)> = VecDeque::new();
@@ -97,7 +87,7 @@ pub(super) async fn serve(listener: TcpListener, context: Arc<MessageListenerCon
     }
 }
 
-async fn connection(stream: TcpStream, context: &MessageListenerContext, members: &Semaphore, known: &AtomicBool) -> Result<()> {
+async fn connection(stream: TcpStream, context: &LocalEnd, members: &Semaphore, known: &AtomicBool) -> Result<()> {
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
     let (mut hearing, mut sending) = (FrameReader::new(reader), FrameWriter::new(writer));
@@ -118,7 +108,7 @@ async fn connection(stream: TcpStream, context: &MessageListenerContext, members
 }
 
 /// Whether the caller addresses this worker and, if there is a token, has proven that it knows it. Later frames carry proofs.
-async fn is_member<R, W>(hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>, context: &MessageListenerContext) -> Result<bool>
+async fn is_member<R, W>(hearing: &mut FrameReader<R>, sending: &mut FrameWriter<W>, context: &LocalEnd) -> Result<bool>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -148,11 +138,7 @@ where
 }
 
 /// Reads messages and delivers them. Stops reading while the answers are not read.
-async fn requests(
-    mut hearing: FrameReader<impl AsyncRead + Unpin>,
-    context: &MessageListenerContext,
-    answers: mpsc::Sender<Response>,
-) -> Result<()> {
+async fn requests(mut hearing: FrameReader<impl AsyncRead + Unpin>, context: &LocalEnd, answers: mpsc::Sender<Response>) -> Result<()> {
     let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let mut in_flight = JoinSet::new();
     loop {

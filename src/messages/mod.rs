@@ -9,7 +9,6 @@ mod handle;
 mod hub;
 mod inbox;
 mod listener;
-mod mailboxes;
 mod peer;
 mod wire;
 

@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
-use shardwise_core::{Escaped, GroupName, Holder};
+use secrecy::ExposeSecret;
+use shardwise_core::{Escaped, Holder};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::hub::LocalEnd;
 use super::wire::{
     self, FRAME_BYTES_MAX, FrameReader, FrameWriter, HELLO_BYTES_MAX, Hello, PROTOCOL, Response, Seal, Welcome, WireAnswer, WireRequest,
 };
-use crate::membership::proof::{Channel, Nonce, ProofKind, ProofSession, Recipient};
+use crate::error::locked;
+use crate::membership::proof::{Channel, Nonce, ProofSession, Recipient};
 use crate::settings::Network;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -70,25 +72,20 @@ impl ConnectionEnd {
 }
 
 impl PendingReplies {
-    fn table(&self) -> MutexGuard<'_, ReplyTable> {
-        // Nothing under the lock can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether its sender still waits; from here on it may have been delivered.
     fn begin(&self, id: u64) -> bool {
-        self.table().waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
+        locked(&self.0).waiting.get_mut(&id).map(|waiting| waiting.begun = true).is_some()
     }
 
     fn answer(&self, Response { id, answer }: Response) {
-        let waiting = self.table().waiting.remove(&id);
+        let waiting = locked(&self.0).waiting.remove(&id);
         if let Some(waiting) = waiting {
             let _ = waiting.sent.send(SendOutcome::Answered(answer));
         }
     }
 
     fn end(&self, over: ConnectionEnd) {
-        let mut table = self.table();
+        let mut table = locked(&self.0);
         for (_, PendingReply { sent, begun }) in table.waiting.drain() {
             let _ = sent.send(over.of(begun));
         }
@@ -96,13 +93,10 @@ impl PendingReplies {
     }
 }
 
-pub(super) struct CallTarget {
-    pub(super) address: String,
-    pub(super) group: GroupName,
-    pub(super) holder: Holder,
-    pub(super) token: Option<SecretString>,
-    /// Where messages may go.
-    pub(super) networks: Vec<Network>,
+struct CallTarget {
+    local: Arc<LocalEnd>,
+    holder: Holder,
+    address: String,
 }
 
 /// The connection to one incarnation of a member at one address.
@@ -122,7 +116,7 @@ pub(super) struct PendingMessage {
 impl PendingMessage {
     /// Ends the wait; returns whether the message may have been delivered.
     pub(super) fn withdraw(self) -> bool {
-        self.outstanding.table().waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
+        locked(&self.outstanding.0).waiting.remove(&self.id).is_none_or(|waiting| waiting.begun)
     }
 
     pub(super) async fn sent(&mut self) -> SendOutcome {
@@ -132,15 +126,15 @@ impl PendingMessage {
 
 impl Drop for PendingMessage {
     fn drop(&mut self) {
-        self.outstanding.table().waiting.remove(&self.id);
+        locked(&self.outstanding.0).waiting.remove(&self.id);
     }
 }
 
 impl Peer {
     /// Starts to connect. The connection ends with the last clone.
-    pub(super) fn connect(call: CallTarget) -> Self {
+    pub(super) fn connect(local: Arc<LocalEnd>, holder: Holder, address: String) -> Self {
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
-        let outstanding = Arc::new(PendingReplies::default());
+        let (call, outstanding) = (CallTarget { local, holder, address }, Arc::new(PendingReplies::default()));
         let waiting = Arc::clone(&outstanding);
         tokio::spawn(async move {
             let over = match connection(&call, requests, &waiting).await {
@@ -154,15 +148,14 @@ impl Peer {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.outstanding.table().over.is_none()
+        locked(&self.outstanding.0).over.is_none()
     }
 
-    /// Queues a message, once there is room.
     pub(super) async fn send(&self, mut request: WireRequest) -> std::result::Result<PendingMessage, SendOutcome> {
         let place = self.queue.reserve().await;
         let (sent, receiver) = oneshot::channel();
         let ticket = {
-            let mut table = self.outstanding.table();
+            let mut table = locked(&self.outstanding.0);
             if let Some(over) = &table.over {
                 return Err(over.of(false));
             }
@@ -184,7 +177,7 @@ async fn connection(
     requests: mpsc::Receiver<WireRequest>,
     outstanding: &PendingReplies,
 ) -> Result<Option<ConnectionEnd>> {
-    let stream = match timeout(CONNECT_WITHIN, reached(&call.address, &call.networks)).await?? {
+    let stream = match timeout(CONNECT_WITHIN, reached(&call.address, &call.local.networks)).await?? {
         Ok(stream) => stream,
         Err(barred) => return Ok(Some(ConnectionEnd::Refused(barred))),
     };
@@ -228,7 +221,7 @@ where
     W: AsyncWrite + Unpin,
 {
     let (callers, Holder { instance_id, incarnation }) = (Nonce::random(), call.holder.clone());
-    let hello = Hello { shardwise: PROTOCOL, group: call.group.clone(), instance_id, incarnation, nonce: callers.to_string() };
+    let hello = Hello { shardwise: PROTOCOL, group: call.local.group.clone(), instance_id, incarnation, nonce: callers.to_string() };
     sending.send(wire::frame(&hello)?).await?;
     let session = match hearing.read(HELLO_BYTES_MAX).await? {
         Welcome::Challenge { nonce, proof } => match call.proven(&callers, &nonce, proof.as_deref()) {
@@ -260,18 +253,16 @@ const fn said(refusal: &Welcome) -> &'static str {
 impl CallTarget {
     /// The connection's key, `None` if neither side has a token.
     fn proven(&self, callers: &Nonce, nonce: &str, proof: Option<&str>) -> std::result::Result<Option<ProofSession>, &'static str> {
-        let (token, proof) = match (&self.token, proof) {
+        let (token, proof) = match (&self.local.token, proof) {
             (Some(token), Some(proof)) => (token, proof),
             (None, None) => return Ok(None),
             (Some(_), None) => return Err("it has no messages_token_file, and this worker has: give all workers the same"),
             (None, Some(_)) => return Err("it has a messages_token_file, and this worker has none: give all workers the same"),
         };
-        let wrong = "it does not prove that it is the holder and has the same messages_token_file: give all workers the same";
         let (instance_id, incarnation) = (&self.holder.instance_id, self.holder.incarnation);
-        let recipient = Recipient { channel: Channel::Messages, group: &self.group, instance_id, incarnation };
-        let (nonce, proof) = nonce.parse().ok().zip(proof.parse().ok()).ok_or(wrong)?;
-        let session = ProofSession::new(token.expose_secret().as_bytes(), &recipient, callers, &nonce);
-        if session.proves(&proof, ProofKind::Welcome, 0, &[]) { Ok(Some(session)) } else { Err(wrong) }
+        let recipient = Recipient { channel: Channel::Messages, group: &self.local.group, instance_id, incarnation };
+        let session = ProofSession::welcomed(token.expose_secret().as_bytes(), &recipient, callers, nonce, proof);
+        session.map(Some).ok_or("it does not prove that it is the holder and has the same messages_token_file: give all workers the same")
     }
 }
 
@@ -289,7 +280,7 @@ async fn write_all(
                     sending.send(frame).await?;
                 }
             }
-            Err(_) if outstanding.table().waiting.is_empty() => return Ok(()),
+            Err(_) if locked(&outstanding.0).waiting.is_empty() => return Ok(()),
             Err(_) => {}
         }
     }

@@ -26,7 +26,6 @@ pub(super) const FRAME_WITHIN: Duration = Duration::from_secs(10);
 const LENGTH_BYTES: usize = 4;
 const PROOF_BYTES: usize = 32;
 
-/// The first frame of the caller.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) shardwise: u32,
@@ -126,7 +125,6 @@ pub(super) fn frame(value: &impl Serialize) -> Result<Frame> {
     Ok(Frame(bytes))
 }
 
-/// The sending half of a connection.
 pub(super) struct FrameWriter<W> {
     writer: W,
     /// Set once both sides have proven that they know the token; never without one.
@@ -138,7 +136,6 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Self { writer, seal: None }
     }
 
-    /// Sends a frame: its length, its proof if there is one, and the JSON.
     pub(super) async fn send(&mut self, Frame(mut bytes): Frame) -> Result<()> {
         let (head, json) = bytes.split_at_mut(LENGTH_BYTES + PROOF_BYTES);
         let begin = match &mut self.seal {
@@ -154,7 +151,6 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// The receiving half of a connection.
 pub(super) struct FrameReader<R> {
     reader: BufReader<R>,
     pub(super) seal: Option<Seal>,
@@ -176,11 +172,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Reads a frame of at most `most` bytes; parses it only after its proof was verified. Memory grows with what has arrived, whatever
-    /// the announced length.
-    ///
-    /// # Errors
-    ///
-    /// `PermissionDenied` if the proof is wrong.
+    /// the announced length. `PermissionDenied` if the proof is wrong.
     pub(super) async fn read<T: DeserializeOwned>(&mut self, most: usize) -> Result<T> {
         timeout(FRAME_WITHIN, self.read_whole(most)).await?
     }

@@ -1,28 +1,42 @@
 //! Observes a group without joining it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use shardwise_core::machine::MemberRefusal;
-use shardwise_core::{InstanceId, Moment, PlacementParams, Placer, Policy, ShardKey, SlotOwners, Timing, View, ViewPlacement};
-use shardwise_discovery::{Clock, Discovery, WatchEvent};
+use shardwise_core::{InstanceId, Moment, Placer, Policy, ShardKey, SlotOwners, View, ViewPlacement};
+use shardwise_discovery::{Clock, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::error::{Error, ErrorKind, Result};
+use super::Group;
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer};
 
 /// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; follows the group until dropped.
 pub struct Observer {
     policy: Policy,
     clock: Clock,
-    absences: Arc<Absences>,
-    departures: Arc<Departures>,
-    /// When the view was last proven current.
-    proven: Arc<Mutex<Moment>>,
+    history: Arc<GroupHistory>,
     views: watch::Receiver<Option<Arc<ObservedView>>>,
     following: AbortHandle,
+}
+
+/// What the task that follows the group has seen so far.
+#[derive(Default)]
+struct GroupHistory {
+    absences: Absences,
+    departures: Departures,
+    /// When the view was last proven current.
+    proven: Mutex<Moment>,
+}
+
+impl GroupHistory {
+    fn prove(&self, at: Moment) {
+        let mut proven = locked(&self.proven);
+        *proven = at.max(*proven);
+    }
 }
 
 struct ObservedView {
@@ -32,31 +46,27 @@ struct ObservedView {
 }
 
 impl Observer {
-    pub(crate) async fn start(policy: Policy, timing: Timing, backend: Arc<dyn Discovery>, clock: Clock) -> Result<Self> {
+    pub(crate) async fn start(group: Group<'_>, clock: Clock) -> Result<Self> {
+        let Group { policy, timing, backend } = group;
         let (sender, mut views) = watch::channel(None);
+        let (failures, mut failure) = watch::channel::<Option<shardwise_discovery::Error>>(None);
         let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / PROOFS_PER_TTL), policy.clone());
-        let (failures, mut failure) = watch::channel(None);
-        let (placing, absences) = (policy.clone(), Arc::<Absences>::default());
-        let (departures, proven) = (Arc::<Departures>::default(), Arc::new(Mutex::new(Moment::ZERO)));
-        let (seen, gone, last_proven, by) = (Arc::clone(&absences), Arc::clone(&departures), Arc::clone(&proven), clock.clone());
-        let prove = move |at: Moment| {
-            let mut proven = last_proven.lock().unwrap_or_else(PoisonError::into_inner);
-            *proven = at.max(*proven);
-        };
+        let history = Arc::<GroupHistory>::default();
+        let (placing, seen, by) = (policy.clone(), Arc::clone(&history), clock.clone());
         let following = tokio::spawn(async move {
-            let mut placing = ObserverPlacer { placer: placer(&placing.group, placing.placement), by: placing.placement, policy: placing };
+            let mut kept = None;
             // Logged once until the watch succeeds again.
             let mut blind = false;
             while let Some(event) = watch.next().await {
                 let blind_before = std::mem::replace(&mut blind, event.is_err());
                 match event {
                     Ok(WatchEvent::View(snapshot)) => {
-                        seen.on_view(&snapshot.view, by.now());
-                        gone.on_view(&snapshot.view);
-                        prove(snapshot.proven);
-                        sender.send_replace(Some(Arc::new(placing.observed(snapshot.view))));
+                        seen.absences.on_view(&snapshot.view, by.now());
+                        seen.departures.on_view(&snapshot.view);
+                        seen.prove(snapshot.proven);
+                        sender.send_replace(Some(Arc::new(observed(&placing, snapshot.view, &mut kept))));
                     }
-                    Ok(WatchEvent::Proven(at)) => prove(at),
+                    Ok(WatchEvent::Proven(at)) => seen.prove(at),
                     Ok(_) => {}
                     Err(error) => {
                         if !blind_before {
@@ -67,16 +77,14 @@ impl Observer {
                 }
             }
         });
-        let mut observer = Self { policy, clock, absences, departures, proven, views: views.clone(), following: following.abort_handle() };
+        let mut observer = Self { policy: policy.clone(), clock, history, views: views.clone(), following: following.abort_handle() };
         let seen = tokio::select! {
             seen = tokio::time::timeout(timing.ttl, views.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
-            permanent = failure.wait_for(|error| error.as_ref().is_some_and(|e: &shardwise_discovery::Error| !e.is_retryable())) => {
-                return Err(permanent.ok().and_then(|e| e.clone()).map_or_else(stopped, Error::from));
-            }
+            _ = failure.wait_for(|error| error.as_ref().is_some_and(|error| !error.is_retryable())) => false,
         };
-        let last_failure = || failure.borrow().clone().map_or_else(stopped, Error::from);
         if !seen {
-            return Err(last_failure());
+            let stopped = || Error::new(ErrorKind::Unavailable, "the backend showed no view of the group within the TTL; is it running?");
+            return Err(failure.borrow().clone().map_or_else(stopped, Error::from));
         }
         observer.views.mark_unchanged();
         Ok(observer)
@@ -98,18 +106,18 @@ impl Observer {
 
     /// The members that have left for a while (`rejoin_grace`), and the longest time for which their places are kept.
     pub fn absences(&self) -> Vec<Absence> {
-        self.absences.of_view(&self.members(), self.policy.rejoin_grace, self.clock.now())
+        self.history.absences.of_view(&self.members(), self.policy.rejoin_grace, self.clock.now())
     }
 
     /// Members that have gone since this observer started, the latest last, at most 1,024: those that left, and those that vanished
     /// ([`Departure::vanished`]).
     pub fn departures(&self) -> Vec<Departure> {
-        self.departures.all()
+        self.history.departures.all()
     }
 
     /// How long ago the newest view was last proven current. It grows while the backend does not answer.
     pub fn view_age(&self) -> Duration {
-        self.clock.now().since(*self.proven.lock().unwrap_or_else(PoisonError::into_inner))
+        self.clock.now().since(*locked(&self.history.proven))
     }
 
     /// The owner of a key by the newest view; `None` if no member owns it.
@@ -117,16 +125,12 @@ impl Observer {
     /// # Errors
     ///
     /// [`ErrorKind::OtherPolicy`] if the group agrees on other constants than this policy's; [`ErrorKind::Settings`] if its weights need
-    /// more points than its key placement allows.
+    /// more points than its key placement allows. The same holds for the next two.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
         Ok(self.placed()?.and_then(|placed| placed.owner(key).cloned()))
     }
 
-    /// The owners of all slots by the newest view.
-    ///
-    /// # Errors
-    ///
-    /// As [`Observer::owner`], and [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
+    /// The owners of all slots by the newest view; [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
     pub fn owners(&self) -> Result<Arc<SlotOwners>> {
         match self.placed()? {
             Some(ViewPlacement::Slots(owners)) => Ok(owners),
@@ -139,10 +143,6 @@ impl Observer {
     }
 
     /// The placement of the newest view, by slots or by keys; `None` if no member owns anything.
-    ///
-    /// # Errors
-    ///
-    /// As [`Observer::owner`].
     pub fn placed(&self) -> Result<Option<ViewPlacement>> {
         self.observed().map_or(Ok(None), |observed| observed.placed.clone())
     }
@@ -171,30 +171,16 @@ impl Drop for Observer {
     }
 }
 
-/// Places views for an observer: one placement at a time, the one that the group serves.
-struct ObserverPlacer {
-    policy: Policy,
-    by: PlacementParams,
-    placer: Arc<Placer>,
-}
-
-impl ObserverPlacer {
-    fn observed(&mut self, view: Arc<View>) -> ObservedView {
-        let group = view.group_fingerprint();
-        let placed = match (self.policy.serving(group), group) {
-            (None, Some(group)) => Err(Error::from(&MemberRefusal::other_policy(&self.policy, group))),
-            (Some(params), _) if view.active() >= self.policy.min_members as usize => {
-                if self.by != params {
-                    (self.placer, self.by) = (placer(&self.policy.group, params), params);
-                }
-                self.placer.place(&view).map(Some).map_err(|error| Error::from(&MemberRefusal::from(error)))
-            }
-            _ => Ok(None),
-        };
-        ObservedView { view, placed }
-    }
-}
-
-fn stopped() -> Error {
-    Error::new(ErrorKind::Unavailable, "the backend showed no view of the group within the TTL; is it running?")
+/// Places a view by what the group serves; `kept` keeps the placer, and with it the circle, until the next view.
+fn observed(policy: &Policy, view: Arc<View>, kept: &mut Option<Arc<Placer>>) -> ObservedView {
+    let group = view.group_fingerprint();
+    let placed = match (policy.serving(group), group) {
+        (None, Some(group)) => Err(Error::from(&MemberRefusal::other_policy(policy, group))),
+        (Some(params), _) if view.active() >= policy.min_members as usize => {
+            let placer = kept.insert(placer(&policy.group, params));
+            placer.place(&view).map(Some).map_err(|error| Error::from(&MemberRefusal::from(error)))
+        }
+        _ => Ok(None),
+    };
+    ObservedView { view, placed }
 }

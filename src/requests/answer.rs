@@ -40,11 +40,7 @@ impl Request {
         Self { method, query: None, content_type: None, body: Vec::new() }
     }
 
-    /// Parses the body as JSON, whatever its stated type.
-    ///
-    /// # Errors
-    ///
-    /// The answer 400 with the cause.
+    /// Parses the body as JSON, whatever its stated type; the error is the answer 400 with the cause.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Answer::problem(400, "bad-request", "The request cannot be understood", &format!("the body: {error}")))

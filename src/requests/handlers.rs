@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
-use shardwise_core::GroupName;
+use serde_json::{Value, json};
+use shardwise_core::{MemberState, ServiceState};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-#[cfg(feature = "requests")]
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::status::{OWN_STATUS, STATUS, is_reserved, status};
 use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
-use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{AdvertisedAddresses, Life, Membership, OwnershipContext};
+use crate::error::{Error, ErrorKind, Result, locked};
+use crate::membership::{Membership, OwnershipContext};
 
 const HANDLERS_MAX: usize = 256;
 const AT_ONCE_MAX: usize = 64;
@@ -27,54 +26,22 @@ pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Se
 
 /// The handlers of one member. It keeps no service alive.
 pub(super) struct RequestHandlers {
-    group: GroupName,
-    life: Life,
-    advertised: Arc<AdvertisedAddresses>,
     handlers: Mutex<BTreeMap<String, Handler>>,
     at_once: Semaphore,
     #[cfg(feature = "requests")]
-    pub(super) listening: tokio::sync::Mutex<Option<SocketAddr>>,
-    /// Ends the listener: with the worker, or when the last reference to this is dropped.
-    #[cfg(feature = "requests")]
-    pub(super) closed: CancellationToken,
-    #[cfg(feature = "requests")]
-    _close: DropGuard,
+    pub(super) listener: crate::membership::MemberListener,
 }
 
 impl RequestHandlers {
     pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
-        context.extensions.get_or_make(|| Self::new(context))
-    }
-
-    fn new(context: &OwnershipContext) -> Self {
-        #[cfg(feature = "requests")]
-        let closed = context.gone.child_token();
-        Self {
-            group: context.policy.group.clone(),
-            life: context.life.clone(),
-            advertised: Arc::clone(&context.advertised),
+        context.extensions.get_or_make(|| Self {
             handlers: Mutex::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
             #[cfg(feature = "requests")]
-            listening: tokio::sync::Mutex::default(),
-            #[cfg(feature = "requests")]
-            _close: closed.clone().drop_guard(),
-            #[cfg(feature = "requests")]
-            closed,
-        }
+            listener: crate::membership::MemberListener::of(context),
+        })
     }
 
-    /// The start of the path of every request to this member.
-    pub(super) fn path(&self) -> String {
-        path_to(&self.group, self.life.instance_id(), self.life.incarnation())
-    }
-
-    fn handlers(&self) -> MutexGuard<'_, BTreeMap<String, Handler>> {
-        // The table stays consistent: each change is one insertion.
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers a handler, replacing an earlier one.
     pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
@@ -83,7 +50,7 @@ impl RequestHandlers {
         if is_reserved(path) {
             return refused("what begins with \"shardwise\" is answered by shardwise itself".into());
         }
-        let mut handlers = self.handlers();
+        let mut handlers = locked(&self.handlers);
         if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(path) {
             drop(handlers);
             return refused(format!("there are {HANDLERS_MAX} already, and that is the most"));
@@ -92,39 +59,22 @@ impl RequestHandlers {
         Ok(())
     }
 
-    /// Whether there is an answer at that path.
     pub(super) fn handles(&self, path: &str) -> bool {
-        path == STATUS || path == OWN_STATUS || self.handlers().contains_key(path)
+        path == STATUS || path == OWN_STATUS || locked(&self.handlers).contains_key(path)
     }
 
     fn unknown(&self, path: &str) -> Answer {
-        let handlers = self.handlers();
+        let handlers = locked(&self.handlers);
         let known: Vec<_> = std::iter::once(STATUS).chain(handlers.keys().map(String::as_str)).take(NAMED).collect();
         let path: String = path.chars().take(64).collect();
         let detail = format!("this worker answers nothing at {path:?}; it answers at: {}", known.join(", "));
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// Publishes the address of requests and returns it as the others see it.
-    pub(super) fn arrive_at(&self, bound: SocketAddr, tls: bool) -> Result<String> {
-        let everywhere = bound.ip().is_unspecified();
-        // A certificate is for a name, and a wildcard address is not one that others could call.
-        let named = if tls || everywhere { self.advertised.at_host(bound.port()) } else { None };
-        if named.is_none() && everywhere {
-            let message = format!(
-                "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
-            );
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
-        let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
-        self.advertised.show(ADDRESS_KEY, &address)?;
-        Ok(address)
-    }
-
     /// The answer of the handler there, within the time limit and the limit on concurrent requests.
     pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
         let request_handlers = Self::of(membership);
-        let handler = request_handlers.handlers().get(path).cloned();
+        let handler = locked(&request_handlers.handlers).get(path).cloned();
         let handler = match handler {
             Some(handler) => handler,
             None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),
@@ -148,4 +98,65 @@ impl RequestHandlers {
             }
         }
     }
+}
+
+/// The start of the path of every request to this member.
+pub(super) fn requests_path(context: &OwnershipContext) -> String {
+    path_to(&context.policy.group, context.life.instance_id(), context.life.incarnation())
+}
+
+/// Publishes the address of requests and returns it as the others see it.
+pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool) -> Result<String> {
+    let everywhere = bound.ip().is_unspecified();
+    // A certificate is for a name, and a wildcard address is not one that others could call.
+    let named = if tls || everywhere { context.advertised.at_host(bound.port()) } else { None };
+    if named.is_none() && everywhere {
+        let message = format!(
+            "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
+        );
+        return Err(Error::new(ErrorKind::Settings, message));
+    }
+    let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
+    context.advertised.show(ADDRESS_KEY, &address)?;
+    Ok(address)
+}
+
+/// The path of the status; the worker's own handler takes precedence.
+pub(super) const STATUS: &str = "status";
+/// The path at which handlers cannot replace it.
+pub(super) const OWN_STATUS: &str = "shardwise/status";
+const RESERVED: &str = "shardwise";
+
+pub(super) fn is_reserved(path: &str) -> bool {
+    path.split('/').next() == Some(RESERVED)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn status(membership: &Membership) -> Value {
+    let (ownership, now) = (membership.ownership(), membership.clock.now());
+    let (is_live, view) = (ownership.is_live_at(now), ownership.view());
+    let me = view.member(&membership.instance_id);
+    let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Draining);
+    json!({
+        "policy": membership.policy.name.as_str(),
+        "group": membership.policy.group.as_str(),
+        "instance_id": membership.instance_id.as_str(),
+        "incarnation": membership.life.incarnation().to_string(),
+        "version": me.and_then(|me| me.version.as_deref()),
+        "state": ownership.state_at(now).as_str(),
+        "hint": ownership.not_owning_at(now).map(|why| why.hint),
+        "drained": is_drained,
+        "revision": view.revision(),
+        "view_fingerprint": view.fingerprint().to_string(),
+        "view_age_ms": membership.view_age().map(millis),
+        "policy_fingerprint": ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
+        "members": view.members().len(),
+        "slots_owned": ownership.slots_owned().map(|owned| if is_live { owned } else { 0 }),
+        "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
+        "renewed_ms_ago": membership.renewed_ago().map(millis),
+        "stands_still": ownership.rebalancing_frozen(),
+    })
 }

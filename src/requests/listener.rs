@@ -3,12 +3,11 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
@@ -21,12 +20,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, field};
 
-use super::handlers::RequestHandlers;
+use super::handlers::{RequestHandlers, arrive_at, requests_path};
 use super::proven::{
     AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
 };
 use super::{ANSWERED, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, is_path};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::membership::Membership;
 use crate::membership::proof::Channel;
 use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
@@ -44,29 +43,14 @@ const ROUTE: &str = "/v1/peers/{*path}";
 /// The pause after the system could not accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Starts to listen, if necessary.
 pub(super) async fn listen(membership: &Arc<Membership>) -> Result<SocketAddr> {
-    let request_handlers = RequestHandlers::of(membership);
-    let mut listening = request_handlers.listening.lock().await;
-    if let Some(address) = *listening {
-        return Ok(address);
-    }
-    let wanted = membership.peers.listen;
-    if let Some(mistake) = membership.peers.mistake() {
-        return Err(Error::new(ErrorKind::Settings, format!("peer_listen is {wanted}: {mistake}")));
-    }
-    let failed = |error| {
-        let message = format!("cannot listen for requests on {wanted}: {error}; change peer_listen, or end what listens there");
-        Error::new(ErrorKind::Settings, message)
+    let begin = |listener, address| {
+        arrive_at(membership, address, false)?;
+        tracing::info!(policy = %membership.policy.name, %address, "listens for requests");
+        Ok(serve(listener, Arc::downgrade(membership)))
     };
-    let listener = TcpListener::bind(wanted).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    request_handlers.arrive_at(address, false)?;
-    let (closed, asked) = (request_handlers.closed.clone(), Arc::downgrade(membership));
-    tokio::spawn(async move { closed.run_until_cancelled(serve(listener, asked)).await });
-    *listening = Some(address);
-    tracing::info!(policy = %membership.policy.name, %address, "listens for requests");
-    Ok(address)
+    let handlers = RequestHandlers::of(membership);
+    handlers.listener.open(("requests", "peer_listen", membership.peers.listen), begin).await
 }
 
 /// Accepts connections for ever; dropping it ends them all.
@@ -108,7 +92,7 @@ enum AdmittedRequest<'a> {
     Request(&'a str, Option<ProvenHead>),
 }
 
-async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, answering: &RecipientEnd) -> Response<FullBody> {
+async fn respond(request: hyper::Request<Incoming>, asked: &Weak<Membership>, answering: &RecipientEnd) -> Response<Full<Bytes>> {
     let Some(membership) = asked.upgrade() else {
         return sent(Answer::problem(503, "unavailable", "Not now", "this worker is stopping"), REFUSED, None);
     };
@@ -147,9 +131,12 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
         return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
     }
-    let body = match timeout(BODY_WITHIN, whole(body)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(refusal)) => return (refusal, REFUSED),
+    let body: Vec<u8> = match timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+        Ok(Ok(body)) => body.to_bytes().into(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return refused(413, "too-large", "The body is too large", &format!("at most {BODY_BYTES_MAX} bytes"));
+        }
+        Ok(Err(_)) => return refused(400, "bad-request", "The request cannot be understood", "the body ends before its end"),
         Err(_) => return refused(408, "too-slow", "The body did not come in time", "send the body faster"),
     };
     if proven.is_some_and(|proven| !proven.has_body(&body)) {
@@ -166,7 +153,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     if !head.headers.contains_key(PEER_HEADER) {
         return Err(forbidden("only members of the group are answered; ask a sidecar"));
     }
-    let Some(path) = head.uri.path().strip_prefix(&RequestHandlers::of(membership).path()) else {
+    let Some(path) = head.uri.path().strip_prefix(&requests_path(membership)) else {
         return Err(Answer::problem(421, "misdirected", "This is not the member that was asked for", "another member is here now"));
     };
     if head.method != hyper::Method::GET && head.method != hyper::Method::POST {
@@ -174,7 +161,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     }
     // Tokens are not accepted: an older version that sends one is refused, and the token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(unproven(ProofRefusal::OtherVersion));
+        return Err(unproven(ProofRefusal::OTHER_VERSION));
     }
     let nonce = text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty());
     let Some(token) = &membership.peers.token else {
@@ -187,7 +174,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
     if let Some(nonce) = nonce {
         let recipient = membership.recipient(Channel::Requests);
         let greeting = answering.greeted(token.expose_secret().as_bytes(), &recipient, nonce);
-        return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NotRight));
+        return greeting.map(AdmittedRequest::Greeting).ok_or_else(|| unproven(ProofRefusal::NOT_RIGHT));
     }
     let bytes = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
     let asked = RequestParts {
@@ -198,35 +185,20 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
         digest: text(&head.headers, DIGEST_HEADER).unwrap_or_default(),
     };
     let proven = text(&head.headers, PROOF_HEADER).and_then(|shown| answering.proven(&asked, shown));
-    proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NotRight))
+    proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NOT_RIGHT))
 }
 
 fn unproven(why: ProofRefusal) -> Answer {
-    let (kind, title) = why.title();
-    Answer::problem(why.status(), kind, title, why.detail())
+    Answer::problem(why.status, why.kind, why.title, why.detail)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-async fn whole(mut body: Incoming) -> std::result::Result<Vec<u8>, Answer> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let broken = |_| Answer::problem(400, "bad-request", "The request cannot be understood", "the body ends before its end");
-        let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
-        if bytes.len() + piece.len() > BODY_BYTES_MAX {
-            let detail = format!("at most {BODY_BYTES_MAX} bytes");
-            return Err(Answer::problem(413, "too-large", "The body is too large", &detail));
-        }
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes)
-}
-
 /// The answer to a greeting: only the proof; the connection stays open for the request.
-fn greeted(greeting: &Greeting) -> Response<FullBody> {
-    let mut response = Response::new(FullBody(None));
+fn greeted(greeting: &Greeting) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(ANSWERED));
@@ -239,14 +211,14 @@ fn greeted(greeting: &Greeting) -> Response<FullBody> {
 }
 
 /// The last answer on its connection.
-fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<FullBody> {
+fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Response<Full<Bytes>> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = HeaderValue::from_str(&answer.content_type).ok();
     let proof = proven.and_then(|proven| {
         let content_type = kind.as_ref().map(HeaderValue::as_bytes);
         HeaderValue::from_str(&proven.answer(&AnswerParts { by, status: status.as_u16(), content_type, body: &answer.body })).ok()
     });
-    let mut response = Response::new(FullBody(Some(answer.body.into())));
+    let mut response = Response::new(Full::new(answer.body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(PEER_HEADER, HeaderValue::from_static(by));
@@ -258,23 +230,4 @@ fn sent(answer: Answer, by: &'static str, proven: Option<&ProvenHead>) -> Respon
         headers.insert(PROOF_HEADER, proof);
     }
     response
-}
-
-struct FullBody(Option<Bytes>);
-
-impl Body for FullBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }

@@ -1,10 +1,8 @@
 //! Requests to one member by its name, answered by handlers that the worker registers.
 //!
-//! A worker registers handlers by [`crate::ShardingService::on_request`]. Any sidecar of the group forwards requests to it, by its name
-//! or as any healthy member.
-//!
-//! Requests are for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one
-//! member may do belongs to a singleton and its messages.
+//! A worker registers handlers by [`crate::ShardingService::on_request`], and any sidecar of the group forwards requests to it. They are
+//! for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one member may do
+//! belongs to a singleton and its messages.
 //!
 //! ```no_run
 //! use shardwise::requests::{Answer, Request};
@@ -17,9 +15,7 @@
 //! # }
 //! ```
 //!
-//! This module defines requests, answers and the format of a member's address. Requests arrive at
-//! [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process. [`proven`] is how members
-//! prove that they are members.
+//! Requests arrive at [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process.
 
 mod answer;
 mod handlers;
@@ -28,7 +24,6 @@ mod listener;
 mod path;
 pub mod proven;
 mod service;
-mod status;
 
 use std::time::Duration;
 

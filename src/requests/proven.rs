@@ -4,8 +4,9 @@
 //! answer has the recipient's nonce and proof; nothing of the request is sent before. Each later request and each answer has a proof,
 //! which is valid once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use crate::error::locked;
 use crate::membership::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient, digest};
 
 /// The header with a nonce, in a greeting and in the answer to it.
@@ -78,9 +79,8 @@ pub struct CallerEnd {
 impl CallerEnd {
     /// From the recipient's answer to the greeting with the nonce `callers`; `None` if it does not know the secret, or is another member.
     pub fn begun(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
-        let (nonce, proof): (Nonce, Proof) = (nonce.parse().ok()?, proof.parse().ok()?);
-        let session = ProofSession::new(secret, recipient, callers, &nonce);
-        session.proves(&proof, ProofKind::Welcome, 0, &[]).then_some(Self { session, count: 0, last: None })
+        let session = ProofSession::welcomed(secret, recipient, callers, nonce, proof)?;
+        Some(Self { session, count: 0, last: None })
     }
 
     /// The proof of the next request on the connection.
@@ -97,15 +97,9 @@ impl CallerEnd {
     }
 }
 
-/// The recipient's end of one connection, from its first byte to its last.
+/// The recipient's end of one connection, from its first byte to its last: the key and the number of requests, once it is greeted.
 #[derive(Debug, Default)]
-pub struct RecipientEnd(Mutex<Option<CountedSession>>);
-
-#[derive(Debug)]
-struct CountedSession {
-    session: ProofSession,
-    count: u64,
-}
+pub struct RecipientEnd(Mutex<Option<(ProofSession, u64)>>);
 
 /// The headers of the answer to a greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,25 +111,18 @@ pub struct Greeting {
 }
 
 impl RecipientEnd {
-    fn counted(&self) -> MutexGuard<'_, Option<CountedSession>> {
-        // One assignment; nothing under the lock can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Answers a greeting with this nonce, replacing an earlier one; `None` if it is not a nonce.
     pub fn greeted(&self, secret: &[u8], recipient: &Recipient<'_>, nonce: &str) -> Option<Greeting> {
-        let (callers, own) = (nonce.parse().ok()?, Nonce::random());
-        let session = ProofSession::new(secret, recipient, &callers, &own);
-        let greeting = Greeting { nonce: own.to_string(), proof: session.proof(ProofKind::Welcome, 0, &[]).to_string() };
-        *self.counted() = Some(CountedSession { session, count: 0 });
-        Some(greeting)
+        let (session, own, proof) = ProofSession::welcoming(secret, recipient, &nonce.parse().ok()?);
+        *locked(&self.0) = Some((session, 0));
+        Some(Greeting { nonce: own.to_string(), proof: proof.to_string() })
     }
 
     /// Verifies and uses up a request's proof; `None` if `shown` is wrong: then nothing is accepted until the next greeting.
     pub fn proven(&self, asked: &RequestParts<'_>, shown: &str) -> Option<ProvenHead> {
-        let CountedSession { session, count } = self.counted().take()?;
+        let (session, count) = locked(&self.0).take()?;
         let shown = shown.parse().ok().filter(|shown| asked.with(|fields| session.proves(shown, ProofKind::Question, count, fields)))?;
-        *self.counted() = Some(CountedSession { session: session.clone(), count: count + 1 });
+        *locked(&self.0) = Some((session.clone(), count + 1));
         Some(ProvenHead { session, count, asked: shown, digest: asked.digest.to_owned() })
     }
 }
@@ -161,43 +148,38 @@ impl ProvenHead {
     }
 }
 
-/// Why a request is refused if members have a token.
+/// Why a request is refused if members have a token, as in RFC 9457.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProofRefusal {
-    /// It has a token instead of a proof, as in an older version.
-    OtherVersion,
-    /// It has no proof, a wrong one, or one that was used already.
-    NotRight,
+#[non_exhaustive]
+pub struct ProofRefusal {
+    /// The status of the refusal.
+    pub status: u16,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its title.
+    pub title: &'static str,
+    /// What to do about it.
+    pub detail: &'static str,
 }
 
 impl ProofRefusal {
-    /// The status of the refusal.
-    pub const fn status(self) -> u16 {
-        match self {
-            Self::OtherVersion => OTHER_VERSION_STATUS,
-            Self::NotRight => 401,
-        }
-    }
+    /// It has a token instead of a proof, as in an older version.
+    pub const OTHER_VERSION: Self = Self {
+        status: OTHER_VERSION_STATUS,
+        kind: "other-version",
+        title: "The caller is another version of shardwise",
+        detail: "the caller is an older version of shardwise, which sends its token; members prove themselves without sending it, and nothing \
+                 else is taken: upgrade the caller, and change the token once all are upgraded",
+    };
 
-    /// The kind and the title of the refusal, as in RFC 9457.
-    pub const fn title(self) -> (&'static str, &'static str) {
-        match self {
-            Self::OtherVersion => ("other-version", "The caller is another version of shardwise"),
-            Self::NotRight => ("unauthorized", "No proof, or not the right one"),
-        }
-    }
-
-    /// What to do about it.
-    pub const fn detail(self) -> &'static str {
-        match self {
-            Self::OtherVersion => {
-                "the caller is an older version of shardwise, which sends its token; members prove themselves without sending it, and nothing else is taken: upgrade the caller, and change the token once all are upgraded"
-            }
-            Self::NotRight => {
-                "members prove that they know the peer token, and this request does not: give all members the same token and greet before each connection's first request (docs/reference/protocol.md)"
-            }
-        }
-    }
+    /// It has no proof, a wrong one, or one that was used already.
+    pub const NOT_RIGHT: Self = Self {
+        status: 401,
+        kind: "unauthorized",
+        title: "No proof, or not the right one",
+        detail: "members prove that they know the peer token, and this request does not: give all members the same token and greet before each \
+                 connection's first request (docs/reference/protocol.md)",
+    };
 }
 
 #[cfg(test)]

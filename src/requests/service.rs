@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::handlers::RequestHandlers;
+use super::handlers::{RequestHandlers, arrive_at, requests_path};
 use super::{Answer, Request};
 use crate::error::{Result, inside_runtime};
 use crate::membership::proof::{Channel, Recipient};
@@ -14,15 +14,13 @@ impl ShardingService {
     /// Answers requests to this worker at `path`, such as `cache/size`, from now on, replacing an earlier handler; `status` is answered
     /// without one. Paths that start with `shardwise` are reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens
-    /// (`listen_for_requests`, or a sidecar in this process). A handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at
-    /// most 1 MiB in both directions, 64 requests are answered at once, and a panic is the answer 500.
-    ///
-    /// The handler lives as long as the service: one that holds the service itself keeps it alive for ever.
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens. A
+    /// handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at
+    /// once, and a panic is the answer 500. A handler that holds the service itself keeps it alive for ever.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or starts with `shardwise`, or with 256 handlers.
+    /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or reserved, or with 256 handlers.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
@@ -45,15 +43,14 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there, or if other
-    /// machines could connect: that takes TLS, which a sidecar has.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;
         super::listener::listen(self.membership()).await
     }
 
-    /// This worker's answer at that path, as for a request from another member.
+    /// This worker's answer at that path, as to another member.
     pub async fn answer(&self, path: &str, request: Request) -> Answer {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
@@ -68,17 +65,14 @@ impl ShardingService {
 
     /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker leaves and rejoins.
     pub fn requests_path(&self) -> String {
-        self.request_handlers().path()
+        requests_path(self.membership())
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host
-    /// of `instance.address` if it listens on all addresses or has a certificate.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::ErrorKind::Settings`] if no address is known, or the metadata becomes too long.
+    /// of `instance.address` if it listens on all addresses or has a certificate. [`crate::ErrorKind::Settings`] if no address is known, or
+    /// the metadata becomes too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
-        self.request_handlers().arrive_at(listening, tls)
+        arrive_at(self.membership(), listening, tls)
     }
 
     /// This worker as the recipient, for the proofs of requests to it.

@@ -1,15 +1,15 @@
 //! The connection from the handle to its driver, which the first command starts.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use shardwise_discovery::Discovery;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{DrainFollower, Driver, DriverCommand};
+use crate::error::{Error, ErrorKind, Result, locked};
+use crate::membership::{Commands, DrainFollower, Driver, DriverCommand};
 
 /// Commands waiting for the driver.
 const COMMANDS_MAX: usize = 8;
@@ -17,10 +17,9 @@ const COMMANDS_MAX: usize = 8;
 /// How the driver is started: `tokio::spawn`, except in test fleets.
 pub(crate) type Spawn = Box<dyn FnOnce(BoxFuture<'static, ()>) + Send>;
 
-/// The driver of a service, and the settings that joining needs.
 pub(super) struct ServiceEngine {
     driver: Mutex<DriverState>,
-    backend: Arc<dyn Discovery>,
+    pub(super) backend: Arc<dyn Discovery>,
     pub(super) join_limit: Duration,
     /// Follows operators' requests for this member; `None` if there can be none.
     pub(super) follower: Option<DrainFollower>,
@@ -30,7 +29,7 @@ pub(super) struct ServiceEngine {
 
 enum DriverState {
     Parked(Box<Driver>, Spawn),
-    Running(mpsc::Sender<DriverCommand>),
+    Running(Commands),
 }
 
 impl ServiceEngine {
@@ -45,26 +44,22 @@ impl ServiceEngine {
         Self { driver, backend, join_limit, follower, follows: AtomicBool::new(false) }
     }
 
-    pub(super) const fn backend(&self) -> &Arc<dyn Discovery> {
-        &self.backend
-    }
-
     pub(super) fn is_running(&self) -> bool {
-        matches!(*self.driver(), DriverState::Running(_))
+        matches!(*locked(&self.driver), DriverState::Running(_))
     }
 
     /// Sends a command and waits until the driver has processed it. Returns the driver's channel.
-    pub(super) async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> DriverCommand) -> Result<mpsc::Sender<DriverCommand>> {
+    pub(super) async fn ask(&self, command: DriverCommand) -> Result<Commands> {
         let commands = self.commands();
         let (taken, answer) = oneshot::channel();
-        commands.send(command(taken)).await.map_err(|_| stopped())?;
+        commands.send((command, taken)).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?;
         Ok(commands)
     }
 
     /// The driver's channel; starts the driver if necessary.
-    pub(super) fn commands(&self) -> mpsc::Sender<DriverCommand> {
-        let mut state = self.driver();
+    pub(super) fn commands(&self) -> Commands {
+        let mut state = locked(&self.driver);
         if let DriverState::Running(commands) = &*state {
             return commands.clone();
         }
@@ -73,11 +68,6 @@ impl ServiceEngine {
             spawn(Box::pin(driver.run(receiver)));
         }
         sender
-    }
-
-    fn driver(&self) -> MutexGuard<'_, DriverState> {
-        // Consistent after each assignment.
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

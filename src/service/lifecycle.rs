@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shardwise_core::{Ownership, ServiceState};
-use tokio::sync::oneshot;
+use shardwise_core::{Cause, Ownership, Rebalance, ServiceState};
 use tracing::{Instrument, Span, field};
 
 use super::ShardingService;
@@ -20,21 +19,18 @@ use crate::telemetry::trace;
 const SILENCE_MAX: Duration = Duration::from_secs(7);
 
 impl ShardingService {
-    /// Joins the group and waits until this worker is an active member. Does nothing if it is one already.
+    /// Joins the group and waits until this worker is an active member, up to one TTL longer if an earlier process with the same id died
+    /// without leaving. Does nothing if it is one already.
     ///
-    /// If an earlier process with the same id died without leaving, joining waits up to one TTL until its record has expired.
-    ///
-    /// Once it has joined, a worker stays a member until [`ShardingService::deregister_self`]: it registers again by itself after it has
-    /// lost its lease, and keeps retrying, slowly, if it is then refused ([`ServiceState::Refused`]).
+    /// It stays a member until [`ShardingService::deregister_self`]: it registers again by itself after it has lost its lease, and keeps
+    /// retrying, slowly, if it is then refused ([`ServiceState::Refused`]).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InstanceIdInUse`] if a living member has this id, [`ErrorKind::OtherPolicy`] if the group agrees on other constants
     /// or serves something else, [`ErrorKind::Backend`] for wrong credentials or settings, and, retryable, [`ErrorKind::Unavailable`] if
     /// the backend does not accept it within the TTL and 5 s, or does not answer at all for 7 s; [`ErrorKind::NoRuntime`] outside a tokio
-    /// runtime. After an error this worker is not a member; call again to retry.
-    ///
-    /// Dropping the future does not cancel the join: the worker continues joining. Call [`ShardingService::deregister_self`] for that.
+    /// runtime. After an error this worker is not a member; call again to retry. Dropping the future does not cancel the join.
     pub async fn register_self(&self) -> Result<()> {
         inside_runtime()?;
         let span = tracing::info_span!(
@@ -57,7 +53,7 @@ impl ShardingService {
             return Ok(());
         };
         self.hear_operators(engine).await?;
-        let commands = engine.ask(|taken| DriverCommand::Join(span.clone(), taken)).await?;
+        let commands = engine.ask(DriverCommand::Join(span.clone())).await?;
         let mut blinded = self.membership().blinded.subscribe();
         let decision = tokio::select! {
             decision = self.decision(engine.join_limit) => decision,
@@ -83,7 +79,7 @@ impl ShardingService {
     async fn hear_operators(&self, engine: &ServiceEngine) -> Result<()> {
         let Some(follower) = &engine.follower else { return Ok(()) };
         if let Some(wanted) = follower.wanted_at_start().await {
-            engine.ask(|taken| DriverCommand::Drain(wanted, taken)).await?;
+            engine.ask(DriverCommand::Drain(wanted)).await?;
         }
         if !engine.follows.swap(true, Ordering::Relaxed) {
             let (commands, membership) = (engine.commands().downgrade(), self.membership());
@@ -128,15 +124,11 @@ impl ShardingService {
     /// Like [`ShardingService::deregister_self`], without keeping a place for this worker, whatever `rejoin_grace` says: the others take
     /// over at once. A worker that has left already and whose place is kept releases it. For a worker that will not return; for one that
     /// is gone see [`crate::ShardingFactory::end_absence`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ShardingService::deregister_self`].
     pub async fn deregister_self_for_good(&self) -> Result<()> {
         self.leave(DriverCommand::LeaveForGood).await
     }
 
-    async fn leave(&self, command: impl FnOnce(Span, oneshot::Sender<()>) -> DriverCommand) -> Result<()> {
+    async fn leave(&self, command: impl FnOnce(Span) -> DriverCommand) -> Result<()> {
         inside_runtime()?;
         let Some(engine) = self.handle.engine.as_ref().filter(|engine| engine.is_running()) else {
             self.end_alone().await;
@@ -147,12 +139,49 @@ impl ShardingService {
             "shardwise.policy" = %self.membership().policy.name,
             "shardwise.instance" = %self.membership().instance_id
         );
-        let commands = engine.ask(|taken| command(span.clone(), taken)).await?;
+        let commands = engine.ask(command(span.clone())).await?;
         let mut changes = self.membership().changes();
         tokio::select! {
             biased;
             left = changes.wait_for(|ownership| ownership.state() == ServiceState::Left) => left.map(drop).map_err(|_| stopped()),
             () = commands.closed() => Err(stopped()),
+        }
+    }
+}
+
+impl ShardingService {
+    /// Takes everything from its work and waits until that has ended, up to `drain_timeout`. A frozen service stays unchanged.
+    pub(super) async fn end_alone(&self) {
+        let membership = self.membership();
+        let before = membership.ownership();
+        if before.state() == ServiceState::Unsharded {
+            membership.in_flight.close();
+            self.publish_alone(&before, before.left(membership.clock.now()), Cause::Draining);
+        }
+        if membership.ownership().state() == ServiceState::Left && self.handle.engine.is_none() {
+            let ended = tokio::time::timeout(membership.policy.drain_timeout, membership.in_flight.wait()).await;
+            if ended.is_err() {
+                tracing::warn!(policy = %membership.policy.name, running = membership.in_flight.len(), "work did not end within drain_timeout");
+            }
+        }
+    }
+
+    /// Owns everything again, if it has left.
+    pub(super) fn begin_alone(&self) {
+        let membership = self.membership();
+        let before = membership.ownership();
+        if before.state() == ServiceState::Left {
+            membership.in_flight.reopen();
+            let again = Ownership::unsharded(&membership.policy.placement, Arc::clone(before.view()), membership.clock.now());
+            self.publish_alone(&before, again, Cause::Joined);
+        }
+    }
+
+    fn publish_alone(&self, before: &Ownership, after: Ownership, cause: Cause) {
+        let rebalance = Rebalance::between(before, &after, cause, self.now());
+        self.membership().publish(Arc::new(after));
+        if let Some(rebalance) = rebalance {
+            self.membership().rebalanced(&rebalance);
         }
     }
 }

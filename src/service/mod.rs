@@ -1,11 +1,8 @@
 //! The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 
-mod alone;
 mod engine;
 mod keys;
 mod lifecycle;
-mod make;
-mod news;
 mod replicas;
 mod sharding;
 
@@ -13,13 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shardwise_core::{GroupName, InstanceId, MemberState, Moment, Ownership, Policy, Serves, ServiceState, Timing, View};
-use shardwise_discovery::Discovery;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use shardwise_core::machine::{Identity, Machine};
+use shardwise_core::{
+    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
+};
+use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
 
-use crate::membership::{Absence, Membership};
+use crate::membership::{Absence, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, placer};
+use crate::settings::PolicySettings;
 use engine::ServiceEngine;
-#[cfg(feature = "testing")]
 pub(crate) use engine::Spawn;
 use replicas::RankCache;
 pub use sharding::Sharding;
@@ -58,7 +61,7 @@ impl ShardingService {
 
     /// The backend; `None` for services that never join.
     pub(crate) fn backend(&self) -> Option<&Arc<dyn Discovery>> {
-        self.handle.engine.as_ref().map(ServiceEngine::backend)
+        self.handle.engine.as_ref().map(|engine| &engine.backend)
     }
 
     /// The latest snapshot. Query it with [`ShardingService::now`], so that its deadline applies.
@@ -154,5 +157,106 @@ impl std::fmt::Debug for ShardingService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let membership = self.membership();
         write!(f, "ShardingService({} as {:?}: {:?})", membership.policy.name, membership.instance_id, membership.ownership())
+    }
+}
+
+impl ShardingService {
+    /// The latest snapshot, now and whenever it changes: slots, state, view or deadline.
+    pub fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
+        self.membership().changes()
+    }
+
+    /// The group's members, now and whenever they change; ends with the service.
+    pub fn watch_members(&self) -> BoxStream<'static, Arc<View>> {
+        let news = stream::unfold((self.membership().changes(), None), |(mut changes, seen)| async move {
+            let is_new = |ownership: &Arc<Ownership>| seen.as_ref() != Some(ownership.view());
+            let view = Arc::clone(changes.wait_for(is_new).await.ok()?.view());
+            Some((Arc::clone(&view), (changes, Some(view))))
+        });
+        news.boxed()
+    }
+
+    /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.
+    pub fn rebalances(&self) -> Rebalances {
+        self.membership().rebalances.subscribe()
+    }
+
+    /// Every snapshot from now on, in order, including those that [`ShardingService::ownership_changes`] would skip for a slow reader.
+    pub fn snapshots(&self) -> Snapshots {
+        self.membership().snapshots.subscribe()
+    }
+
+    /// Calls `callback` for each rebalance from now on: one call at a time, outside the driver, merged when it is slow. A panic in it is
+    /// logged and has no other effect.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn on_rebalance(&self, callback: impl Fn(&Rebalance) + Send + Sync + 'static) {
+        let callback = Arc::new(callback);
+        let mut rebalances = self.rebalances();
+        tokio::spawn(async move {
+            while let Some(rebalance) = rebalances.recv().await {
+                let callback = Arc::clone(&callback);
+                // It may block, so it runs on a blocking thread; awaiting it keeps the calls in order.
+                if tokio::task::spawn_blocking(move || callback(&rebalance)).await.is_err() {
+                    tracing::error!("a callback of on_rebalance panicked; it will be called again at the next rebalance");
+                }
+            }
+        });
+    }
+}
+
+/// How long registering may take beyond the TTL after which a dead former incarnation is gone.
+const JOIN_GRACE: Duration = Duration::from_secs(5);
+
+impl ShardingService {
+    /// A service that follows operators' requests for its member.
+    pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
+        let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
+        let PolicySettings { policy, timing, .. } = settings;
+        let drains = DrainStore::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
+        let follower = drains.map(|drains| DrainFollower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
+        Self::joining(spawn, settings, member, backend, clock, follower)
+    }
+
+    pub(crate) fn joining(
+        spawn: Spawn,
+        settings: &PolicySettings,
+        mut member: Member,
+        backend: Arc<dyn Discovery>,
+        clock: Clock,
+        follower: Option<DrainFollower>,
+    ) -> Self {
+        let (policy, timing) = (Arc::new(settings.policy.clone()), settings.timing);
+        member.fingerprints = policy.fingerprints();
+        let me = Identity { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
+        let machine = Machine::new(Arc::clone(&policy), timing, me, |params| placer(&policy.group, params), clock.now());
+        let registration =
+            Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
+        let ownership = Arc::clone(machine.ownership());
+        let membership = Arc::new(Membership::new(settings, policy, &registration.member, clock, ownership));
+        let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
+        let driver = Driver::new(Arc::clone(&membership), Arc::clone(&backend), machine, registration);
+        Self::of(membership, Some(ServiceEngine::new(driver, spawn, backend, join_limit, follower)))
+    }
+
+    /// A service that never joins and whose share never changes.
+    pub(crate) fn fixed(policy: Policy, member: &Member, ownership: Ownership, clock: Clock) -> Self {
+        let settings = PolicySettings::new(policy);
+        let policy = Arc::new(settings.policy.clone());
+        let membership = Membership::new(&settings, policy, member, clock, Arc::new(ownership));
+        Self::of(Arc::new(membership), None)
+    }
+
+    fn of(membership: Arc<Membership>, engine: Option<ServiceEngine>) -> Self {
+        Self { handle: Arc::new(ServiceHandle { membership, ranking: RankCache::default(), engine }) }
+    }
+
+    /// A service of one worker that owns everything, without a backend.
+    pub(crate) fn unsharded(policy: Policy, member: &Member, clock: Clock) -> Self {
+        let view = Arc::new(View::new(0, vec![member.clone()]));
+        let ownership = Ownership::unsharded(&policy.placement, view, clock.now());
+        Self::fixed(policy, member, ownership, clock)
     }
 }

@@ -1,61 +1,46 @@
 //! The owner of a key and its successors: for data with replicas, and for callers that look for another worker.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use arc_swap::{ArcSwapOption, Guard};
+use arc_swap::ArcSwapOption;
 use shardwise_core::{InstanceId, REPLICAS_MAX, Replicas, ShardKey, View};
 
 use super::ShardingService;
+use crate::error::locked;
 
-/// The members for every slot of one view, cached until the group changes.
 #[derive(Debug)]
-struct RankCacheEntry {
+struct RankedView {
     view: Arc<View>,
     /// The number of members per slot.
     most: usize,
-    /// Filled by the first caller; concurrent callers wait for it.
-    replicas: OnceLock<Replicas>,
+    replicas: Replicas,
 }
 
-impl RankCacheEntry {
-    fn serves(&self, view: &Arc<View>, n: usize) -> bool {
-        self.most >= n && (Arc::ptr_eq(&self.view, view) || self.view.members() == view.members())
-    }
-}
-
-/// The last result, if there is one.
+/// The last result, until the group changes or more members are asked for.
 #[derive(Debug, Default)]
-pub(super) struct RankCache(ArcSwapOption<RankCacheEntry>);
+pub(super) struct RankCache {
+    last: ArcSwapOption<RankedView>,
+    /// Held while ranking: of several concurrent callers one ranks, and the others wait for it.
+    ranking: Mutex<()>,
+}
 
 impl RankCache {
-    /// Passes the members for every slot of `view`, at least `n` for each, to `read`: from the cache, or computed by `rank` for the
-    /// number passed to it. Of several concurrent callers one computes them.
-    fn with<T>(&self, view: &Arc<View>, n: usize, rank: impl FnOnce(usize) -> Replicas, read: impl FnOnce(&Replicas) -> T) -> T {
-        let ranked = self.ranked(view, n);
-        read(ranked.replicas.get_or_init(|| rank(ranked.most)))
-    }
-
-    /// The cache entry for that, filled or about to be; for `n` or for as many as were requested before.
-    fn ranked(&self, view: &Arc<View>, n: usize) -> Arc<RankCacheEntry> {
-        let mut kept = self.0.load();
-        loop {
-            if let Some(ranked) = kept.as_ref().filter(|ranked| ranked.serves(view, n)) {
-                return Arc::clone(ranked);
-            }
-            let most = kept.as_ref().map_or(n, |before| before.most.max(n));
-            let new = Arc::new(RankCacheEntry { view: Arc::clone(view), most, replicas: OnceLock::new() });
-            let before = self.0.compare_and_swap(&*kept, Some(Arc::clone(&new)));
-            if same(&before, &kept) {
-                return new;
-            }
-            // Another caller was faster, with this view or with another one.
-            kept = before;
+    /// The members for every slot of `view`, at least `n` for each: from the cache, or computed by `rank` for the number passed to it, as
+    /// many as were asked for before.
+    fn ranked(&self, view: &Arc<View>, n: usize, rank: impl FnOnce(usize) -> Replicas) -> Arc<RankedView> {
+        let serves = |last: &Arc<RankedView>| last.most >= n && (Arc::ptr_eq(&last.view, view) || last.view.members() == view.members());
+        if let Some(last) = self.last.load_full().filter(serves) {
+            return last;
         }
+        let _turn = locked(&self.ranking);
+        let last = self.last.load_full();
+        let most = last.as_ref().map_or(n, |last| last.most.max(n));
+        last.filter(serves).unwrap_or_else(|| {
+            let ranked = Arc::new(RankedView { view: Arc::clone(view), most, replicas: rank(most) });
+            self.last.store(Some(Arc::clone(&ranked)));
+            ranked
+        })
     }
-}
-
-fn same(one: &Guard<Option<Arc<RankCacheEntry>>>, other: &Guard<Option<Arc<RankCacheEntry>>>) -> bool {
-    one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
 
 impl ShardingService {
@@ -63,15 +48,12 @@ impl ShardingService {
     /// long as there are any. Fewer if the group has fewer, and at most 32. The members for a smaller `n` are the first of those for a
     /// larger one.
     ///
-    /// Every worker that sees the same group returns the same result. It follows from the placement: whether the owner is alive and
-    /// serves is not checked, and `owns` says whether it is this worker. Empty before the first view, and if this worker's policy does
-    /// not have the group's constants.
+    /// Every worker that sees the same group returns the same result. It follows from the placement: whether the owner is alive is not
+    /// checked, and `owns` says whether it is this worker. Empty before the first view, and if this worker's policy does not have the
+    /// group's constants. Under a key placement it is only the owner, and empty while this worker holds nothing.
     ///
-    /// Under a key placement it is only the owner, and empty while this worker holds nothing: the other fleet has no replicas.
-    ///
-    /// The first call after a change of the group takes two to three times as long as a placement from scratch and stores four bytes for
-    /// each slot and member requested: measured on a busy machine 0.16 s with 1,000 members of weight 1, and 0.6 s with the most points
-    /// of a circle, whatever the weights and zones. Other calls cost a hash and the copies of the names.
+    /// The first call after a change of the group takes two to three times as long as a placement from scratch (measured: 0.16 s with 1,000
+    /// members of weight 1, 0.6 s at most) and stores four bytes for each slot and member requested. Others cost a hash and the copies.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K, n: usize) -> Vec<InstanceId> {
         let n = n.min(REPLICAS_MAX);
         let ownership = self.ownership();
@@ -81,7 +63,7 @@ impl ShardingService {
         let view = ownership.view();
         let Some(params) = self.policy().serving(view.group_fingerprint()) else { return Vec::new() };
         let rank = |most| Replicas::of_view(view, params, most);
-        self.handle.ranking.with(view, n, rank, |replicas| replicas.owners(key, n).cloned().collect())
+        self.handle.ranking.ranked(view, n, rank).replicas.owners(key, n).cloned().collect()
     }
 }
 
@@ -122,7 +104,7 @@ mod tests {
                 while made.load(Ordering::SeqCst) == 1 && there.recv_timeout(Duration::from_millis(200)).is_ok() {}
                 rank(&view, most)
             };
-            ranking.with(&view, 3, slow, |replicas| replicas.owners_of_slot(7, 3).cloned().collect::<Vec<_>>())
+            ranking.ranked(&view, 3, slow).replicas.owners_of_slot(7, 3).cloned().collect::<Vec<_>>()
         };
         let answers: Vec<_> = thread::scope(|scope| {
             let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(|| ask(arrived.clone()))).collect();
@@ -143,7 +125,7 @@ mod tests {
                 made.fetch_add(1, Ordering::SeqCst);
                 rank(&view, most)
             };
-            let count = ranking.with(&view, n, rank, |replicas| replicas.owners_of_slot(0, n).count());
+            let count = ranking.ranked(&view, n, rank).replicas.owners_of_slot(0, n).count();
             assert_eq!((count, made.load(Ordering::SeqCst)), (n, made_so_far), "{n} of {members} at revision {revision}");
         }
     }

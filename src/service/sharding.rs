@@ -2,18 +2,11 @@
 
 use std::sync::Arc;
 
-use shardwise_core::{InstanceId, Moment, NotOwning, Ownership, Serves, ShardKey, Timing};
+use shardwise_core::{InstanceId, Moment, Ownership, Serves, ShardKey, Timing};
 use tokio::sync::watch;
 
-/// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects.
-///
-/// ```
-/// use shardwise::Sharding;
-///
-/// fn mine<'a>(sharding: &impl Sharding, tenants: &'a [String]) -> Vec<&'a String> {
-///     sharding.filter_owned_items(tenants)
-/// }
-/// ```
+/// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects. The service's other ways to ask
+/// about a list are those of [`Sharding::ownership`].
 pub trait Sharding: Send + Sync {
     /// The latest snapshot. Query it with [`Sharding::now`], so that its deadline applies.
     fn ownership(&self) -> Arc<Ownership>;
@@ -50,44 +43,6 @@ pub trait Sharding: Send + Sync {
         Self: Sized,
     {
         self.ownership().filter_at(items, self.now())
-    }
-
-    /// The positions in `items` of those that are mine right now, ascending.
-    fn filter_owned_indices<K: ShardKey>(&self, items: &[K]) -> Vec<usize>
-    where
-        Self: Sized,
-    {
-        self.ownership().filter_indices_at(items, self.now())
-    }
-
-    /// How many of the items are mine right now.
-    fn count_owned_items<K: ShardKey>(&self, items: &[K]) -> usize
-    where
-        Self: Sized,
-    {
-        self.ownership().count_at(items, self.now())
-    }
-
-    /// Like [`Sharding::filter_owned_items`], on all threads of the current rayon pool; the calling thread alone filters a short list. It
-    /// blocks the caller.
-    #[cfg(feature = "parallel")]
-    fn par_filter_owned_items<'a, K: ShardKey + Sync>(&self, items: &'a [K]) -> Vec<&'a K>
-    where
-        Self: Sized,
-    {
-        self.ownership().par_filter_at(items, self.now())
-    }
-
-    /// Like [`Sharding::filter_owned_items`], with an error if this worker owns nothing at all.
-    fn try_filter_owned_items<'a, K: ShardKey>(&self, items: &'a [K]) -> Result<Vec<&'a K>, NotOwning>
-    where
-        Self: Sized,
-    {
-        let (ownership, now) = (self.ownership(), self.now());
-        match ownership.not_owning_at(now) {
-            Some(not_owning) => Err(not_owning),
-            None => Ok(ownership.filter_at(items, now)),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 
 use shardwise_core::{Address, InstanceId, NAME_BYTES_MAX, WEIGHT_MAX, Weight};
 use shardwise_discovery::{METADATA_BYTES_MAX, random_incarnation};
-use shardwise_settings::{Error, ResolvedValue, SettingsTable};
+use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable};
 
 use super::keys;
 use crate::error::{self, ErrorKind, Result};
@@ -42,11 +42,7 @@ pub struct InstanceSettings {
 
 impl InstanceSettings {
     /// The configured id, or a generated one: the host's name, a hyphen and 8 random hexadecimal digits. Each call generates another id,
-    /// so a process should call it once.
-    ///
-    /// # Errors
-    ///
-    /// None in practice: a long host name is truncated.
+    /// so a process should call it once. A long host name is truncated, so there is no error in practice.
     pub fn id_or_made(&self) -> Result<InstanceId> {
         match &self.id {
             Some(id) => Ok(id.clone()),
@@ -67,7 +63,7 @@ fn made(host: &OsStr, random: u64) -> Result<InstanceId> {
 pub(super) fn read(table: &SettingsTable<'_>) -> Result<InstanceSettings, Error> {
     let id = table.take_if_set(&keys::ID)?;
     if id.is_none() {
-        table.note_computed(&keys::ID, "<the host's name>-<8 random hexadecimal digits>");
+        table.note_from(&keys::ID, "<the host's name>-<8 random hexadecimal digits>", Origin::Default);
     }
     let id = id.map(|found| found.parse(|text| InstanceId::new(text))).transpose()?;
     let address = address(table)?;

@@ -69,13 +69,13 @@ impl LoadOptions {
         if let Some(text) = &self.text {
             return Ok((text.into(), None));
         }
-        let path = self.path();
-        Ok((read(&path, self)?.into(), Some(path)))
+        let named = self.named_file();
+        let path = named.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+        Ok((read(&path, named.is_some())?.into(), Some(path)))
     }
 
-    fn path(&self) -> PathBuf {
-        let named = self.file.clone().or_else(|| self.variable(FILE_VARIABLE).map(PathBuf::from));
-        named.unwrap_or_else(|| DEFAULT_FILE.into())
+    fn named_file(&self) -> Option<PathBuf> {
+        self.file.clone().or_else(|| self.variable(FILE_VARIABLE).map(PathBuf::from))
     }
 
     /// The environment whose section overrides `[default]`.
@@ -90,10 +90,6 @@ impl LoadOptions {
     fn variable(&self, name: &str) -> Option<&OsString> {
         self.variables.get(name).filter(|value| !value.is_empty())
     }
-
-    fn is_file_named(&self) -> bool {
-        self.file.is_some() || self.variable(FILE_VARIABLE).is_some()
-    }
 }
 
 impl fmt::Debug for LoadOptions {
@@ -104,11 +100,11 @@ impl fmt::Debug for LoadOptions {
     }
 }
 
-fn read(path: &Path, options: &LoadOptions) -> Result<String, Error> {
+fn read(path: &Path, is_named: bool) -> Result<String, Error> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let message = match error.kind() {
-            IoErrorKind::NotFound if !options.is_file_named() => format!(
+            IoErrorKind::NotFound if !is_named => format!(
                 "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one with \
                  [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
             ),
@@ -138,7 +134,7 @@ mod tests {
     #[test]
     fn without_any_file_the_message_says_how_to_make_one() {
         let folder = tempfile::tempdir().unwrap();
-        let error = read(&folder.path().join(DEFAULT_FILE), &LoadOptions::default()).unwrap_err();
+        let error = read(&folder.path().join(DEFAULT_FILE), false).unwrap_err();
         assert_eq!(
             error.to_string(),
             "there is no settings.toml in the working directory: name another with SHARDWISE_SETTINGS, or make one with \
@@ -149,10 +145,10 @@ mod tests {
     #[test]
     fn a_file_named_in_code_goes_before_one_in_the_environment_and_that_before_the_usual_one() {
         let none = LoadOptions::default();
-        assert_eq!(none.path(), Path::new("settings.toml"));
+        assert_eq!(none.named_file(), None);
         let variable = none.with_variables([(FILE_VARIABLE, "a.toml")]);
-        assert_eq!(variable.path(), Path::new("a.toml"));
-        assert_eq!(variable.with_file("b.toml").path(), Path::new("b.toml"));
-        assert_eq!(LoadOptions::default().with_variables([(FILE_VARIABLE, "")]).path(), Path::new("settings.toml"));
+        assert_eq!(variable.named_file(), Some("a.toml".into()));
+        assert_eq!(variable.with_file("b.toml").named_file(), Some("b.toml".into()));
+        assert_eq!(LoadOptions::default().with_variables([(FILE_VARIABLE, "")]).named_file(), None);
     }
 }

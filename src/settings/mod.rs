@@ -11,16 +11,14 @@
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
-//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. Of an outbox the library reads
-//! only the policy; its other keys belong to the crate `shardwise-outbox`. Other tables belong to the application. The file
-//! `settings.toml` of this crate has every key with its default and purpose.
-//!
-//! A secret, such as a token, can be in a separate file: the same key with the suffix `_file` names it. Output shows a secret as `***`.
+//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. The file `settings.toml` of this
+//! crate has every key with its default and purpose. A secret can be in a file, which the same key with the suffix `_file` names; output
+//! shows it as `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
-//! one file meet, wherever they were started. The default is `shardwise.db` in that directory: a user who may write there controls the
-//! settings anyway, while a predictable name in a directory shared by all users would let any of them join, or keep the workers out. A
-//! relative path in an environment variable starts at the working directory.
+//! one file meet, wherever they were started; one in an environment variable starts at the working directory. The default is
+//! `shardwise.db` beside the file: a user who may write there controls the settings anyway, while any user could join, or keep the workers
+//! out, by a predictable name in a shared directory.
 //!
 //! ```
 //! # fn main() -> shardwise::Result<()> {
@@ -38,14 +36,11 @@ mod instance;
 #[rustfmt::skip]
 mod keys;
 mod load;
-mod messages;
-mod next;
 mod options;
 mod peers;
 mod placement;
 mod policy;
 mod schema;
-mod token;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,8 +52,8 @@ use shardwise_settings::{Reader, Sources, listed, meant, shown};
 pub use instance::InstanceSettings;
 pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
 pub use load::{FILE_BYTES_MAX, LoadOptions};
-pub use messages::MessagesSettings;
-pub use peers::{Network, PeersSettings};
+pub(crate) use peers::token_mistake;
+pub use peers::{MessagesSettings, Network, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 
@@ -99,8 +94,7 @@ pub struct OutboxTable<'r> {
 }
 
 impl Settings {
-    /// Reads the settings file and applies the environment. Reads only that file and the files with secrets that it names, and contacts
-    /// nothing. Of an outbox it reads only the policy and ignores the other keys.
+    /// Reads the settings file and applies the environment; contacts nothing. Of an outbox it reads only the policy.
     ///
     /// # Errors
     ///
@@ -112,25 +106,6 @@ impl Settings {
     /// Like [`Settings::load`], for a program that also runs outboxes: besides `policy` an outbox has exactly these keys, and `read` is
     /// called with the table of each. The values that `read` takes from it are recorded as in force.
     ///
-    /// ```
-    /// use shardwise::settings::{LoadOptions, SettingKey, Settings, Shape};
-    ///
-    /// const BATCH: SettingKey = SettingKey::new("batch", Shape::whole(1, 10_000), "the most events at once").or("1000");
-    ///
-    /// # fn main() -> shardwise::Result<()> {
-    /// let text = "[default.resilience.sharding.policies.publishers]\ngroup_name = \"publishers\"\n\
-    ///             [default.outbox.orders]\npolicy = \"publishers\"\nbatch = 50";
-    /// let mut batches = Vec::new();
-    /// Settings::load_with_outboxes(&LoadOptions::default().with_text(text), &[BATCH], |outbox| {
-    ///     let batch: u32 = outbox.table.take(&BATCH)?.parse(str::parse)?;
-    ///     batches.push((outbox.name.clone(), batch));
-    ///     Ok(())
-    /// })?;
-    /// assert_eq!((batches[0].0.as_str(), batches[0].1), ("orders", 50));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     ///
     /// As [`Settings::load`], and the errors of `read`.
@@ -138,50 +113,28 @@ impl Settings {
         Self::parse(options, Some(keys), read)
     }
 
-    /// Reads settings from text, only its section `[default]` and without any environment: for tests and for programs with settings of
-    /// their own. Relative paths start at the working directory.
-    ///
-    /// # Errors
-    ///
-    /// As [`Settings::load`].
+    /// [`Settings::load`] of this text ([`LoadOptions::with_text`]), only its section `[default]` and without any environment: for tests and
+    /// for programs with settings of their own.
     pub fn from_toml_str(text: &str) -> Result<Self> {
-        Self::from_toml_str_with(text, &LoadOptions::default())
+        Self::load(&LoadOptions::default().with_text(text))
     }
 
-    /// Reads settings from text and applies the environment of `options`; its file is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Settings::load`].
-    pub fn from_toml_str_with(text: &str, options: &LoadOptions) -> Result<Self> {
-        Self::load(&options.clone().with_text(text))
-    }
-
-    /// The policy with that name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnknownPolicy`]; the message lists the known ones.
+    /// The policy with that name; [`ErrorKind::UnknownPolicy`], which lists the known ones, if there is none.
     pub fn policy(&self, name: &str) -> Result<&PolicySettings> {
         named(&self.policies, name).map_err(|known| Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {known}")))
     }
 
-    /// Every value in force with its origin, in the order of `settings.toml`, as `shardwise settings` prints it. Optional keys that are
-    /// not set are omitted.
+    /// Every value in force with its origin, in the order of `settings.toml`. Optional keys that are not set are omitted.
     pub fn in_force(&self) -> &[Setting] {
         &self.in_force
     }
 
-    fn parse(options: &LoadOptions, keys: Option<&[SettingKey]>, read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
+    fn parse(options: &LoadOptions, keys: Option<&[SettingKey]>, mut read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
         let (text, file) = options.read()?;
         let name = file.as_deref().map_or_else(|| "settings".to_owned(), |file| file.display().to_string());
         let base = file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
         let (environment, variables) = (options.environment()?, &options.variables);
         let reader = Reader::new(&Sources { name: &name, text: &text, environment, variables, base }, &schema::root(keys))?;
-        Ok(Self { file, ..Self::check(reader, read)? })
-    }
-
-    fn check(reader: Reader, mut read: impl FnMut(OutboxTable<'_>) -> Result<()>) -> Result<Self> {
         let sharding = reader.table(SHARDING);
         let enabled = sharding.take(&keys::ENABLED)?.flag()?;
         let instance = instance::read(&sharding.table("instance"))?;
@@ -206,15 +159,11 @@ impl Settings {
             }
             outboxes.insert(name, policy);
         }
-        Ok(Self { enabled, instance, policies, outboxes, file: None, in_force: reader.into_in_force() })
+        Ok(Self { enabled, instance, policies, outboxes, file, in_force: reader.into_in_force() })
     }
 }
 
-/// The entry of `outboxes` with that name.
-///
-/// # Errors
-///
-/// [`ErrorKind::Settings`]; the message lists the known ones.
+/// The entry of `outboxes` with that name; [`ErrorKind::Settings`], which lists the known ones, if there is none.
 pub fn outbox_named<'m, T>(outboxes: &'m BTreeMap<PolicyName, T>, name: &str) -> Result<&'m T> {
     named(outboxes, name).map_err(|known| fail(format_args!("there is no outbox {known}")))
 }

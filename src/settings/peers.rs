@@ -1,17 +1,23 @@
-//! Requests between members: where they arrive, how that address is protected, and which addresses a sidecar may call.
+//! Requests and messages between members: where they arrive, how these addresses are protected, and which may be called.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_settings::{Error, ResolvedValue, SettingsTable};
+use shardwise_core::{OwnershipMode, Policy};
+use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable};
 
-use super::{keys, token};
+use super::keys;
+
+/// The minimum length of a token in bytes: an attacker who has recorded a proof can search for shorter ones.
+const TOKEN_BYTES_MIN: usize = 16;
+const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Addresses with a common prefix, such as `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network {
+    /// The first one.
     address: IpAddr,
     bits: u8,
 }
@@ -19,17 +25,16 @@ pub struct Network {
 impl Network {
     /// Whether it contains the address. An IPv4-mapped IPv6 address counts as its IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let differ = u32::from(own) ^ u32::from(other);
-                differ.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let differ = u128::from(own) ^ u128::from(other);
-                differ.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+        let address = address.to_canonical();
+        address.is_ipv4() == self.address.is_ipv4() && first(address, self.bits) == self.address
+    }
+}
+
+/// The first address of the network with that many bits that contains `address`.
+fn first(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(own) => Ipv4Addr::from(u32::from(own) & u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)).into(),
+        IpAddr::V6(own) => Ipv6Addr::from(u128::from(own) & u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)).into(),
     }
 }
 
@@ -52,18 +57,51 @@ impl FromStr for Network {
         if address.to_canonical() != address {
             return Err("write an IPv4 network as one");
         }
-        let network = Self { address, bits };
         // 10.0.0.7/8 may mean the network or the address.
-        if network.first() == address { Ok(network) } else { Err("the address has bits behind the network's; write its first address") }
+        if first(address, bits) != address {
+            return Err("the address has bits behind the network's; write its first address");
+        }
+        Ok(Self { address, bits })
     }
 }
 
-impl Network {
-    fn first(&self) -> IpAddr {
-        match self.address {
-            IpAddr::V4(own) => Ipv4Addr::from(u32::from(own) & u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)).into(),
-            IpAddr::V6(own) => Ipv6Addr::from(u128::from(own) & u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0)).into(),
+/// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MessagesSettings {
+    /// The address to listen on, once a singleton takes messages. Port 0 is any free one.
+    pub listen: SocketAddr,
+    /// The shared secret of both sides, at least 16 bytes of printable ASCII; required if other machines can connect.
+    pub token: Option<SecretString>,
+}
+
+impl Default for MessagesSettings {
+    /// Any free port of the loopback address, without a token.
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None }
+    }
+}
+
+impl PartialEq for MessagesSettings {
+    fn eq(&self, other: &Self) -> bool {
+        self.listen == other.listen && is_same(self.token.as_ref(), other.token.as_ref())
+    }
+}
+
+impl Eq for MessagesSettings {}
+
+impl MessagesSettings {
+    /// The error in the listen address, given that messages go only to these networks; `None` if it is valid.
+    pub(crate) fn mistake(&self, networks: &[Network]) -> Option<&'static str> {
+        let ip = self.listen.ip();
+        if !ip.is_loopback() && self.token.is_none() {
+            return Some(
+                "others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1",
+            );
         }
+        // A wildcard address does not say how others reach it; with a loopback address no others are expected.
+        let is_reached = ip.is_unspecified() || ip.is_loopback() || networks.iter().any(|network| network.contains(ip));
+        (!is_reached).then_some("it is in none of peer_networks, and messages go nowhere else: add its network there, for all members")
     }
 }
 
@@ -90,48 +128,75 @@ impl Default for PeersSettings {
 
 impl PartialEq for PeersSettings {
     fn eq(&self, other: &Self) -> bool {
-        let token = |settings: &Self| settings.token.as_ref().map(|token| token.expose_secret().to_owned());
-        self.listen == other.listen && self.networks == other.networks && token(self) == token(other)
+        self.listen == other.listen && self.networks == other.networks && is_same(self.token.as_ref(), other.token.as_ref())
     }
 }
 
 impl Eq for PeersSettings {}
 
 impl PeersSettings {
-    /// The error in the token; `None` if it is valid.
-    pub(crate) fn token_mistake(&self) -> Option<&'static str> {
-        token::mistake(self.token.as_ref())
-    }
-
     /// The error in the listen address; `None` if it is valid.
     pub(crate) fn mistake(&self) -> Option<&'static str> {
-        if self.listen.ip().is_loopback() {
-            return None;
-        }
-        Some(
-            "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker",
-        )
+        let mistake = "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker";
+        (!self.listen.ip().is_loopback()).then_some(mistake)
     }
 }
 
-/// Reads them from the policy's table.
+fn is_same(one: Option<&SecretString>, other: Option<&SecretString>) -> bool {
+    one.map(ExposeSecret::expose_secret) == other.map(ExposeSecret::expose_secret)
+}
+
+/// The error in a token; `None` if it is valid or there is none.
+pub(crate) fn token_mistake(token: Option<&SecretString>) -> Option<&'static str> {
+    let text = token?.expose_secret();
+    let is_one = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    (!is_one).then_some("a token is 16 to 1024 bytes of printable ASCII without blanks; 32 random hexadecimal digits would be one")
+}
+
+/// The token in the file that `found` names.
+fn token(table: &SettingsTable<'_>, found: &ResolvedValue) -> Result<SecretString, Error> {
+    let token = table.take_secret(found)?;
+    token_mistake(Some(&token)).map_or(Ok(token), |mistake| Err(found.refuse(mistake)))
+}
+
+/// The IP address and port; `examples` appear in the error.
+fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, Error> {
+    found.parse(|text| text.parse().map_err(|_| format!("write an IP address and a port, such as {examples}")))
+}
+
+/// Reads the settings of requests from the policy's table.
 pub(super) fn read(table: &SettingsTable<'_>) -> Result<PeersSettings, Error> {
     let networks = table.take(&keys::PEER_NETWORKS)?;
     let networks = networks.parse(|text| text.split(',').map(str::parse).collect::<Result<_, _>>())?;
     let mut settings = PeersSettings { networks, ..PeersSettings::default() };
     if let Some(found) = table.take_if_set(&keys::PEER_LISTEN)? {
         settings.listen = socket_address(&found, "\"127.0.0.1:7500\"")?;
-        if let Some(mistake) = settings.mistake() {
-            return Err(found.refuse(mistake));
-        }
+        settings.mistake().map_or(Ok(()), |mistake| Err(found.refuse(mistake)))?;
     }
-    settings.token = table.find(&keys::PEER_TOKEN_FILE)?.map(|found| token::read(table, &found)).transpose()?;
+    settings.token = table.find(&keys::PEER_TOKEN_FILE)?.map(|found| token(table, &found)).transpose()?;
     Ok(settings)
 }
 
-/// The IP address and port; `examples` appear in the error.
-pub(super) fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, Error> {
-    found.parse(|text| text.parse().map_err(|_| format!("write an IP address and a port, such as {examples}")))
+/// Reads the settings of messages from the policy's table.
+pub(super) fn messages(table: &SettingsTable<'_>, policy: &Policy, networks: &[Network]) -> Result<MessagesSettings, Error> {
+    let listen = table.take_if_set(&keys::MESSAGES_LISTEN)?;
+    let token_file = table.find(&keys::MESSAGES_TOKEN_FILE)?;
+    let mut settings = MessagesSettings::default();
+    if policy.ownership != OwnershipMode::Exclusive {
+        let unused = listen.as_ref().or(token_file.as_ref());
+        return unused.map_or(Ok(settings), |found| {
+            Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" beside it, or remove it"))
+        });
+    }
+    match &listen {
+        Some(found) => settings.listen = socket_address(found, "\"10.0.0.7:7400\" or \"[fd00::7]:7400\"")?,
+        None => table.note_from(&keys::MESSAGES_LISTEN, settings.listen, Origin::Default),
+    }
+    settings.token = token_file.map(|found| token(table, &found)).transpose()?;
+    match (settings.mistake(networks), listen) {
+        (Some(mistake), Some(found)) => Err(found.refuse(mistake)),
+        _ => Ok(settings),
+    }
 }
 
 #[cfg(test)]
@@ -174,9 +239,10 @@ mod tests {
     #[test]
     fn a_short_token_is_refused_also_where_settings_are_made_in_code() {
         let with = |token: &str| PeersSettings { token: Some(token.to_owned().into()), ..PeersSettings::default() };
-        assert_eq!((with("0123456789abcdef").token_mistake(), PeersSettings::default().token_mistake()), (None, None));
+        let mistake = |token: &str| token_mistake(with(token).token.as_ref());
+        assert_eq!((mistake("0123456789abcdef"), token_mistake(None)), (None, None));
         for bad in ["", "0123456789abcde", "0123456789 abcdef"] {
-            assert!(with(bad).token_mistake().unwrap().contains("16 to 1024 bytes"), "{bad}");
+            assert!(mistake(bad).unwrap().contains("16 to 1024 bytes"), "{bad}");
         }
         assert!(!format!("{:?}", with("0123456789abcdef")).contains("0123"));
     }

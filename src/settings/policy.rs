@@ -1,20 +1,14 @@
 //! `[default.resilience.sharding.policies.<name>]` and the discovery of each policy.
 
-use std::time::Duration;
-
 use shardwise_core::holdings::OnDrainTimeout;
 use shardwise_core::{BackendLoss, GroupName, OwnershipMode, Policy, PolicyError, PolicyName, Timing, VersionRule, format_duration};
 use shardwise_discovery::settings::{BackendSettings, BackendValue};
-use shardwise_settings::{Error, ResolvedValue, SettingsTable, refused};
+use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
-use super::messages::{self, MessagesSettings};
-use super::peers::{self, PeersSettings};
+use super::peers::{self, MessagesSettings, PeersSettings};
 use super::schema::BACKENDS_LATER;
-use super::{keys, next, options, placement};
+use super::{keys, options, placement};
 use crate::backend;
-
-/// The default of `keep_for`, if the last view is kept at all.
-const KEEP_FOR_DEFAULT: Duration = Duration::from_mins(5);
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +27,17 @@ pub struct PolicySettings {
 }
 
 impl PolicySettings {
+    /// A policy created in code, with the default timing and discovery; assign the fields to change them.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            timing: Timing::default(),
+            discovery: DiscoverySettings::default(),
+            messages: MessagesSettings::default(),
+            peers: PeersSettings::default(),
+        }
+    }
+
     /// Whether members under both are in one group: of one name, in one backend.
     pub fn meets(&self, other: &Self) -> bool {
         self.policy.group == other.policy.group && self.discovery == other.discovery
@@ -54,7 +59,7 @@ impl DiscoverySettings {
     /// The backend of that name with its defaults.
     pub fn new(backend: impl Into<String>) -> Self {
         let backend = backend.into();
-        let options = backend::find(&backend).map(options::defaults).unwrap_or_default();
+        let options = backend::find(&backend).map_or_else(|_| BackendSettings::new(), options::defaults);
         Self { backend, options }
     }
 
@@ -62,19 +67,6 @@ impl DiscoverySettings {
     #[must_use]
     pub fn with(self, key: &str, value: BackendValue) -> Self {
         Self { options: self.options.with(key, value), ..self }
-    }
-}
-
-impl PolicySettings {
-    /// A policy created in code, with the default timing and discovery; assign the fields to change them.
-    pub fn new(policy: Policy) -> Self {
-        Self {
-            policy,
-            timing: Timing::default(),
-            discovery: DiscoverySettings::default(),
-            messages: MessagesSettings::default(),
-            peers: PeersSettings::default(),
-        }
     }
 }
 
@@ -95,7 +87,7 @@ pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> 
     }
     let name = backend.text().to_owned();
     let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;
-    let options = backend::find(&name).map_or_else(|| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
+    let options = backend::find(&name).map_or_else(|_| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
     Ok((DiscoverySettings { backend: name, options }, timing))
 }
 
@@ -110,7 +102,7 @@ fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), Polic
         refused(&error, table.path(), &related)
     })?;
     if renew_every.is_none() {
-        table.note_computed(&keys::RENEW_EVERY, format_duration(timing.renew_every));
+        table.note_from(&keys::RENEW_EVERY, format_duration(timing.renew_every), Origin::Default);
     }
     Ok(timing)
 }
@@ -132,53 +124,42 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     policy.on_backend_loss = backend_loss(table)?;
     let max_loss = table.take_if_set(&keys::MAX_LOSS)?;
     policy.max_loss = max_loss.as_ref().map(ResolvedValue::percent).transpose()?;
-    policy.next = next::read(table, &policy, drives_outbox)?;
+    policy.next = placement::next(table, &policy, drives_outbox)?;
     let related: Vec<_> = max_loss.iter().chain([&ownership, &rejoin_grace]).collect();
     let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 
     let peers = peers::read(table)?;
-    let messages = messages::read(table, &policy, &peers.networks)?;
+    let messages = peers::messages(table, &policy, &peers.networks)?;
     let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
     Ok(PolicySettings { policy, timing, discovery, messages, peers })
 }
 
 fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
     let chosen = table.take(&keys::ON_BACKEND_LOSS)?;
-    let keep_for = table.take_if_set(&keys::KEEP_FOR)?;
-    match (chosen.text(), keep_for) {
-        ("keep", Some(keep_for)) => Ok(BackendLoss::Keep { keep_for: keep_for.time()? }),
-        ("keep", None) => {
-            table.note_computed(&keys::KEEP_FOR, format_duration(KEEP_FOR_DEFAULT));
-            Ok(BackendLoss::Keep { keep_for: KEEP_FOR_DEFAULT })
-        }
-        (_, Some(keep_for)) => {
-            Err(keep_for.refuse("it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it"))
-        }
-        (_, None) => Ok(BackendLoss::Stop),
+    if chosen.text() == "keep" {
+        return Ok(BackendLoss::Keep { keep_for: table.take(&keys::KEEP_FOR)?.time()? });
+    }
+    match table.written(&keys::KEEP_FOR)? {
+        Some(found) => Err(found.refuse("it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it")),
+        None => Ok(BackendLoss::Stop),
     }
 }
 
 /// Reads the settings that apply only to exclusive ownership.
 fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
-    let on_drain_timeout = table.take_if_set(&keys::ON_DRAIN_TIMEOUT)?;
-    let epoch_floor = table.take_if_set(&keys::EPOCH_FLOOR)?;
-    let version_rule = table.take_if_set(&keys::VERSION_RULE)?;
     if policy.ownership != OwnershipMode::Exclusive {
-        let unused = on_drain_timeout.or(epoch_floor).or(version_rule);
-        let refuse =
-            |found: ResolvedValue| Err(found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it"));
-        return unused.map_or(Ok(()), refuse);
+        for key in [&keys::ON_DRAIN_TIMEOUT, &keys::EPOCH_FLOOR, &keys::VERSION_RULE] {
+            if let Some(found) = table.written(key)? {
+                return Err(found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it"));
+            }
+        }
+        return Ok(());
     }
-    match on_drain_timeout.as_ref().map(ResolvedValue::text) {
-        Some("release") => policy.on_drain_timeout = OnDrainTimeout::Release,
-        Some(_) => {}
-        None => table.note_computed(&keys::ON_DRAIN_TIMEOUT, "hold"),
+    if table.take(&keys::ON_DRAIN_TIMEOUT)?.text() == "release" {
+        policy.on_drain_timeout = OnDrainTimeout::Release;
     }
-    match version_rule.as_ref().map(ResolvedValue::text) {
-        // The table of keys accepts only known names.
-        Some(name) => policy.version_rule = VersionRule::named(name).unwrap_or_default(),
-        None => table.note_computed(&keys::VERSION_RULE, policy.version_rule.as_str()),
-    }
-    policy.epoch_floor = epoch_floor.map_or(Ok(0), |found| found.parse(str::parse))?;
+    policy.epoch_floor = table.take_if_set(&keys::EPOCH_FLOOR)?.map_or(Ok(0), |found| found.parse(str::parse))?;
+    // The table of keys accepts only known names.
+    policy.version_rule = VersionRule::named(table.take(&keys::VERSION_RULE)?.text()).unwrap_or_default();
     Ok(())
 }

@@ -1,10 +1,8 @@
 //! Traces that continue in another process.
 //!
-//! The library only opens spans of the crate `tracing`; the application's subscriber decides which are recorded and where they go. Such a
-//! span does not have an id for other processes, as the header `traceparent` of W3C Trace Context needs it. An application that exports
-//! traces provides it by calling [`connect`] once. Without that, requests carry no trace, and incoming ones are ignored.
-//!
-//! No span has a key, an aggregate, a payload or a token among its fields.
+//! The library only opens spans of the crate `tracing`, which have no id for other processes, as the header `traceparent` of W3C Trace
+//! Context needs it. An application that exports traces provides it by calling [`connect`] once. Without that, requests carry no trace,
+//! and incoming ones are ignored. No span has a key, an aggregate, a payload or a token among its fields.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -17,15 +15,6 @@ pub const TRACEPARENT: &str = "traceparent";
 static TRACES: OnceLock<Box<dyn Traces>> = OnceLock::new();
 
 /// A span of any process, as in W3C Trace Context.
-///
-/// ```
-/// use shardwise::trace::TraceParent;
-///
-/// let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-/// let parent = TraceParent::parse(text).unwrap();
-/// assert!(parent.sampled);
-/// assert_eq!(parent.to_string(), text);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     /// The id of the trace; not 0.

@@ -22,16 +22,15 @@ use std::time::Duration;
 
 use shardwise_core::{
     GroupName, InstanceId, Member, Ownership, Policy, PolicyName, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, View,
-    slot_of,
 };
 use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 
+use crate::operate::Group;
 use crate::service::ShardingService;
 pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
 const SETTLE_LIMIT: Duration = Duration::from_mins(2);
-/// How often it is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 fn policy() -> Policy {
@@ -60,6 +59,10 @@ impl ShardingService {
 /// leases use tokio's clock, so waiting for a takeover takes no time.
 ///
 /// Members are numbered in the order of joining, from 0, and keep their number.
+///
+/// # Panics
+///
+/// Methods panic if a member cannot join or leave, or if what they wait for does not happen in time.
 pub struct TestFleet {
     policy: Policy,
     timing: Timing,
@@ -72,12 +75,6 @@ struct FleetWorker {
     it: TestWorker,
     link: MemoryBackend,
     state: WorkerFate,
-}
-
-impl FleetWorker {
-    const fn service(&self) -> &ShardingService {
-        self.it.service()
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,10 +92,6 @@ impl TestFleet {
     }
 
     /// Starts `n` members under your own policy.
-    ///
-    /// # Panics
-    ///
-    /// If a member cannot join.
     pub async fn start_with(n: usize, policy: Policy) -> Self {
         let clock = Clock::tokio();
         let timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("a valid timing");
@@ -112,10 +105,6 @@ impl TestFleet {
     }
 
     /// Starts one more member and returns its number.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot join.
     pub async fn join(&mut self) -> usize {
         let number = self.workers.len();
         let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
@@ -131,81 +120,58 @@ impl TestFleet {
 
     /// The service of member `i`.
     pub fn service(&self, i: usize) -> &ShardingService {
-        self.workers[i].service()
+        self.workers[i].it.service()
     }
 
-    /// How many members were ever started.
-    pub fn len(&self) -> usize {
-        self.workers.len()
+    fn worker(&mut self, i: usize, state: WorkerFate) -> &FleetWorker {
+        self.workers[i].state = state;
+        &self.workers[i]
     }
 
-    /// Whether no member was ever started.
-    pub fn is_empty(&self) -> bool {
-        self.workers.is_empty()
-    }
-
-    /// Member `i` dies as by SIGKILL: its driver and its work in `run_owned` end, and nothing is deregistered. Tasks that your test
-    /// started itself continue; its service owns nothing.
+    /// Member `i` dies; see [`TestWorker::kill`].
     pub fn kill(&mut self, i: usize) {
-        self.workers[i].it.kill();
-        self.workers[i].state = WorkerFate::Gone;
+        self.worker(i, WorkerFate::Gone).it.kill();
     }
 
-    /// Member `i` stops as by SIGSTOP: its driver does nothing and does not notice that time passes. Its answers to your test are those
-    /// that it would give at its first instruction after [`TestFleet::resume`].
+    /// Member `i` stops until [`TestFleet::resume`]; see [`TestWorker::pause`].
     pub fn pause(&mut self, i: usize) {
-        self.workers[i].it.pause();
-        self.workers[i].state = WorkerFate::Paused;
+        self.worker(i, WorkerFate::Paused).it.pause();
     }
 
     /// Member `i` continues.
     pub fn resume(&mut self, i: usize) {
-        self.workers[i].it.resume();
-        self.workers[i].state = WorkerFate::Alive;
+        self.worker(i, WorkerFate::Alive).it.resume();
     }
 
     /// Member `i` loses its connection to the backend.
     pub fn partition(&mut self, i: usize) {
-        self.workers[i].link.set_reachable(false);
-        self.workers[i].state = WorkerFate::Partitioned;
+        self.worker(i, WorkerFate::Partitioned).link.set_reachable(false);
     }
 
     /// Member `i` gets its connection back.
     pub fn heal(&mut self, i: usize) {
-        self.workers[i].link.set_reachable(true);
-        self.workers[i].state = WorkerFate::Alive;
+        self.worker(i, WorkerFate::Alive).link.set_reachable(true);
     }
 
     /// An operator confirms that the vanished members are gone for good; returns how many members had waited for the confirmation.
-    ///
-    /// # Panics
-    ///
-    /// If some still wait one TTL later.
     pub async fn confirm_loss(&self) -> usize {
-        let confirmed = crate::operate::confirm_loss(&self.policy, self.timing, Arc::new(self.store.clone())).await;
-        confirmed.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
+        let group = Group { policy: &self.policy, timing: self.timing, backend: Arc::new(self.store.clone()) };
+        group.confirm_loss().await.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
     }
 
     /// Member `i` leaves in good order.
-    ///
-    /// # Panics
-    ///
-    /// If leaving fails.
     pub async fn leave(&mut self, i: usize) {
-        self.workers[i].service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
+        self.workers[i].it.service().deregister_self().await.unwrap_or_else(|error| panic!("worker-{i} cannot leave: {error}"));
         self.workers[i].state = WorkerFate::Gone;
     }
 
     /// The numbers of the members that own `key` right now.
     pub fn owners<K: ShardKey + ?Sized>(&self, key: &K) -> Vec<usize> {
-        (0..self.len()).filter(|i| self.workers[*i].service().owns(key)).collect()
+        (0..self.workers.len()).filter(|i| self.workers[*i].it.service().owns(key)).collect()
     }
 
-    /// Waits until the living members see each other and no other member, and own every slot exactly once.
-    ///
-    /// # Panics
-    ///
-    /// If that takes longer than two minutes of the runtime's time.
+    /// Waits until the living members see each other and no other member, and own every slot exactly once: two minutes of the runtime's
+    /// time at most.
     pub async fn settled(&self) {
         let started = self.clock.now();
         while let Err(why) = self.look() {
@@ -220,14 +186,14 @@ impl TestFleet {
         let mut owned = SlotSet::empty(slots);
         let mut owned_total = 0;
         for worker in &alive {
-            let (id, view) = (worker.service().instance_id(), worker.service().members());
-            if worker.service().state() != ServiceState::Active {
-                return Err(format!("{id} is {}", worker.service().state()));
+            let (id, view) = (worker.it.service().instance_id(), worker.it.service().members());
+            if worker.it.service().state() != ServiceState::Active {
+                return Err(format!("{id} is {}", worker.it.service().state()));
             }
             if view.members().len() != alive.len() {
                 return Err(format!("{id} sees {} members of {}", view.members().len(), alive.len()));
             }
-            let held = worker.service().ownership().slots().clone();
+            let held = worker.it.service().ownership().slots().clone();
             owned_total += held.len();
             owned = owned.union(&held);
         }
@@ -235,14 +201,9 @@ impl TestFleet {
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
     }
 
-    /// The slot of a key under the fleet's placement.
-    pub fn slot<K: ShardKey + ?Sized>(&self, key: &K) -> u32 {
-        slot_of(key.key_hash(), self.slots())
-    }
-
     /// The number of slots of the circle of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
-        alive.map_or(self.policy.placement.slots, |worker| worker.service().ownership().slots().slots())
+        alive.map_or(self.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())
     }
 }

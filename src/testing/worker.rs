@@ -1,14 +1,14 @@
 //! One worker of a test, which can be paused and killed.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 
 use shardwise_core::{Member, Ownership, Policy, ServiceState, SlotSet, Timing};
 use shardwise_discovery::{Clock, Discovery};
 use tokio::task::AbortHandle;
 
+use crate::error::locked;
 use crate::service::{ShardingService, Spawn};
 use crate::settings::PolicySettings;
 
@@ -23,7 +23,7 @@ impl TestWorker {
     pub fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let gate = Gate::default();
         let settings = PolicySettings { timing, ..PolicySettings::new(policy) };
-        Self { service: ShardingService::driven_by(gate.spawner(), &settings, member, backend, clock), gate }
+        Self { service: ShardingService::joining(gate.spawner(), &settings, member, backend, clock, None), gate }
     }
 
     /// Its service.
@@ -66,13 +66,20 @@ struct GateState {
 
 impl Gate {
     fn with<T>(&self, f: impl FnOnce(&mut GateState) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut locked(&self.0))
     }
 
     fn spawner(&self) -> Spawn {
-        let gate = self.clone();
-        Box::new(move |driver| {
-            let task = tokio::spawn(GatedDriver { gate: gate.clone(), driver }).abort_handle();
+        let (gate, inside) = (self.clone(), self.clone());
+        Box::new(move |mut driver| {
+            let gated = poll_fn(move |context| {
+                let paused = inside.with(|state| {
+                    state.waker = Some(context.waker().clone());
+                    state.paused
+                });
+                if paused { Poll::Pending } else { driver.as_mut().poll(context) }
+            });
+            let task = tokio::spawn(gated).abort_handle();
             gate.with(|state| state.task = Some(task));
         })
     }
@@ -91,22 +98,5 @@ impl Gate {
         if let Some(task) = self.with(|state| state.task.take()) {
             task.abort();
         }
-    }
-}
-
-struct GatedDriver<F> {
-    gate: Gate,
-    driver: F,
-}
-
-impl<F: Future<Output = ()> + Unpin> Future for GatedDriver<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let paused = self.gate.with(|state| {
-            state.waker = Some(context.waker().clone());
-            state.paused
-        });
-        if paused { Poll::Pending } else { Pin::new(&mut self.driver).poll(context) }
     }
 }

@@ -21,7 +21,7 @@ use crate::service::ShardingService;
 /// The most daemons of one set.
 pub const DAEMONS_MAX: u32 = 1_024;
 
-/// A set of numbered workers. Created by [`crate::ShardingFactory::daemons`] and [`ShardingService::daemons`].
+/// A set of numbered workers. Created by [`ShardingService::daemons`].
 #[derive(Clone)]
 pub struct Daemons {
     service: ShardingService,
@@ -29,7 +29,7 @@ pub struct Daemons {
     book: NoteBook,
 }
 
-/// The wanted number of daemons, as read from the note.
+/// The wanted number of daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonCount {
     number: u32,
@@ -75,8 +75,8 @@ impl Daemons {
     ///
     /// # Errors
     ///
-    /// Retryable, [`ErrorKind::Unavailable`]; [`ErrorKind::NoRuntime`] outside a tokio runtime; [`ErrorKind::Backend`] if the backend
-    /// refuses, or the note was edited by hand.
+    /// [`ErrorKind::NoRuntime`]; [`ErrorKind::Backend`] if the backend refuses, or the note was edited by hand; retryable,
+    /// [`ErrorKind::Unavailable`].
     pub async fn count(&self) -> Result<DaemonCount> {
         inside_runtime()?;
         decoded(&self.book, self.book.read().await?.as_ref())
@@ -111,11 +111,8 @@ impl Daemons {
         }
     }
 
-    /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Daemons::set_count`], except the conflict.
+    /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member. Fails like
+    /// [`Daemons::set_count`], except for the conflict.
     pub async fn count_or_set(&self, number: u32) -> Result<DaemonCount> {
         let seen = self.count().await?;
         if seen.is_set() {
@@ -127,12 +124,8 @@ impl Daemons {
         }
     }
 
-    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name: each number is
-    /// alive on one member at a time, and work that fails or panics is started again after a pause.
-    ///
-    /// Every member of the group runs the same set. While the number cannot be read, or is invalid, the last one stays in force.
-    ///
-    /// The service must be registered, before or after this call.
+    /// Runs `work(number, tenure)` for each daemon that this worker holds, as [`crate::Singleton::run`] does for one name. Every member of
+    /// the group runs the same set. While the number cannot be read, or is invalid, the last one stays in force.
     ///
     /// # Panics
     ///
@@ -184,7 +177,6 @@ struct DaemonsRunner<F> {
     read_every: Duration,
     stop: CancellationToken,
     work: Arc<F>,
-    /// By number.
     running: Vec<Run>,
     ending: JoinSet<()>,
     /// Why the number could not be read, once that was logged.

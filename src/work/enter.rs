@@ -15,36 +15,24 @@ impl ShardingService {
     /// can reject a worker that was paused and does not know yet that another one has taken over.
     ///
     /// Take it once for a piece of work and use it for all its writes: with a new fence before each write, work that has lost the slot
-    /// and regained it would continue under the new epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`NotHeld`]: the key is not mine, or ownership is not exclusive.
+    /// and regained it would continue under the new epoch. [`NotHeld`] if the key is not mine, or ownership is not exclusive.
     pub fn fence<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Fence, NotHeld> {
         let membership = self.membership();
         counted(membership, membership.read(|ownership, now| ownership.fence_at(key, now)))
     }
 
-    /// Starts work on `key`. Under exclusive ownership it counts as in flight while the guard lives: the slot moves to another member
-    /// only once the guard is dropped or, with `on_drain_timeout = "release"`, once `drain_timeout` has passed. Under eventual ownership
-    /// the guard only shows whether and when the key is lost, and no member waits for it.
-    ///
-    /// # Errors
-    ///
-    /// [`NotHeld`]: the key is not mine.
+    /// Starts work on `key`; [`NotHeld`] if the key is not mine. Under exclusive ownership it counts as in flight while the guard lives: the
+    /// slot moves to another member only once the guard is dropped or, with `on_drain_timeout = "release"`, once `drain_timeout` has
+    /// passed. Under eventual ownership the guard only shows whether and when the key is lost, and no member waits for it.
     pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
         let context = &self.membership().ownership_context;
         counted(context, enter(context, key))
     }
 
-    /// Runs `work` on `key`, which is mine, and drops it unfinished if it has to stop: when the key is lost or, under exclusive
-    /// ownership, when the slot goes to another member and `drain_timeout` has passed.
+    /// Runs `work` on `key`, and drops it unfinished with [`NotHeld`] if it has to stop: when the key is lost or, under exclusive ownership,
+    /// when the slot goes to another member and `drain_timeout` has passed.
     ///
     /// Dropped work stops at its next await; anything that it has started elsewhere continues. So put the fence into your writes.
-    ///
-    /// # Errors
-    ///
-    /// [`NotHeld`]: the key is not mine, or was lost before the work was done.
     pub async fn run_exclusive<K: ShardKey + ?Sized, T>(&self, key: &K, work: impl Future<Output = T>) -> Result<T, NotHeld> {
         let guard = self.enter(key)?;
         tokio::select! {
@@ -123,14 +111,11 @@ impl Guard {
     /// Whether what was entered has been mine without a gap until now. It reads the clock, so it is false in a process that was paused
     /// beyond its lease, even before anything else has noticed.
     pub fn is_held(&self) -> bool {
-        !self.signals.lost.is_cancelled() && self.context.read(|ownership, now| self.holds(ownership, now))
-    }
-
-    fn holds(&self, ownership: &Ownership, now: Moment) -> bool {
-        match self.under {
+        let holds = |ownership: &Ownership, now| match self.under {
             GuardKey::Claim(..) => ownership.claims_end().is_some_and(|end| now < end),
             GuardKey::Key(_) => ownership.is_live_at(now),
-        }
+        };
+        !self.signals.lost.is_cancelled() && self.context.read(holds)
     }
 
     /// The slot and the epoch of the claim, for your own writes; `None` unless ownership is exclusive, and for names.

@@ -3,7 +3,6 @@
 mod daemons;
 mod enter;
 mod named;
-mod names;
 mod run;
 mod run_owned;
 mod singleton;

@@ -1,18 +1,18 @@
 //! Work under a claim on a name, which one member holds at a time: the common part of singletons, daemons and timers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardwise_core::{Backoff, ClaimName, Epoch, Moment, Ownership, OwnershipMode, Resource};
-use tokio::sync::watch;
+use shardwise_core::{Backoff, ClaimName, Epoch, Ownership, OwnershipMode, Resource};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::enter::{Guard, enter_claim};
-use super::names::{Offer, OfferedNames};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{NoteBook, OwnershipContext};
 use crate::service::ShardingService;
 
@@ -135,7 +135,7 @@ where
 
     /// Runs until it is stopped or the service is gone. The offer ends with it.
     pub(super) async fn run(mut self) {
-        let (turn, gone, stop) = (self.offer.turn(), self.context.gone.clone(), self.stop.clone());
+        let (turn, gone, stop) = (Arc::clone(&self.offer.turn), self.context.gone.clone(), self.stop.clone());
         let turn = tokio::select! {
             turn = turn.acquire() => turn,
             () = stop.cancelled() => return,
@@ -156,7 +156,7 @@ where
                 RunEnd::Well => done = epoch,
                 RunEnd::Asked => {}
                 RunEnd::Failed => {
-                    if lasted(begun, self.context.clock.now()) {
+                    if self.context.clock.now().since(begun) >= RUNS_WELL {
                         backoff.reset();
                     }
                     tokio::select! {
@@ -229,6 +229,49 @@ where
     }
 }
 
-fn lasted(begun: Moment, now: Moment) -> bool {
-    now.since(begun) >= RUNS_WELL
+/// The offered names, each with the number of its offers. The driver claims them.
+pub(super) struct OfferedNames {
+    offers: Mutex<BTreeMap<ClaimName, OfferCount>>,
+    /// The offered names; changed under the lock of `offers`, so that the driver never sees an older set after a newer one.
+    wanted: watch::Sender<BTreeSet<ClaimName>>,
+}
+
+struct OfferCount {
+    times: usize,
+    /// Of several runs in one worker that offer the same name, one works at a time.
+    turn: Arc<Semaphore>,
+}
+
+/// An offer; dropping it withdraws it.
+pub(super) struct Offer {
+    names: Arc<OfferedNames>,
+    name: ClaimName,
+    pub(super) turn: Arc<Semaphore>,
+}
+
+impl OfferedNames {
+    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
+        context.extensions.get_or_make(|| Self { offers: Mutex::default(), wanted: context.wanted_names.clone() })
+    }
+
+    pub(super) fn offer(self: &Arc<Self>, name: ClaimName) -> Offer {
+        let mut offers = locked(&self.offers);
+        let count = offers.entry(name.clone()).or_insert_with(|| OfferCount { times: 0, turn: Arc::new(Semaphore::new(1)) });
+        count.times += 1;
+        let turn = Arc::clone(&count.turn);
+        self.wanted.send_modify(|wanted| wanted.extend([name.clone()]));
+        Offer { names: Arc::clone(self), name, turn }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let mut offers = locked(&self.names.offers);
+        let Some(count) = offers.get_mut(&self.name) else { return };
+        count.times -= 1;
+        if count.times == 0 {
+            offers.remove(&self.name);
+            self.names.wanted.send_if_modified(|wanted| wanted.remove(&self.name));
+        }
+    }
 }

@@ -21,9 +21,7 @@ impl ShardingService {
     /// works twice on one key.
     ///
     /// Work that ends by itself is not started again until the key is lost and regained. A panic in it is logged and counts as an end. A
-    /// leaving service waits for cancelled work up to the policy's `drain_timeout`.
-    ///
-    /// [`OwnedRun::set_keys`] changes the keys.
+    /// leaving service waits for cancelled work up to the policy's `drain_timeout`. [`OwnedRun::set_keys`] changes the keys.
     ///
     /// # Panics
     ///
@@ -69,13 +67,6 @@ impl<K: Eq + Hash> OwnedRun<K> {
     }
 }
 
-enum WorkUnit {
-    /// Running, or ended by itself while the key was held.
-    Held(CancellationToken),
-    /// Cancelled, still finishing.
-    Ending,
-}
-
 struct OwnedRunner<K, F> {
     rebalances: Rebalances,
     /// Not the service itself, which must be able to end while work runs.
@@ -86,7 +77,8 @@ struct OwnedRunner<K, F> {
     work: Arc<F>,
     tasks: JoinSet<()>,
     keys_of: HashMap<Id, K>,
-    runs: HashMap<K, WorkUnit>,
+    /// Each is running, or ended by itself while the key was held; or it is cancelled and still finishing.
+    runs: HashMap<K, CancellationToken>,
 }
 
 impl<K, F, W> OwnedRunner<K, F>
@@ -112,7 +104,7 @@ where
                 },
             }
         }
-        self.runs.values().for_each(WorkUnit::cancel);
+        self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
 
@@ -121,7 +113,7 @@ where
             tracing::error!("work on an owned key panicked; it is started again when the key is lost and regained");
         }
         let Some(key) = self.keys_of.remove(&id) else { return };
-        if matches!(self.runs.get(&key), Some(WorkUnit::Ending)) {
+        if self.runs.get(&key).is_some_and(CancellationToken::is_cancelled) {
             self.runs.remove(&key);
             let wanted = self.wanted.borrow().contains(&key);
             if wanted && self.ownership.borrow().owns_at(&key, self.context.clock.now()) {
@@ -134,16 +126,15 @@ where
     fn settle(&mut self, rebalance: Option<&Rebalance>) {
         let wanted = Arc::clone(&self.wanted.borrow_and_update());
         let (ownership, now) = (Arc::clone(&self.ownership.borrow()), self.context.clock.now());
-        for (key, run) in &mut self.runs {
+        for (key, cancel) in &self.runs {
             let lost = rebalance.is_some_and(|rebalance| rebalance.loses(key));
             if lost || !wanted.contains(key) || !ownership.owns_at(key, now) {
-                run.cancel();
-                *run = WorkUnit::Ending;
+                cancel.cancel();
             }
         }
         // Work that had ended by itself has no task any more that could report its end.
         let tasks: HashSet<&K> = self.keys_of.values().collect();
-        self.runs.retain(|key, run| matches!(run, WorkUnit::Held(_)) || tasks.contains(key));
+        self.runs.retain(|key, cancel| !cancel.is_cancelled() || tasks.contains(key));
         let idle: Vec<K> = wanted.iter().filter(|key| ownership.owns_at(*key, now) && !self.runs.contains_key(*key)).cloned().collect();
         for key in idle {
             self.start(key);
@@ -154,21 +145,14 @@ where
         // Lost again by now; the next rebalance reports it.
         let Ok(guard) = enter(&self.context, &key) else { return };
         let cancel = self.stop.child_token();
-        let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.clone());
+        // A token of its own: what the work does with it says nothing about the key.
+        let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.child_token());
         // The user's closure runs inside the task, so that a panic in it ends only that task.
         let task = self.tasks.spawn(self.context.in_flight.track_future(async move {
             let _guard = guard;
             work(its_key, its_cancel).await;
         }));
         self.keys_of.insert(task.id(), key.clone());
-        self.runs.insert(key, WorkUnit::Held(cancel));
-    }
-}
-
-impl WorkUnit {
-    fn cancel(&self) {
-        if let Self::Held(cancel) = self {
-            cancel.cancel();
-        }
+        self.runs.insert(key, cancel);
     }
 }

@@ -11,7 +11,7 @@ use super::run::Run;
 use crate::error::Result;
 use crate::service::ShardingService;
 
-/// Work that runs on one member of the group. Created by [`crate::ShardingFactory::singleton`] and [`ShardingService::singleton`].
+/// Work that runs on one member of the group. Created by [`ShardingService::singleton`].
 #[must_use = "nothing runs before `run`"]
 pub struct Singleton {
     service: ShardingService,
@@ -37,9 +37,8 @@ impl ShardingService {
 }
 
 impl Singleton {
-    /// Runs `work` while this worker holds the name: it starts when the name is claimed and ends when it goes to another member. Work
-    /// that fails or panics is started again by this worker, under the same epoch, after a pause that doubles from 0.5 s to 30 s. Work
-    /// that ends well is done until the name is claimed again.
+    /// Runs `work` while this worker holds the name. Work that fails or panics is started again by this worker, under the same epoch, after
+    /// a pause that doubles from 0.5 s to 30 s. Work that ends well is done until the name is claimed again.
     ///
     /// Stopping the run cancels the work if it runs here, drops it where it awaits after `drain_timeout`, and withdraws the offer:
     /// another member runs it. Of several runs of one name in one worker only the first is active; once it is stopped, the next one is.

@@ -20,7 +20,6 @@ impl ShardingService {
     /// `drain_timeout` the task is dropped where it awaits.
     ///
     /// Work that ends by itself is not started again before the slot is held under another epoch. A panic is logged and counts as an end.
-    ///
     /// Under eventual ownership no slot is held, and nothing ever runs.
     ///
     /// # Panics
@@ -38,7 +37,6 @@ impl ShardingService {
             work: Arc::new(work),
             tasks: JoinSet::new(),
             slots: HashMap::new(),
-            busy: HashSet::new(),
             begun: HashMap::new(),
         };
         Run::spawn(|stop| runner(stop).run())
@@ -52,9 +50,8 @@ struct SlotsRunner<F> {
     work: Arc<F>,
     /// Each returns whether it was asked to finish.
     tasks: JoinSet<bool>,
+    /// The slot of each task.
     slots: HashMap<Id, u32>,
-    /// Slots with a task: one process never works twice in one slot.
-    busy: HashSet<u32>,
     /// The epoch under which work was last started in each slot that is held.
     begun: HashMap<u32, Epoch>,
 }
@@ -89,7 +86,6 @@ where
 
     fn ended(&mut self, id: Id, asked: bool) {
         let Some(slot) = self.slots.remove(&id) else { return };
-        self.busy.remove(&slot);
         if asked {
             // If the slot was kept after all, it is held under the same epoch.
             self.begun.remove(&slot);
@@ -102,7 +98,9 @@ where
         let ownership = Arc::clone(&self.ownership.borrow_and_update());
         let held: HashMap<u32, Epoch> = ownership.fences().map(|fence| (fence.slot, fence.epoch)).collect();
         self.begun.retain(|slot, epoch| held.get(slot) == Some(epoch));
-        let new: Vec<u32> = held.into_keys().filter(|slot| !self.busy.contains(slot) && !self.begun.contains_key(slot)).collect();
+        // One process never works twice in one slot.
+        let busy: HashSet<u32> = self.slots.values().copied().collect();
+        let new: Vec<u32> = held.into_keys().filter(|slot| !busy.contains(slot) && !self.begun.contains_key(slot)).collect();
         for slot in new {
             self.begin(slot);
         }
@@ -131,7 +129,6 @@ where
             guard.is_asked_to_finish()
         }));
         self.slots.insert(task.id(), slot);
-        self.busy.insert(slot);
         self.begun.insert(slot, fence.epoch);
     }
 }

@@ -27,8 +27,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// A job that is fired once in each period, by the member that holds the timer. Created by [`crate::ShardingFactory::timer`] and
-/// [`ShardingService::timer`].
+/// A job that is fired once in each period, by the member that holds the timer. Created by [`ShardingService::timer`].
 #[derive(Clone)]
 #[must_use = "nothing is fired before `run`"]
 pub struct Timer {
@@ -95,11 +94,8 @@ impl ShardingService {
 }
 
 impl Timer {
-    /// Delays the start of each period: a daily timer with a phase of two hours is fired at 02:00 UTC.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`] if the phase is as long as the period, or longer.
+    /// Delays the start of each period: a daily timer with a phase of two hours is fired at 02:00 UTC. A phase that is not shorter than the
+    /// period is an [`ErrorKind::Settings`].
     pub fn phase(mut self, phase: Duration) -> Result<Self> {
         if millis(phase) >= self.schedule.every {
             let message = format!("{}: the phase {phase:?} is not shorter than the period of {} ms", self.name, self.schedule.every);
@@ -111,18 +107,14 @@ impl Timer {
 
     /// Runs `job(period, tenure)` once in each period, on the member that holds the timer. Every member runs the same timer.
     ///
-    /// - No period is fired twice. It is recorded as fired before the job starts; if the member dies in between, or during the job, that
-    ///   job remains undone.
+    /// - No period is fired twice. It is recorded as fired before the job starts; a member that dies after that leaves the job undone.
     /// - A period in which a member holds the timer is fired, late if it had started before. One that passed while none held it is
-    ///   skipped. The first period of a new timer is the next one to start.
-    /// - If a job takes longer than its period, periods that start meanwhile are skipped: two jobs never run at once.
+    ///   skipped, and so is one that starts while a job runs. The first period of a new timer is the next one to start.
     /// - If a job fails or panics, that is logged, and the next period is fired as usual.
     /// - While the note cannot be read, or is invalid, nothing is fired.
     ///
     /// When the timer goes to another member, [`Tenure::cancel`] is cancelled, and the job is dropped where it awaits after
-    /// `drain_timeout`. The job has its period and its epoch, so that your database can reject a process that was paused.
-    ///
-    /// The service must be registered, before or after this call.
+    /// `drain_timeout`. The service must be registered, before or after this call.
     ///
     /// # Panics
     ///
@@ -148,7 +140,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The timer while this worker holds it.
 struct TimerHolder<F> {
     book: NoteBook,
     schedule: TimerSchedule,
@@ -237,7 +228,7 @@ where
     /// Retries the write over that version until its outcome is known. After a lost answer, the same text proves that this write
     /// succeeded: no other writer has its epoch, and of two runs in one worker only one is active.
     async fn written(&self, fired: &FiredNote, version: u64) -> Result<Option<u64>> {
-        let text = encoded(fired)?;
+        let text = serde_json::to_string(fired).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
         Ok(match self.retried(|| self.book.write(version, &text)).await? {
             WriteOutcome::Written(version) => Some(version),
             WriteOutcome::Other(_) => None,
@@ -279,10 +270,6 @@ where
     fn now(&self) -> u64 {
         millis(self.clock.since_1970())
     }
-}
-
-fn encoded(fired: &FiredNote) -> Result<String> {
-    serde_json::to_string(fired).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))
 }
 
 /// Waits for `left`, but not longer than the wall clock can be trusted. Returns whether the wait is complete.

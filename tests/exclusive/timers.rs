@@ -224,7 +224,7 @@ async fn what_cannot_be_a_timer_is_refused_before_anything_is_contacted() {
     let eventual = world.factory_of("a", Arc::new(world.store.link()), common::policy());
     let said = eventual.create("workers").expect("known").timer("x", EVERY).err().expect("eventual").to_string();
     assert!(said.starts_with("timer \"x\": policy workers has ownership = \"eventual\""), "{said}");
-    let exclusive = world.factory_of("b", Arc::new(world.store.link()), policy());
+    let exclusive = world.factory_of("b", Arc::new(world.store.link()), policy()).create("workers").expect("known");
     for (name, period) in
         [("\0", EVERY), (&"x".repeat(250), EVERY), ("x", Duration::ZERO), ("x", Duration::from_millis(999)), ("x", Duration::MAX)]
     {

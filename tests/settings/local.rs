@@ -14,7 +14,7 @@ fn its_path_comes_from_the_policy_the_common_table_a_variable_or_the_default() {
     assert_eq!(path(&read(&format!("{common}{WORKERS}discovery.local.path = \"own.db\""))), Path::new("own.db"));
     let variables = [("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", "here.db")];
     let options = LoadOptions::default().with_variables(variables);
-    assert_eq!(path(&Settings::from_toml_str_with(&format!("{common}{WORKERS}"), &options).unwrap()), Path::new("here.db"));
+    assert_eq!(path(&Settings::load(&options.clone().with_text(format!("{common}{WORKERS}"))).unwrap()), Path::new("here.db"));
 }
 
 #[test]
@@ -33,9 +33,6 @@ fn mistakes() {
     assert_eq!(refused_policy_line("path = \"x\""), "path is not a setting: did you mean discovery.local.path?");
     assert_eq!(refused_policy_line("discovery.local.pat = \"x\""), "discovery.local.pat is not a setting: did you mean path?");
     assert_eq!(refused_policy_line("discovery.local.path = \"\""), "discovery.local.path is \"\": write the path of a file");
-    let table = message(Settings::from_toml_str_with(
-        WORKERS,
-        &LoadOptions::default().with_variables([("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL", "1")]),
-    ));
-    assert!(table.ends_with(": it names a table, not a setting: add __ and one of PATH"), "{table}");
+    let table = message(with(WORKERS, &["~DISCOVERY__LOCAL=1"]));
+    assert!(table.ends_with("discovery.local is \"1\": a table of settings is expected here"), "{table}");
 }

@@ -21,7 +21,7 @@ fn with(text: &str, variables: &[&str]) -> shardwise::Result<Settings> {
         let (name, value) = pair.split_once('=').unwrap();
         (name.replace('~', "SHARDWISE__RESILIENCE__SHARDING__"), value)
     });
-    Settings::from_toml_str_with(text, &LoadOptions::default().with_variables(pairs))
+    Settings::load(&LoadOptions::default().with_variables(pairs).with_text(text))
 }
 
 fn read(text: &str) -> Settings {
@@ -130,7 +130,7 @@ fn what_next_does_not_name_stays_as_it_is_and_layers_lie_over_each_other() {
         "{WORKERS}virtual_nodes = 256\nnext.slots = 32768\n[production.resilience.sharding.policies.workers.next]\nload_margin = \"none\""
     );
     let next =
-        |options: &LoadOptions| Settings::from_toml_str_with(&text, options).unwrap().policy("workers").unwrap().policy.next.unwrap();
+        |options: &LoadOptions| Settings::load(&options.clone().with_text(&text)).unwrap().policy("workers").unwrap().policy.next.unwrap();
     let seen = next(&LoadOptions::default());
     assert_eq!((seen.slots, seen.virtual_nodes, seen.load_margin), (32_768, 256, LoadMargin::DEFAULT));
     let variable = ("SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__NEXT__SLOTS", "4096");

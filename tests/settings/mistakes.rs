@@ -469,26 +469,29 @@ fn variables_that_name_no_setting() {
         let message = message.strip_prefix(&format!("environment variable {name}: ")).map(ToOwned::to_owned);
         message.unwrap().replace("SHARDWISE__RESILIENCE__SHARDING__", "~")
     };
-    assert_eq!(seen("~POLICIES__WORKERS__SLOT=1"), "it names no setting: did you mean ~POLICIES__WORKERS__SLOTS?");
-    assert_eq!(seen("SHARDWISE__RESILENCE__SHARDING__ENABLED=1"), "it names no setting: did you mean ~ENABLED?");
-    assert_eq!(seen("SHARDWISE__DATABASE__URL=1"), "it names no setting: instead of \"DATABASE\" write one of RESILIENCE, OUTBOX");
+    assert_eq!(seen("~POLICIES__WORKERS__SLOT=1"), "resilience.sharding.policies.workers.slot is not a setting: did you mean slots?");
+    assert_eq!(seen("SHARDWISE__RESILENCE__SHARDING__ENABLED=1"), "resilence is not a setting: did you mean resilience?");
+    assert_eq!(seen("SHARDWISE__DATABASE__URL=1"), "database is not a setting: known here: resilience, outbox");
     assert_eq!(seen("~ENABLED=yes"), "resilience.sharding.enabled is \"yes\": write true or false");
     assert_eq!(
         seen("~POLICIES__WORKERS__DRAIN_TIMEOUT=5"),
         "resilience.sharding.policies.workers.drain_timeout is \"5\": write a whole number and a unit of ms, s, m, h or d, such as \"5s\" or \
          \"100ms\""
     );
-    assert_eq!(seen("~ENABLED__X=1"), "it names no setting: did you mean ~ENABLED?");
-    assert_eq!(seen("~POLICIES=1"), "it ends before the name and the key of a setting");
-    assert_eq!(seen("~POLICIES__=1"), "it ends before the name and the key of a setting");
-    assert_eq!(seen("~INSTANCE__METADATA=1"), "after ~INSTANCE__METADATA one name of your choice is expected");
+    assert_eq!(seen("~ENABLED__X=1"), "resilience.sharding.enabled is a table: write true or false");
+    assert_eq!(seen("~POLICIES=1"), "resilience.sharding.policies is \"1\": a table of settings is expected here");
+    assert!(seen("~POLICIES__=1").starts_with("resilience.sharding.policies.\"\" is not a name: "));
+    assert_eq!(seen("~INSTANCE__METADATA=1"), "resilience.sharding.instance.metadata is \"1\": a table of settings is expected here");
+    assert_eq!(seen("~INSTANCE__METADATA__A__B=1"), "resilience.sharding.instance.metadata.a is a table: write a text in quotes");
+    assert_eq!(seen("SHARDWISE__RESILIENCE=1"), "resilience is \"1\": a table of settings is expected here");
+    assert!(seen("SHARDWISE__RESILIENCE__RETRY=1").starts_with("resilience.retry is not a setting: "));
     assert_eq!(
         seen("~POLICIES__WORKERS__DISCOVERY__NATS__ADDRESS=1s"),
         "resilience.sharding.policies.workers.discovery.nats is not built yet: remove it"
     );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),
-        "it names a table, not a setting: add __ and one of PLACEMENT, SLOTS, VIRTUAL_NODES, LOAD_MARGIN"
+        "resilience.sharding.policies.workers.next is \"1\": a table of settings is expected here"
     );
     assert_eq!(seen("~enabled=1"), "write its name in capitals: ~ENABLED");
     assert_eq!(
@@ -508,7 +511,7 @@ fn variables_that_are_not_text() {
     let bytes = std::ffi::OsStr::from_bytes(b"\xff");
     let seen = |name: &str| {
         let options = LoadOptions::default().with_variables([(name, bytes)]);
-        message(Settings::from_toml_str_with("", &options))
+        message(Settings::load(&options.with_text("")))
     };
     assert_eq!(seen("SHARDWISE__OUTBOX__O__SINK"), "environment variable SHARDWISE__OUTBOX__O__SINK: its value is not UTF-8 text");
     assert_eq!(seen("SHARDWISE_ENV"), "SHARDWISE_ENV is not UTF-8 text");

@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn any_variables_are_read_or_refused(variables in vec(variable(), 0..4), environment in ".{0,5}") {
         let variables = variables.into_iter().chain([("SHARDWISE_ENV".to_owned(), environment)]);
-        complains_in_one_line(Settings::from_toml_str_with(DOCUMENTED, &LoadOptions::default().with_variables(variables)))?;
+        complains_in_one_line(Settings::load(&LoadOptions::default().with_variables(variables).with_text(DOCUMENTED)))?;
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     );
     assert_eq!(
         refused_with("", &[("SHARDWISE__OUTBOX__O__BATCHES", "5")]),
-        "environment variable SHARDWISE__OUTBOX__O__BATCHES: it names no setting: did you mean SHARDWISE__OUTBOX__O__BATCH?"
+        "environment variable SHARDWISE__OUTBOX__O__BATCHES: outbox.o.batches is not a setting: did you mean batch?"
     );
     assert_eq!(
         refused_with("", &[("SHARDWISE__OUTBOX__O__BATCH", "5")]),

@@ -5,30 +5,11 @@
 //! by their [`SettingKey`] and records what is in force. Every error is one line with the place, the key, its value and what is allowed.
 //!
 //! This crate knows no policy, backend or outbox; `shardwise` and `shardwise-outbox` define their keys.
-//!
-//! ```
-//! use std::collections::BTreeMap;
-//! use std::path::Path;
-//!
-//! use shardwise_settings::{Reader, SchemaNode, SettingKey, Shape, Sources};
-//!
-//! const SLOTS: SettingKey = SettingKey::new("slots", Shape::whole(1, 64), "parts into which the keys are cut").or("16");
-//!
-//! # fn main() -> shardwise_settings::Result<()> {
-//! let root = [SchemaNode::table("ring", SchemaNode::leaves(&[SLOTS]))];
-//! let (text, variables) = ("[default.ring]\nslots = 65", BTreeMap::new());
-//! let sources = Sources { name: "ring.toml", text, environment: None, variables: &variables, base: Path::new("") };
-//! let refused = Reader::new(&sources, &root)?.table("ring").take(&SLOTS).unwrap_err();
-//! assert_eq!(refused.to_string(), "ring.toml line 2: ring.slots is 65: a whole number from 1 to 64 is allowed");
-//! # Ok(())
-//! # }
-//! ```
 
 mod file;
 mod origin;
 mod reader;
 mod schema;
-mod secret;
 mod table;
 mod value;
 mod variables;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use config::{Config, Map, Value, ValueKind};
+use config::builder::DefaultState;
+use config::{Config, ConfigBuilder, Map, Value, ValueKind};
 
-use crate::file::File;
 use crate::origin::{Origin, Setting};
 use crate::schema::SchemaNode;
 use crate::table::SettingsTable;
-use crate::{Error, Result, variables};
+use crate::{Error, Result, file, variables};
 
 /// An extra name in each table of the file, whose origin is the table's: `config` loses the origin of tables when it merges layers.
 pub(crate) const TABLE_NOTE: &str = "";
@@ -42,26 +42,19 @@ pub struct Reader {
 
 impl Reader {
     /// Merges the layers: other tools' variables, the file's sections, our variables, each overriding those before it. `root` is the tree
-    /// of names known in a section.
-    ///
-    /// # Errors
-    ///
-    /// Invalid TOML, an unknown name, or one in the wrong place.
+    /// of names known in a section. Invalid TOML, an unknown name, or one in the wrong place is an error.
     pub fn new(sources: &Sources<'_>, root: &[SchemaNode]) -> Result<Self> {
-        let mut layers = variables::customary(sources.variables, root)?;
-        layers.extend(File::parse(sources.name, sources.text, root)?.layers(sources.environment)?);
-        layers.extend(variables::overrides(sources.variables, root)?);
-        let mut builder = Config::builder();
-        for layer in layers {
-            builder = builder.add_source(layer);
-        }
-        let merged = builder.build().map_err(Error::new)?.cache;
-        Ok(Self { merged, base: sources.base.to_owned(), in_force: RefCell::default() })
+        let &Sources { name, text, environment, variables, base } = sources;
+        let layers =
+            [variables::customary(variables, root)?, file::layers(name, text, environment, root)?, variables::overrides(variables, root)?];
+        let merge = |builder: ConfigBuilder<DefaultState>, layer| builder.add_source::<Config>(layer);
+        let merged = layers.into_iter().flatten().fold(Config::builder(), merge).build().map_err(Error::new)?.cache;
+        Ok(Self { merged, base: base.to_owned(), in_force: RefCell::default() })
     }
 
     /// The table with that full key.
     pub fn table(&self, path: &str) -> SettingsTable<'_> {
-        SettingsTable::new(self, path)
+        SettingsTable { reader: self, path: path.to_owned(), inherits: None, origin: Origin::Default }
     }
 
     /// All settings read so far.
@@ -75,11 +68,14 @@ impl Reader {
 
     /// The contents of a table, in the order of the names.
     pub(crate) fn values_in(&self, path: &str) -> Vec<(&str, &Value)> {
-        let values = self.value(path).and_then(children).into_iter().flatten();
-        let mut values: Vec<_> = values.map(|(name, value)| (name.as_str(), value)).collect();
-        values.sort_unstable_by_key(|(name, _)| *name);
-        values
+        self.value(path).and_then(children).map(sorted).unwrap_or_default()
     }
+}
+
+pub(crate) fn sorted(table: &Map<String, Value>) -> Vec<(&str, &Value)> {
+    let mut values: Vec<_> = table.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    values.sort_unstable_by_key(|(name, _)| *name);
+    values
 }
 
 pub(crate) fn children(value: &Value) -> Option<&Map<String, Value>> {

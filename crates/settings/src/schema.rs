@@ -1,10 +1,13 @@
 //! The tree of known names, and suggestions for unknown ones. A key that is not in the tree does not exist.
 
+use config::{Config, Map, Value, ValueKind};
 use shardwise_core::PolicyName;
 
+use crate::Result;
 use crate::origin::{Origin, join};
-use crate::value::Shape;
-use crate::{Error, Result};
+use crate::reader::{TABLE_NOTE, sorted};
+use crate::table::check;
+use crate::value::{Shape, Written};
 
 /// Below this similarity (0 to 1) a suggestion confuses more than it helps.
 const SIMILAR_MIN: f64 = 0.75;
@@ -112,7 +115,7 @@ impl SchemaNode {
         keys.iter().copied().map(Self::Leaf).collect()
     }
 
-    pub(crate) const fn name(&self) -> &'static str {
+    const fn name(&self) -> &'static str {
         match self {
             Self::Leaf(key) | Self::Free(key) => key.name,
             Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
@@ -139,42 +142,104 @@ fn keys_below(fields: &[SchemaNode], above: &str, found: &mut Vec<(String, Setti
     }
 }
 
-/// The keys in plain tables that fall back on other tools' variables: the path of each, and the variable.
-pub(crate) fn customary(fields: &[SchemaNode]) -> Vec<(Vec<&'static str>, &'static str)> {
-    let mut found = Vec::new();
-    for node in fields {
-        match node {
-            SchemaNode::Leaf(SettingKey { name, variable: Some(variable), .. }) => found.push((vec![*name], *variable)),
-            SchemaNode::Table { name, fields, .. } => {
-                found.extend(customary(fields).into_iter().map(|(names, variable)| ([&[*name], &*names].concat(), variable)));
-            }
-            _ => {}
-        }
-    }
-    found
+pub(crate) struct KnownNames<'s> {
+    pub(crate) root: &'s [SchemaNode],
+    /// In open tables of a file, unknown names belong to the application; and a file's tables keep their origins.
+    pub(crate) is_file: bool,
 }
 
-pub(crate) fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
+impl KnownNames<'_> {
+    /// The layer with the known values in `table`, which messages call `path`.
+    pub(crate) fn layer(&self, table: &Value, path: &str) -> Result<Config> {
+        let mut layer = Config::default();
+        layer.cache = Value::new(None, self.fields(table_in(table, path)?, self.root, self.is_file, "")?);
+        Ok(layer)
+    }
+
+    /// The known values of a table; an unknown name is refused unless the table is open.
+    fn fields(&self, table: &Map<String, Value>, fields: &[SchemaNode], is_open: bool, path: &str) -> Result<Map<String, Value>> {
+        let mut values = Map::new();
+        for (name, value) in sorted(table) {
+            let path = join(path, name);
+            match node_in(fields, name) {
+                Some(node) => values.extend(self.node(node, value, &path)?.map(|value| (name.to_owned(), value))),
+                None if is_open => {}
+                None => {
+                    let advice = advice(name, fields, self.root);
+                    return Err(Origin::of(value).fail(format_args!("{path} is not a setting: {advice}")));
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// The known part of a value; `None` if it is ignored.
+    fn node(&self, node: &SchemaNode, value: &Value, path: &str) -> Result<Option<Value>> {
+        match node {
+            SchemaNode::Later(_) => Err(Origin::of(value).fail(format_args!("{path} is not built yet: remove it"))),
+            SchemaNode::Absent(_) => Ok(None),
+            // In a table shared with the application, this may be any value of the application.
+            SchemaNode::Table { is_open: true, .. } if self.is_file && !is_table(value) => Ok(None),
+            SchemaNode::Table { fields, is_open, .. } => self.subtable(value, fields, *is_open && self.is_file, path),
+            SchemaNode::Named { each, is_open, .. } => self.named(value, each, *is_open, path),
+            SchemaNode::Leaf(key) => {
+                if is_table(value) {
+                    check(key, path, &Written::of(value), &Origin::of(value))?;
+                }
+                Ok(Some(value.clone()))
+            }
+            SchemaNode::Free(key) => {
+                for (name, value) in sorted(table_in(value, path)?) {
+                    self.node(&SchemaNode::Leaf(*key), value, &join(path, name))?;
+                }
+                Ok(Some(value.clone()))
+            }
+        }
+    }
+
+    fn named(&self, value: &Value, each: &[SchemaNode], is_open: bool, path: &str) -> Result<Option<Value>> {
+        let mut tables = Map::new();
+        for (name, value) in sorted(table_in(value, path)?) {
+            let path = join(path, name);
+            let refused = if !is_table(value) && node_in(each, name).is_some() {
+                "a key without a name before it: put it into a table whose name you choose"
+            } else if PolicyName::new(name).is_err() {
+                "not a name: use lower-case letters, digits and single underscores, beginning with a letter"
+            } else {
+                tables.extend(self.subtable(value, each, is_open, &path)?.map(|table| (name.to_owned(), table)));
+                continue;
+            };
+            return Err(Origin::of(value).fail(format_args!("{path} is {refused}")));
+        }
+        Ok((!tables.is_empty()).then(|| Value::new(None, tables)))
+    }
+
+    fn subtable(&self, value: &Value, fields: &[SchemaNode], is_open: bool, path: &str) -> Result<Option<Value>> {
+        let mut values = self.fields(table_in(value, path)?, fields, is_open, path)?;
+        if self.is_file {
+            values.insert(TABLE_NOTE.to_owned(), Origin::of(value).on(ValueKind::Nil));
+        }
+        Ok((!values.is_empty()).then(|| Value::new(None, values)))
+    }
+}
+
+const fn is_table(value: &Value) -> bool {
+    matches!(value.kind, ValueKind::Table(_))
+}
+
+fn table_in<'v>(value: &'v Value, path: &str) -> Result<&'v Map<String, Value>> {
+    match &value.kind {
+        ValueKind::Table(table) => Ok(table),
+        _ => Err(Origin::of(value).fail(format_args!("{path} is {}: a table of settings is expected here", Written::of(value)))),
+    }
+}
+
+fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
     fields.iter().find(|node| node.name() == name)
 }
 
-/// The error for a reserved key.
-pub(crate) fn not_built_yet(path: &str, origin: &Origin) -> Error {
-    origin.fail(format_args!("{path} is not built yet: remove it"))
-}
-
-/// The full key of a table whose name the user chose.
-pub(crate) fn named(table: &str, name: &str, origin: &Origin) -> Result<String> {
-    let path = join(table, name);
-    match PolicyName::new(name) {
-        Ok(_) => Ok(path),
-        Err(_) => Err(origin
-            .fail(format_args!("{path} is not a name: use lower-case letters, digits and single underscores, beginning with a letter"))),
-    }
-}
-
 /// The most similar known name, if any is similar enough.
-pub(crate) fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let similar =
         known.into_iter().map(|name| (strsim::jaro_winkler(given, name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
     similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
@@ -191,12 +256,12 @@ pub fn listed(given: &str, known: &[&str]) -> String {
     format!("{names}{}", meant(given, known.iter().copied()))
 }
 
-pub(crate) fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
+fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
     fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
 }
 
 /// A hint for a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all known names.
-pub(crate) fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) -> String {
+fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) -> String {
     if let Some(place) = find(given, fields) {
         return format!("did you mean {place}?");
     }

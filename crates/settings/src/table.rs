@@ -5,30 +5,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use config::{Value, ValueKind};
+use secrecy::SecretString;
 use shardwise_core::{MaxLoss, PolicyError, parse_duration};
 use shardwise_discovery::settings::MASK;
 
 use crate::origin::{Origin, Setting, join};
 use crate::reader::{Reader, TABLE_NOTE, children, table_origin};
 use crate::schema::{Fallback, SettingKey};
-use crate::value::{Shape, Written, percent, shown};
+use crate::value::{Shape, Written, percent, secret_in, shown};
 use crate::{Error, Result};
 
 /// A table of settings being read.
 #[derive(Debug, Clone)]
 pub struct SettingsTable<'r> {
-    reader: &'r Reader,
-    path: String,
+    pub(crate) reader: &'r Reader,
+    pub(crate) path: String,
     /// The table that provides values missing here.
-    inherits: Option<String>,
-    origin: Origin,
+    pub(crate) inherits: Option<String>,
+    pub(crate) origin: Origin,
 }
 
 impl<'r> SettingsTable<'r> {
-    pub(crate) fn new(reader: &'r Reader, path: &str) -> Self {
-        Self { reader, path: path.to_owned(), inherits: None, origin: Origin::Default }
-    }
-
     /// The subtable with that name.
     #[must_use]
     pub fn table(&self, name: &str) -> Self {
@@ -63,11 +60,8 @@ impl<'r> SettingsTable<'r> {
         &self.origin
     }
 
-    /// A value that is set or has a default; records it as in force.
-    ///
-    /// # Errors
-    ///
-    /// It is missing, or does not fit the key. The same applies to all functions that read values.
+    /// A value that is set or has a default; records it as in force. As with all functions that read values, it is an error if the value
+    /// does not fit the key.
     pub fn take(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let found = self.require(key)?;
         self.note(&found, found.shown());
@@ -91,7 +85,29 @@ impl<'r> SettingsTable<'r> {
         Ok(Some(path))
     }
 
-    /// A value that is set or has a default; not recorded as in force before [`SettingsTable::note`].
+    /// The secret in the file that `found` names; records the path as in force. Messages never quote the file.
+    pub fn take_secret(&self, found: &ResolvedValue) -> Result<SecretString> {
+        let path = self.resolve(found, found.text())?;
+        let secret = secret_in(&path).map_err(|why| found.refuse(why))?;
+        self.note(found, path.display());
+        Ok(secret)
+    }
+
+    /// A value, parsed by `read`, or `unset` if it is not set; records it as in force, the latter with that origin.
+    pub fn take_or<T: fmt::Display, E: fmt::Display>(
+        &self,
+        key: &SettingKey,
+        (unset, origin): (T, Origin),
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T> {
+        if let Some(found) = self.take_if_set(key)? {
+            return found.parse(read);
+        }
+        self.note_from(key, &unset, origin);
+        Ok(unset)
+    }
+
+    /// Like [`SettingsTable::take`]; not recorded as in force before [`SettingsTable::note`].
     pub fn require(&self, key: &SettingKey) -> Result<ResolvedValue> {
         let what = if let Fallback::Required(what) = key.fallback { what } else { "write it" };
         let missing = || self.origin.fail(format_args!("{} is missing: {what}", join(&self.path, key.name)));
@@ -147,12 +163,7 @@ impl<'r> SettingsTable<'r> {
         self.add(Setting { key: found.key.clone(), value: shown.to_string(), origin: found.origin.clone(), why: found.why });
     }
 
-    /// Records a computed default as in force.
-    pub fn note_computed(&self, key: &SettingKey, value: impl fmt::Display) {
-        self.note_from(key, value, Origin::Default);
-    }
-
-    /// Records a value as in force that is not set under this key.
+    /// Records a value as in force that is not set under this key; [`Origin::Default`] is that of a computed default.
     pub fn note_from(&self, key: &SettingKey, value: impl fmt::Display, origin: Origin) {
         self.add(Setting { key: join(&self.path, key.name), value: value.to_string(), origin, why: key.why });
     }
@@ -178,9 +189,7 @@ pub struct ResolvedValue {
 
 impl ResolvedValue {
     fn of(key: &SettingKey, own: String, written_as: String, value: &Value) -> Result<Self> {
-        let origin = Origin::of(value);
-        let written = Written { kind: value.kind.clone(), is_bare: matches!(origin, Origin::Variable { .. }) };
-        Self::read(key, own, written_as, written, origin)
+        Self::read(key, own, written_as, Written::of(value), Origin::of(value))
     }
 
     fn read(key: &SettingKey, own: String, written_as: String, written: Written, origin: Origin) -> Result<Self> {
@@ -193,11 +202,7 @@ impl ResolvedValue {
         &self.text
     }
 
-    /// The value, parsed from its text by `read`.
-    ///
-    /// # Errors
-    ///
-    /// As [`ResolvedValue::refuse`], with the error of `read`.
+    /// The value, parsed from its text by `read`; the error is that of [`ResolvedValue::refuse`], with the error of `read`.
     pub fn parse<T, E: fmt::Display>(&self, read: impl FnOnce(&str) -> Result<T, E>) -> Result<T> {
         read(&self.text).map_err(|why| self.refuse(why))
     }

@@ -1,15 +1,22 @@
 //! Values as written, and the shapes that they must have.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
-use config::ValueKind;
+use config::{Value, ValueKind};
 use secrecy::SecretString;
 use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
 use shardwise_discovery::settings::without_user;
 
+use crate::origin::Origin;
+
 /// The most characters of a text that a message quotes.
 const SHOWN_CHARS_MAX: usize = 80;
+/// The most bytes of a file with a secret.
+const FILE_BYTES_MAX: u64 = 65_536;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
@@ -18,13 +25,19 @@ pub(crate) struct Written {
     pub(crate) is_bare: bool,
 }
 
+impl Written {
+    pub(crate) fn of(value: &Value) -> Self {
+        Self { kind: value.kind.clone(), is_bare: matches!(Origin::of(value), Origin::Variable { .. }) }
+    }
+}
+
 impl fmt::Display for Written {
     /// One line, shortened, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match &self.kind {
             ValueKind::String(text) => shown(text),
             ValueKind::Array(items) => match texts_in(items) {
-                Some(texts) => format!("[{}]", shortened(&texts.map(shown).collect::<Vec<_>>().join(", "))),
+                Some(texts) => format!("[{}]", shortened(&texts.into_iter().map(shown).collect::<Vec<_>>().join(", "))),
                 None => "an array".to_owned(),
             },
             ValueKind::Table(_) => "a table".to_owned(),
@@ -35,11 +48,9 @@ impl fmt::Display for Written {
     }
 }
 
-/// The texts of an array; `None` if it has anything else.
-fn texts_in(items: &[config::Value]) -> Option<impl Iterator<Item = &str>> {
-    let text = |item: &config::Value| matches!(item.kind, ValueKind::String(_));
-    let texts = items.iter().filter_map(|item| if let ValueKind::String(text) = &item.kind { Some(text.as_str()) } else { None });
-    items.iter().all(text).then_some(texts)
+fn texts_in<'v>(items: &'v [Value]) -> Option<Vec<&'v str>> {
+    let text = |item: &'v Value| if let ValueKind::String(text) = &item.kind { Some(text.as_str()) } else { None };
+    items.iter().map(text).collect()
 }
 
 /// A number or flag as TOML writes it: a float keeps its point, so that 64.0 is not a whole number.
@@ -73,20 +84,10 @@ pub enum Shape {
     Secret,
     /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// A whole number.
-    Whole {
-        /// The smallest allowed.
-        min: u64,
-        /// The largest allowed.
-        max: u64,
-    },
-    /// A duration, in whole milliseconds.
-    Time {
-        /// The shortest allowed.
-        min: Duration,
-        /// The longest allowed.
-        max: Duration,
-    },
+    /// A whole number: the smallest and the largest allowed.
+    Whole(u64, u64),
+    /// A duration, in whole milliseconds: the shortest and the longest allowed.
+    Time(Duration, Duration),
     /// A load margin: `none`, or a number with at most three decimals.
     Margin,
     /// A whole percentage from 1% to 99%.
@@ -96,12 +97,12 @@ pub enum Shape {
 impl Shape {
     /// A whole number from `min` to `max`.
     pub const fn whole(min: u64, max: u64) -> Self {
-        Self::Whole { min, max }
+        Self::Whole(min, max)
     }
 
     /// A duration from `min` to `max`.
     pub const fn time(min: Duration, max: Duration) -> Self {
-        Self::Time { min, max }
+        Self::Time(min, max)
     }
 
     /// Validates a text from an environment variable or a default, and returns it in its canonical form; the error says what is allowed.
@@ -117,8 +118,8 @@ impl Shape {
             Self::Texts => read_texts(written),
             Self::Secret => read_text(written).and_then(|text| secret(text).map(|_| text.to_owned())),
             Self::OneOf(known) => read_choice(written, known),
-            Self::Whole { min, max } => read_whole(written, min, max),
-            Self::Time { min, max } => read_time(written, min, max),
+            Self::Whole(min, max) => read_whole(written, min, max),
+            Self::Time(min, max) => read_time(written, min, max),
             Self::Margin => read_margin(written),
             Self::Percent => read_percent(written),
         }
@@ -145,7 +146,7 @@ fn read_text(written: &Written) -> Result<&str, String> {
 fn read_texts(written: &Written) -> Result<String, String> {
     let texts: Option<Vec<&str>> = match &written.kind {
         ValueKind::String(text) if written.is_bare => Some(text.split(',').map(str::trim).collect()),
-        ValueKind::Array(items) => texts_in(items).map(Iterator::collect),
+        ValueKind::Array(items) => texts_in(items),
         _ => None,
     };
     let texts = texts.ok_or("write a list of texts, such as [\"a\", \"b\"]")?;
@@ -158,8 +159,21 @@ fn read_texts(written: &Written) -> Result<String, String> {
     Ok(texts.join(","))
 }
 
+/// The secret in a file: its text without the last newline; the error does not quote it.
+pub(crate) fn secret_in(path: &Path) -> Result<SecretString, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| format!("the file cannot be read: {error}"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("the file has more than {FILE_BYTES_MAX} bytes: is it the right file?"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".to_owned())?;
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    secret(text).map_err(|why| format!("the file's text is not right: {why}"))
+}
+
 /// A secret from its text; the error does not quote it.
-pub(crate) fn secret(text: &str) -> Result<SecretString, String> {
+fn secret(text: &str) -> Result<SecretString, String> {
     if text.is_empty() {
         return Err("a secret that is empty is none; leave the key out".into());
     }
@@ -205,7 +219,6 @@ fn read_percent(written: &Written) -> Result<String, String> {
     percent.ok_or_else(|| "write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into())
 }
 
-/// A percentage from text such as `50%`.
 pub(crate) fn percent(text: &str) -> Option<MaxLoss> {
     text.strip_suffix('%').and_then(|number| number.parse().ok()).and_then(MaxLoss::percent)
 }

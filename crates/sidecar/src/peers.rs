@@ -46,7 +46,7 @@ pub(crate) fn is_let_in(app: &App, head: &mut Parts) -> bool {
 
 pub(crate) async fn peers(State(app): State<Arc<App>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let message: Result<PeerMessage> = head.extensions.remove().unwrap_or_else(|| Err(Problem::unproven(ProofRefusal::NotRight)));
+    let message: Result<PeerMessage> = head.extensions.remove().unwrap_or_else(|| Err(Problem::unproven(ProofRefusal::NOT_RIGHT)));
     match message {
         Ok(PeerMessage::Greeting(Greeting { nonce, proof })) => {
             (StatusCode::NO_CONTENT, [(PEER_HEADER, ANSWERED), (NONCE_HEADER, nonce.as_str()), (PROOF_HEADER, proof.as_str())])
@@ -98,15 +98,15 @@ fn let_in(app: &App, head: &Parts) -> Result<PeerMessage> {
     }
     // A token is never accepted: an older version that sends one is refused, and that token should be changed.
     if head.headers.contains_key(AUTHORIZATION) {
-        return Err(Problem::unproven(ProofRefusal::OtherVersion));
+        return Err(Problem::unproven(ProofRefusal::OTHER_VERSION));
     }
     let (method, nonce) = (method_of(head)?, text(&head.headers, NONCE_HEADER).filter(|_| path.is_empty()));
     match (token(app, joined), nonce) {
         (Some(token), Some(nonce)) => {
             let greeting = connection.and_then(|end| end.recipient.greeted(token.bytes(), &joined.service.recipient(), nonce));
-            greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))
+            greeting.map(PeerMessage::Greeting).ok_or_else(|| Problem::unproven(ProofRefusal::NOT_RIGHT))
         }
-        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NotRight))?)),
+        (Some(_), None) => asked(Some(proven(head).ok_or_else(|| Problem::unproven(ProofRefusal::NOT_RIGHT))?)),
         (None, Some(_)) => {
             let problem = FORBIDDEN.because("no peer token is set here, so there is nothing to prove: --peer-token-file, peer_token_file");
             Err(problem.with(HeaderName::from_static(PROOF_HEADER), NO_TOKEN))

@@ -68,8 +68,7 @@ impl Problem {
 
     /// A request of a member without a valid proof.
     pub(crate) fn unproven(why: ProofRefusal) -> Self {
-        let (kind, title) = why.title();
-        Kind(why.status(), kind, title).because(why.detail())
+        Kind(why.status, why.kind, why.title).because(why.detail)
     }
 
     pub(crate) fn method_not_allowed(allowed: &'static str) -> Self {

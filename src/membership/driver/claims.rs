@@ -59,7 +59,11 @@ impl Driver {
             }
             ClaimAction::Overlap(resources) => {
                 let running = guards.cancel(&resources).len();
-                self.membership.count_overlaps(running);
+                if running > 0 {
+                    self.meters.overlapped(running);
+                    let policy = &self.membership.policy.name;
+                    tracing::warn!(%policy, running, "slots were given away while work in them still ran (on_drain_timeout = \"release\")");
+                }
                 guards.revoke(&resources);
             }
         }
@@ -111,7 +115,6 @@ impl Driver {
         self.answers.spawn(asked.in_current_span());
     }
 
-    /// Logged once until a claim succeeds; renewals continue meanwhile without a message.
     pub(super) fn complain_of_claims(&mut self, error: &Error) {
         let reason = error.to_string();
         if self.claims_complaint.as_ref() != Some(&reason) {

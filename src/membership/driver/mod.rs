@@ -2,19 +2,19 @@
 //!
 //! It decides nothing about ownership; it only adds timeouts.
 
-mod answers;
 mod claims;
 mod news;
 mod publish;
 mod record;
-mod record_updater;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use news::next;
+use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
-use shardwise_core::{Moment, ServiceState};
+use shardwise_core::{MemberState, Moment, ServiceState};
 use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
@@ -25,21 +25,22 @@ use super::context::OwnershipContext;
 use super::departures::Departures;
 use super::placement_cache::placed_ahead;
 use super::state::Membership;
+use crate::error::locked;
 use crate::telemetry::metrics::Meters;
-use news::next;
-use record_updater::RecordUpdater;
 
 /// Timers stop while the machine is suspended and deadlines do not, so the clock is read this often.
 const SLEEP_LONGEST: Duration = Duration::from_millis(250);
 
-/// A request of a service's handle to its driver. The reply follows once the machine has processed it.
 pub(crate) enum DriverCommand {
-    Join(Span, oneshot::Sender<()>),
-    Leave(Span, oneshot::Sender<()>),
+    Join(Span),
+    Leave(Span),
+    LeaveForGood(Span),
     /// Whether an operator wants this member drained.
-    Drain(bool, oneshot::Sender<()>),
-    LeaveForGood(Span, oneshot::Sender<()>),
+    Drain(bool),
 }
+
+/// Each command with the channel for the reply, which follows once the machine has processed it.
+pub(crate) type Commands = mpsc::Sender<(DriverCommand, oneshot::Sender<()>)>;
 
 /// The outcome of something that the driver started.
 struct CallOutcome {
@@ -62,7 +63,6 @@ pub(crate) struct Driver {
     call: Option<AbortHandle>,
     record_updater: RecordUpdater,
     watch: Option<WatchStream>,
-    /// News of claims (exclusive ownership).
     claims: Option<ClaimsStream>,
     /// Why registering or renewing fails, logged once until it succeeds or fails for another reason.
     complaint: Option<String>,
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Runs until the service has left and all handles are dropped.
-    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<DriverCommand>) {
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<(DriverCommand, oneshot::Sender<()>)>) {
         let membership = Arc::clone(&self.membership);
         let mut names = membership.wanted_names.subscribe();
         names.mark_changed();
@@ -124,8 +124,10 @@ impl Driver {
             let input = tokio::select! {
                 biased;
                 command = commands.recv(), if !orphaned => {
-                    if let Some(command) = command {
+                    if let Some((command, taken)) = command {
                         self.on_command(command, &mut actions);
+                        // The handle may have stopped waiting.
+                        let _ = taken.send(());
                         continue;
                     }
                     orphaned = true;
@@ -163,38 +165,30 @@ impl Driver {
     }
 
     fn on_command(&mut self, command: DriverCommand, actions: &mut Vec<Action>) {
-        let taken = match command {
-            DriverCommand::Join(span, taken) => {
+        match command {
+            DriverCommand::Join(span) => {
                 self.stage = span;
                 self.membership.failure.store(None);
                 self.membership.blinded.send_replace(None);
                 self.membership.answered.store(false, Ordering::Relaxed);
                 self.step(Input::Join, actions);
-                taken
             }
-            DriverCommand::Leave(span, taken) => {
+            DriverCommand::Leave(span) => {
                 self.stage = span;
                 self.step(Input::Leave, actions);
-                taken
             }
-            DriverCommand::LeaveForGood(span, taken) => {
+            DriverCommand::LeaveForGood(span) => {
                 self.stage = span;
                 self.step(Input::LeaveForGood, actions);
-                taken
             }
-            DriverCommand::Drain(drained, taken) => {
-                self.show_drained(drained);
-                taken
-            }
-        };
-        // The handle may have stopped waiting.
-        let _ = taken.send(());
+            DriverCommand::Drain(drained) => self.show_drained(drained),
+        }
     }
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.membership.clock.now(), input, actions);
         if let Some(proven) = self.machine.proven_at() {
-            *self.membership.proven.lock().unwrap_or_else(PoisonError::into_inner) = Some(proven);
+            *locked(&self.membership.proven) = Some(proven);
         }
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
@@ -234,8 +228,15 @@ impl Driver {
             }
             Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),
-            Action::MarkDraining => self.mark_draining(),
-            Action::MarkPausing => self.mark_pausing(),
+            Action::MarkDraining => {
+                self.mark_leaving(MemberState::Draining, "could not show this worker as draining; the others see it when it is gone");
+            }
+            Action::MarkPausing => {
+                self.mark_leaving(
+                    MemberState::Pausing,
+                    "could not show that this worker leaves for a while; the others see it when it is away",
+                );
+            }
             Action::MarkLoss(missing) => self.mark_loss(missing),
             Action::AwaitInFlight => {
                 self.membership.in_flight.close();
@@ -272,5 +273,53 @@ async fn until(membership: &Membership, moment: Option<Moment>) {
             return;
         }
         tokio::time::sleep(left.min(SLEEP_LONGEST)).await;
+    }
+}
+
+impl Driver {
+    pub(super) fn on_answer(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
+        if let Some(error) = &error {
+            self.meters.failed(error);
+        }
+        if let Input::Renewed { started, .. } = &input {
+            self.meters.renewed(self.membership.clock.now(), *started, self.machine.ownership().deadline());
+        }
+        match (&input, error) {
+            (Input::Claims(_), Some(error)) => {
+                self.membership.failure.store(Some(Arc::new(error.to_string())));
+                self.complain_of_claims(&error);
+            }
+            (Input::Claims(ClaimInput::Acquired { .. }), None) => self.claims_complaint = None,
+            (_, Some(error)) => {
+                self.complain(&error);
+                if !error.is_retryable() {
+                    self.answered();
+                }
+            }
+            (Input::Registered { .. } | Input::Renewed { .. }, None) => {
+                self.complaint = None;
+                self.answered();
+                if matches!(input, Input::Renewed { .. }) {
+                    self.mark_if_missed();
+                }
+            }
+            _ => {}
+        }
+        input
+    }
+
+    pub(super) fn answered(&self) {
+        self.membership.answered.store(true, Ordering::Relaxed);
+    }
+
+    fn complain(&mut self, error: &Error) {
+        self.membership.failure.store(Some(Arc::new(error.to_string())));
+        // All retryable errors count as one reason; others differ by their text, whatever the call.
+        let said = if error.is_retryable() { String::new() } else { error.to_string() };
+        let reason = said.strip_prefix(error.operation()).unwrap_or(&said).to_owned();
+        if self.complaint.as_ref() != Some(&reason) {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+            self.complaint = Some(reason);
+        }
     }
 }

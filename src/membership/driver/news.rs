@@ -12,7 +12,6 @@ use super::Driver;
 
 /// The most events of a watch processed at once; timers are checked in between.
 const BURST_MAX: usize = 256;
-/// How many members that vanished together are logged by name.
 const VANISHED_LOGGED: usize = 100;
 
 impl Driver {
@@ -67,7 +66,6 @@ impl Driver {
         }
     }
 
-    /// Warns of each member that is gone without having announced it.
     fn warn_of_vanished(&self, view: &Arc<View>) {
         let gone = self.departures.on_view(view);
         let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();

@@ -27,7 +27,6 @@ impl Driver {
         self.membership.publish(ownership);
     }
 
-    /// Passes a rebalance to the work in flight and to all listeners.
     pub(super) fn rebalanced(&mut self, mut rebalance: Rebalance) {
         // Several views may be placed at once: a leaver's mark may have been in one of them.
         rebalance.members_vanished.retain(|id| !self.departures.has_left(id));
@@ -60,7 +59,6 @@ impl Driver {
         }
     }
 
-    /// Warns when this worker is fenced, and reports when it is back.
     fn warn_of_fencing(&mut self, now: ServiceState) {
         let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
         match now {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use shardwise_core::machine::{Input, Op, OpFailure};
 use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState};
 use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use super::record_updater::RecordUpdate;
 use super::{CallOutcome, Driver};
 use crate::membership::calls::limited;
 
@@ -78,10 +79,10 @@ impl Driver {
         self.mark(registration, MISSING_NOT_SHOWN);
     }
 
-    pub(super) fn mark_draining(&mut self) {
+    pub(super) fn mark_leaving(&mut self, state: MemberState, or_else: &'static str) {
         let mut registration = self.registration.clone();
-        registration.member.state = MemberState::Draining;
-        self.mark(registration, "could not show this worker as draining; the others see it when it is gone");
+        registration.member.state = state;
+        self.mark(registration, or_else);
     }
 
     /// Shows in the record, across registrations, whether an operator has drained this member. The record of a leaver already has its
@@ -95,12 +96,6 @@ impl Driver {
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
             self.mark(self.registration.clone(), "could not show that this worker is drained or is not; it is tried again");
         }
-    }
-
-    pub(super) fn mark_pausing(&mut self) {
-        let mut registration = self.registration.clone();
-        registration.member.state = MemberState::Pausing;
-        self.mark(registration, "could not show that this worker leaves for a while; the others see it when it is away");
     }
 
     /// Shows in the record the addresses on which this worker listens. A record that is being written gets them with the next renewal.
@@ -197,4 +192,85 @@ fn failed(attempt: u64, error: &Error) -> Input {
         _ => OpFailure::Permanent { message: error.to_string().into() },
     };
     Input::Failed { attempt, failure }
+}
+
+/// How often an update is tried, and the pause between two tries. After that a renewal requests it again.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Clone)]
+pub(super) struct RecordUpdate {
+    pub(super) registration: Arc<Registration>,
+    pub(super) or_else: &'static str,
+}
+
+#[derive(Default)]
+pub(super) struct RecordUpdater(Option<RecordWriter>);
+
+struct RecordWriter {
+    wanted: watch::Sender<RecordUpdate>,
+    task: JoinHandle<()>,
+}
+
+impl RecordUpdater {
+    /// Updates the record, as soon as a call under way has been answered; `limit` is for one call. Replaces an earlier update.
+    pub(super) fn want(&mut self, backend: &Arc<dyn Discovery>, limit: Duration, wish: RecordUpdate) {
+        if let Some(writer) = &self.0 {
+            writer.wanted.send_replace(wish);
+            return;
+        }
+        let (sender, mut wanted) = watch::channel(wish);
+        wanted.mark_changed();
+        let task = tokio::spawn(write(Arc::clone(backend), limit, wanted));
+        self.0 = Some(RecordWriter { wanted: sender, task });
+    }
+
+    /// The last update since the record was created.
+    pub(super) fn wanted(&self) -> Option<RecordUpdate> {
+        self.0.as_ref().map(|writer| writer.wanted.borrow().clone())
+    }
+
+    /// Cancels the update: the record is being created again, or is not needed.
+    pub(super) fn give_up(&mut self) {
+        if let Some(writer) = self.0.take() {
+            writer.task.abort();
+        }
+    }
+
+    /// Tries the last update once more and waits for it, at most for `within`.
+    pub(super) async fn finish(self, within: Duration) {
+        let Some(RecordWriter { wanted, mut task }) = self.0 else { return };
+        drop(wanted);
+        if tokio::time::timeout(within, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
+}
+
+/// Writes updates until the updater is dropped. Logs a failure once until one succeeds: renewals request it again.
+async fn write(backend: Arc<dyn Discovery>, limit: Duration, mut wanted: watch::Receiver<RecordUpdate>) {
+    let mut said = None;
+    while wanted.changed().await.is_ok() {
+        for attempt in 1..=ATTEMPTS {
+            let RecordUpdate { registration, or_else } = wanted.borrow_and_update().clone();
+            match limited(limit, &*backend, "update", async { backend.update(&registration).await }).await {
+                Ok(()) => {
+                    said = None;
+                    break;
+                }
+                Err(error) if error.is_retryable() && attempt < ATTEMPTS => {
+                    // A newer update does not wait, nor does a leaver.
+                    if let Ok(Err(_leaving)) = tokio::time::timeout(PAUSE, wanted.changed()).await {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    if said.replace(or_else) != Some(or_else) {
+                        tracing::warn!(%error, "{or_else}");
+                    }
+                    break;
+                }
+            }
+        }
+    }
 }

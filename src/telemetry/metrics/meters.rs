@@ -41,15 +41,10 @@ struct Gap {
     span: Span,
 }
 
-/// Counts work that was still running in slots that were given away.
-pub(crate) fn overlapped(policy: &Policy, running: usize) {
-    count(&OVERLAPS, vec![Label::new("policy", label(policy))], running as u64);
-}
-
 impl Meters {
     pub(crate) fn new(policy: &Policy) -> Self {
         let exclusive = policy.ownership == OwnershipMode::Exclusive;
-        Self { policy: label(policy), exclusive, looked: None, proven: None, refused: 0, gap: None }
+        Self { policy: policy.name.as_str().to_owned().into(), exclusive, looked: None, proven: None, refused: 0, gap: None }
     }
 
     /// Publishes counters at 0, so that an alert can see their first increase.
@@ -69,6 +64,11 @@ impl Meters {
         if let Some(deadline) = deadline {
             gauge(&DEADLINE_MARGIN, self.labels(), deadline.since(now).as_secs_f64());
         }
+    }
+
+    /// Work was still running in slots that were given away.
+    pub(crate) fn overlapped(&self, running: usize) {
+        count(&OVERLAPS, self.labels(), running as u64);
     }
 
     pub(crate) fn rebalanced(&self, rebalance: &Rebalance) {
@@ -128,7 +128,13 @@ impl Meters {
         let missing = wanted.minus(after);
         if !missing.is_empty() {
             if gap.span.is_none() {
-                gap.span = self.gains(missing.len());
+                gap.span = tracing::info_span!(
+                    "handover",
+                    "shardwise.policy" = &*self.policy,
+                    "shardwise.direction" = "gain",
+                    "shardwise.slots" = missing.len(),
+                    "shardwise.kind" = field::Empty
+                );
             }
             self.gap = Some(gap);
         } else if gap.gained {
@@ -136,17 +142,6 @@ impl Meters {
             gap.span.record("shardwise.kind", kind);
             time(&HANDOVER, self.with("kind", kind), now.since(gap.since));
         }
-    }
-
-    fn gains(&self, slots: u32) -> Span {
-        let policy = &*self.policy;
-        tracing::info_span!(
-            "handover",
-            "shardwise.policy" = policy,
-            "shardwise.direction" = "gain",
-            "shardwise.slots" = slots,
-            "shardwise.kind" = field::Empty
-        )
     }
 
     /// The span of the handover that this worker waits for.
@@ -200,12 +195,8 @@ pub(crate) const fn kind_of(error: &Error) -> &'static str {
 
 /// Whether an active member is gone that was not seen leaving.
 fn has_vanished(before: &View, after: &View) -> bool {
-    let gone = before.members().iter().filter(|member| member.state == MemberState::Active);
-    gone.filter(|member| after.member(&member.instance_id).is_none()).count() > 0
-}
-
-fn label(policy: &Policy) -> SharedString {
-    policy.name.as_str().to_owned().into()
+    let mut active = before.members().iter().filter(|member| member.state == MemberState::Active);
+    active.any(|member| after.member(&member.instance_id).is_none())
 }
 
 fn count(metric: &Metric, labels: Vec<Label>, more: u64) {

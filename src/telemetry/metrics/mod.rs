@@ -8,7 +8,7 @@ mod meters;
 
 use std::fmt::Write as _;
 
-pub(crate) use meters::{Meters, kind_of, overlapped};
+pub(crate) use meters::{Meters, kind_of};
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
