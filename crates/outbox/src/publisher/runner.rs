@@ -15,10 +15,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::jobs::{JobOutcome, Jobs};
 use super::watch;
 use super::{Nudge, OutboxPublisher, PublisherStats, Trouble};
-use crate::decide::{DestinationResolver, Engine, EngineAction, EngineInput, StoreCall};
+use crate::decide::{Engine, EngineAction, EngineInput, StoreCall};
 use crate::metrics::PublisherMeters;
 use crate::store::{HeadUpdate, Outcome, PublisherRegistration};
-use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
+use crate::{Delivery, Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 
 pub(super) struct PublisherRunner {
     store: Arc<dyn Store>,
@@ -44,11 +44,9 @@ impl PublisherRunner {
     pub(super) fn new(publisher: OutboxPublisher, me: PublisherRegistration) -> Self {
         let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
         let meters = PublisherMeters::new(sink.name());
-        let address = {
-            let sink = Arc::clone(&sink);
-            DestinationResolver::new(move |event| sink.destination(event).map(Arc::from))
-        };
-        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get()).addressed(address);
+        let destinations = Arc::clone(&sink);
+        let address = Box::new(move |event: &Delivery| destinations.destination(event).map(Arc::from));
+        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get(), address);
         Self {
             store,
             sink,
