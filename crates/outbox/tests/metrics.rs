@@ -12,7 +12,7 @@ use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink};
-use shardwise_outbox::metrics::METRICS;
+use shardwise_outbox::metrics;
 use shardwise_outbox::sink::Refusal;
 use shardwise_outbox::{OutboxPublisher, Poison, PublisherOptions, Store};
 use sqlx::Connection;
@@ -101,7 +101,7 @@ async fn each_metric_moves_with_what_it_counts() {
             *most = most.max(*value);
         }
     }
-    let known: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    let known: Vec<&str> = metrics::all().map(|metric| metric.name).collect();
     assert!(seen.keys().all(|name| known.contains(&name.as_str())), "{seen:?}");
     assert_eq!(seen.len(), known.len(), "{seen:?}");
     for (name, least) in [

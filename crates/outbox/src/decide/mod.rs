@@ -28,7 +28,8 @@ use shardwise::{Moment, Timing};
 use self::destination::{Destination, Jitter};
 use self::destinations::{DestinationKey, DestinationResolver, Destinations};
 use self::flow::{Flow, RefusedHead};
-pub(crate) use self::io::{Counters, EngineAction, EngineInput, SendId, StoreCall};
+pub(crate) use self::io::{EngineAction, EngineInput, SendId, StoreCall};
+pub use self::io::{PublisherSnapshot, Trouble};
 use self::pause::Pause;
 use self::poll::PollSchedule;
 use self::retention::Retention;
@@ -79,7 +80,7 @@ pub(crate) struct Engine {
     record_pause: Pause,
     jitter: Jitter,
     cancelled: Vec<SendId>,
-    counters: Counters,
+    counters: PublisherSnapshot,
 }
 
 impl Engine {
@@ -118,7 +119,7 @@ impl Engine {
             record_pause: Pause::default(),
             jitter: Jitter::new(seed),
             cancelled: Vec::new(),
-            counters: Counters::default(),
+            counters: PublisherSnapshot::default(),
         }
     }
 
@@ -353,13 +354,13 @@ impl Engine {
         self.destinations.news()
     }
 
-    pub(crate) fn counters(&self, now: Moment) -> Counters {
-        Counters {
-            held: self.slots.held_count(),
-            wanted: self.slots.wanted_count(now),
+    pub(crate) fn counters(&self, now: Moment) -> PublisherSnapshot {
+        PublisherSnapshot {
+            held_slots: self.slots.held_count(),
+            wanted_slots: self.slots.wanted_count(now),
             in_memory: self.flow.waiting_events() + self.flow.events_under_way(),
             destinations_down: self.destinations.down(),
-            ..self.counters
+            ..self.counters.clone()
         }
     }
 }

@@ -14,7 +14,7 @@ use shardwise::discovery::{Clock, random_incarnation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use stats::{PublisherSnapshot, PublisherStats, Trouble};
+pub use stats::PublisherStats;
 pub use watch::report_backlog;
 
 use self::runner::PublisherRunner;

@@ -14,8 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::jobs::{JobOutcome, Jobs};
 use super::watch;
-use super::{Nudge, OutboxPublisher, PublisherStats, Trouble};
-use crate::decide::{Engine, EngineAction, EngineInput, StoreCall};
+use super::{Nudge, OutboxPublisher, PublisherStats};
+use crate::decide::{Engine, EngineAction, EngineInput, StoreCall, Trouble};
 use crate::metrics::PublisherMeters;
 use crate::store::{HeadUpdate, Outcome, PublisherRegistration};
 use crate::{Delivery, Error, ErrorKind, PublisherOptions, Result, Sink, Store};
@@ -195,13 +195,13 @@ impl PublisherRunner {
                 self.jobs.call(StoreCall::Fetch, async move { Ok(EngineInput::Fetched(store.fetch(&me, &request).await?)) });
             }
             EngineAction::Send { id, batch } => {
-                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram());
+                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish.clone());
             }
             EngineAction::Cancel(id) => self.jobs.cancel(id),
             EngineAction::Record(outcomes) => {
                 log_outcomes(&outcomes, self.sink.name());
                 let delete = self.options.retention.is_zero();
-                let took = self.meters.mark_histogram();
+                let took = self.meters.mark.clone();
                 self.jobs.call(StoreCall::Record, async move {
                     let fenced = store.record(&me, &outcomes, delete).await?;
                     took.record(begun.elapsed());
