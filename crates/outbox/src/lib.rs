@@ -34,7 +34,7 @@ pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX
 pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresConfig, PostgresStore};
-pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherStats, report_backlog};
+pub use publisher::{Nudge, OutboxPublisher, PublisherStats, report_backlog};
 pub use shardwise::core::one_line;
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]

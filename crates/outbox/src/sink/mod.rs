@@ -167,29 +167,6 @@ pub trait Sink: Send + Sync + 'static {
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance;
 }
 
-#[async_trait]
-impl<S: Sink + ?Sized> Sink for Arc<S> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn limits(&self) -> SinkLimits {
-        (**self).limits()
-    }
-
-    fn destination(&self, event: &Delivery) -> Option<String> {
-        (**self).destination(event)
-    }
-
-    async fn check(&self) -> Result<()> {
-        (**self).check().await
-    }
-
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
-        (**self).deliver(batch).await
-    }
-}
-
 /// Runs one blocking write at a time, in the order of the calls. A write that hangs keeps its turn even when its call is dropped, so that
 /// a later one never overtakes it and at most one thread hangs.
 #[derive(Debug, Clone)]

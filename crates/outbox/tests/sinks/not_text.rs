@@ -1,6 +1,7 @@
 //! Payloads that are not text, and NUL in JSON, from PostgreSQL into each destination: every byte arrives, in order, and nothing is
 //! refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_outbox::sink::{FileSink, HttpSink, Mode, NatsSink, RabbitMqSink, RedisSink, parse_line};
@@ -36,8 +37,8 @@ async fn publish(sink: impl Sink) {
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
     database.execute(EVENTS).await.unwrap();
     let options = PublisherOptions { poll: Duration::from_millis(50), ..PublisherOptions::default() };
-    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let running = Running::start(publisher);
     eventually("all is delivered", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     assert_eq!(running.stats.snapshot().retried, 0);
     running.stop().await;

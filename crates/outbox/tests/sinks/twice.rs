@@ -129,8 +129,8 @@ async fn publish(sink: impl Sink) {
     let store = outbox.store().await;
     let (poll, backoff) = (Duration::from_millis(50), Duration::from_millis(5));
     let options = PublisherOptions { poll, backoff, ..PublisherOptions::default() };
-    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let running = Running::start(publisher);
     eventually("all is marked", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;
     let status = store.status().await.unwrap();
