@@ -1,13 +1,12 @@
 //! Signatures as in Standard Webhooks: HMAC-SHA256 over id, time and body.
 
 use std::fmt;
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-use crate::{Error, ErrorKind, Result, secret};
+use crate::{Error, ErrorKind, Result};
 
 /// The prefix of a secret in Base64.
 const PREFIX: &str = "whsec_";
@@ -28,10 +27,6 @@ impl Signer {
             return Err(wrong(&format!("has {} bytes: take at least {BYTES_MIN} random ones", bytes.len())));
         }
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
-    }
-
-    pub(super) fn from_file(path: &Path) -> Result<Self> {
-        Self::new(&secret::in_file(path, "the file with the secret that webhooks are signed with")?)
     }
 
     pub(super) fn sign(&self, id: &str, unix_secs: u64, body: &[u8]) -> String {
