@@ -14,7 +14,7 @@ mod event;
 pub mod exercise;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod inbox;
-pub mod metrics;
+mod metrics;
 mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;

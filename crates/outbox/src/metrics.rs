@@ -1,26 +1,12 @@
-//! The metrics of a publisher, for any exporter that the application installs (the `metrics` facade; this crate installs none). One table
-//! holds their names and texts for the code and for the page `metrics.md`.
-//!
-//! Install the exporter before the publisher runs: a publisher requests its counters once.
+//! The metrics of a publisher, for any exporter that the application installs (the `metrics` facade; this crate installs none). These tables
+//! hold their names and texts for the code and for the page `metrics.md`. Every metric has the label `sink`, the destination's name.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Label};
-pub use shardwise::metrics::MetricKind;
 
 use crate::PublisherSnapshot;
 use crate::store::Backlog;
-
-/// One metric. Every metric has the label `sink`, the destination's name.
-#[derive(Debug, Clone, Copy)]
-pub struct PublisherMetric {
-    /// Its name.
-    pub name: &'static str,
-    /// How to read it.
-    pub kind: MetricKind,
-    /// Its meaning and unit.
-    pub help: &'static str,
-}
 
 /// A metric's name, its help, and the number that it shows.
 type Row<F> = (&'static str, &'static str, F);
@@ -97,18 +83,6 @@ const GAUGES: [Row<fn(&PublisherSnapshot) -> f64>; 4] = [
         |now| now.destinations_down as f64,
     ),
 ];
-
-fn of_kind<F>(kind: MetricKind) -> impl Fn(Row<F>) -> PublisherMetric {
-    move |(name, help, _)| PublisherMetric { name, kind, help }
-}
-
-/// All metrics.
-pub fn all() -> impl Iterator<Item = PublisherMetric> {
-    let backlog = BACKLOG.into_iter().map(of_kind(MetricKind::Gauge));
-    let counters = COUNTERS.into_iter().map(of_kind(MetricKind::Counter));
-    let histograms = [PUBLISH, MARK].into_iter().map(of_kind(MetricKind::Histogram));
-    backlog.chain(counters).chain(histograms).chain(GAUGES.into_iter().map(of_kind(MetricKind::Gauge)))
-}
 
 fn labels(sink: &str) -> [Label; 1] {
     [Label::new("sink", sink.to_owned())]
@@ -190,8 +164,9 @@ mod tests {
 Generated from the table in `crates/outbox/src/metrics.rs`;
 `SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-outbox --lib metrics` writes it.
 
-The library speaks through the `metrics` facade and installs no exporter. `shardwise outbox run --listen ADDR` serves
-these at `/metrics` in Prometheus' form. Each has the label `sink`, the destination's name; no label carries a key.
+The library speaks through the `metrics` facade and installs no exporter: install yours before the publisher runs.
+`shardwise outbox run --listen ADDR` serves these at `/metrics` in Prometheus' form. Each has the label `sink`, the
+destination's name; no label carries a key.
 
 Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each
 publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a look never costs more
@@ -200,11 +175,22 @@ than a few milliseconds, each of their counts stops at 10,000 aggregates with so
 
 ";
 
+    /// Each metric's name, kind and help.
+    fn all() -> Vec<(&'static str, &'static str, &'static str)> {
+        fn of_kind<F>(kind: &'static str) -> impl Fn(Row<F>) -> (&'static str, &'static str, &'static str) {
+            move |(name, help, _)| (name, kind, help)
+        }
+        let histograms = [PUBLISH, MARK].map(of_kind("histogram"));
+        let (backlog, counters, gauges) =
+            (BACKLOG.map(of_kind("gauge")), COUNTERS.map(of_kind("counter")), GAUGES.map(of_kind("gauge")));
+        [&backlog[..], &counters, &histograms, &gauges].concat()
+    }
+
     #[test]
     fn the_page_is_the_table() {
         let mut page = BEGINNING.to_owned();
-        for PublisherMetric { name, kind, help } in all() {
-            writeln!(page, "- `{name}` ({}):\n  {}", kind.as_str(), help.replace("; ", ";\n  ")).unwrap();
+        for (name, kind, help) in all() {
+            writeln!(page, "- `{name}` ({kind}):\n  {}", help.replace("; ", ";\n  ")).unwrap();
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/metrics.md");
         if std::env::var_os("SHARDWISE_WRITE_PAGES").is_some() {
@@ -215,10 +201,10 @@ than a few milliseconds, each of their counts stops at 10,000 aggregates with so
 
     #[test]
     fn names_say_what_they_are() {
-        for PublisherMetric { name, kind, help } in all() {
+        for (name, kind, help) in all() {
             assert!(name.starts_with("shardwise_outbox_") && !help.ends_with('.'), "{name}");
-            assert_eq!(name.ends_with("_total"), kind == MetricKind::Counter, "{name}");
-            assert!(kind != MetricKind::Histogram || name.ends_with("_seconds"), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+            assert!(kind != "histogram" || name.ends_with("_seconds"), "{name}");
         }
     }
 }

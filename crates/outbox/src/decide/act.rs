@@ -84,7 +84,7 @@ impl Engine {
         if now >= self.touch_at {
             return Some(EngineAction::Touch);
         }
-        let release = self.slots.to_release(self.flow.slots_in_use(), now);
+        let release = self.slots.to_release(&self.flow.slot_uses, now);
         if !release.is_empty() {
             self.slots.release(&release);
             return Some(EngineAction::Release(release));
@@ -138,7 +138,7 @@ impl Engine {
             actions.push(EngineAction::Place { limit: PLACE_MAX });
         }
         // One batch ahead of the batch that is being sent.
-        let has_room = self.flow.waiting_events() < self.options.batch && self.flow.waiting_bytes() < FETCH_BYTES_MAX;
+        let has_room = self.flow.waiting_events < self.options.batch && self.flow.waiting_bytes < FETCH_BYTES_MAX;
         if wants_more && has_room && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
             self.poller.reading(now);
             actions.push(EngineAction::Fetch(FetchRequest {

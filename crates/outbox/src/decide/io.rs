@@ -17,29 +17,22 @@ pub(crate) type SendId = u64;
 pub(crate) enum EngineInput {
     /// The slots that the sharding assigns until that time (`None`: without limit).
     Wanted { slots: SlotSet, until: Option<Moment> },
-    /// The publisher is registered; `started` is when the request began.
+    /// `started` is when the request began.
     Registered { started: Moment },
-    /// The answer to `TouchReply`; `started` is when the request began.
     Touched { started: Moment, touch: TouchReply },
-    /// The answer to `Take`.
     Taken(Vec<Hold>),
-    /// The answer to `Release`.
     Released,
     /// The answer to `Leave`.
     Gone,
-    /// The answer to `Look`.
     Looked(Option<u64>),
-    /// The answer to `Place`: the number of aggregates that had no hash.
+    /// The number of aggregates that had no hash.
     Placed(usize),
-    /// The answer to `Fetch`.
     Fetched(FetchResult),
-    /// The answer to `Send`. If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
+    /// If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
     Sent { id: SendId, accepted: Acceptance, unknown_end: bool },
-    /// The answer to `Record`: these holds were fenced.
     Recorded { fenced: Vec<Hold> },
-    /// The answer to `Sweep`.
     Swept(SweepResult),
-    /// The answer to `Clean`; `more`: whether the same step may find more immediately.
+    /// `more`: whether the same step may find more immediately.
     Cleaned { more: bool },
     /// This call to the store failed; it may have taken effect.
     Failed(StoreCall),

@@ -358,7 +358,7 @@ impl Engine {
         PublisherSnapshot {
             held_slots: self.slots.held_count(),
             wanted_slots: self.slots.wanted_count(now),
-            in_memory: self.flow.waiting_events() + self.flow.events_under_way(),
+            in_memory: self.flow.waiting_events + self.flow.events_under_way(),
             destinations_down: self.destinations.down(),
             ..self.counters.clone()
         }

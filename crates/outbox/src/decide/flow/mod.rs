@@ -56,24 +56,12 @@ pub(crate) struct Flow {
     outcomes: BTreeMap<AggregateId, Unrecorded>,
     recording: Vec<Unrecorded>,
     uses: BTreeMap<AggregateId, usize>,
-    slot_uses: BTreeMap<u32, usize>,
-    waiting_events: usize,
-    waiting_bytes: usize,
+    pub(super) slot_uses: BTreeMap<u32, usize>,
+    pub(super) waiting_events: usize,
+    pub(super) waiting_bytes: usize,
 }
 
 impl Flow {
-    pub(crate) fn waiting_events(&self) -> usize {
-        self.waiting_events
-    }
-
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes
-    }
-
-    pub(crate) fn slots_in_use(&self) -> &BTreeMap<u32, usize> {
-        &self.slot_uses
-    }
-
     pub(crate) fn aggregates_in_use(&self) -> Vec<AggregateId> {
         self.uses.keys().copied().collect()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use shardwise::discovery::settings::is_this_machine;
 
 use super::super::{Mode, Template, TlsFiles};
@@ -22,7 +22,7 @@ pub struct HttpConfig {
     pub(super) origin: String,
     pub(super) source: String,
     pub(super) signer: Option<Signer>,
-    token: Option<SecretString>,
+    pub(super) token: Option<SecretString>,
     pub(super) tls_needed: bool,
     host: String,
     /// How an event is encoded: structured by default, because a signature covers the body and no headers.
@@ -114,10 +114,6 @@ impl HttpConfig {
             return Err(Error::new(ErrorKind::Settings, format!("the HTTP sink: {}", refused(&self.host))));
         }
         Ok(self)
-    }
-
-    pub(super) fn authorization(&self) -> Option<String> {
-        self.token.as_ref().map(|token| format!("Bearer {}", token.expose_secret()))
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use reqwest::{Client, Response, StatusCode, Url};
+use secrecy::ExposeSecret as _;
 
 pub use self::config::HttpConfig;
 use super::message::{BrokerMessage, header_value};
@@ -83,8 +84,8 @@ impl HttpSink {
         if let Some(signer) = &self.config.signer {
             request = request.header("webhook-signature", signer.sign(&id, now, &message.body));
         }
-        if let Some(authorization) = self.config.authorization() {
-            request = request.header("authorization", authorization);
+        if let Some(token) = &self.config.token {
+            request = request.bearer_auth(token.expose_secret());
         }
         for (name, value) in &message.attributes {
             request = request.header(format!("ce-{name}"), header_value(value));

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use rustls::pki_types::ServerName;
@@ -278,17 +277,12 @@ impl Sink for RedisSink {
         for event in batch.iter() {
             aggregates.entry(event.aggregate).or_default().push(event);
         }
-        let adds = aggregates.iter().map(|(aggregate, events)| {
-            let live = &live;
-            async move { (*aggregate, events.len(), self.add(live, events).await) }
+        let live = &live;
+        let adds = aggregates.iter().map(|(aggregate, events)| async move {
+            let (done, refusal) = self.add(live, events).await;
+            (done < events.len()).then_some((*aggregate, (done, refusal)))
         });
-        let mut adds: FuturesUnordered<_> = adds.collect();
-        let mut apart = BTreeMap::new();
-        while let Some((aggregate, events, (done, refusal))) = adds.next().await {
-            if done < events {
-                apart.insert(aggregate, (done, refusal));
-            }
-        }
+        let apart = join_all(adds).await.into_iter().flatten().collect();
         Acceptance::all_but(&batch, apart)
     }
 }
