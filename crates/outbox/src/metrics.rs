@@ -1,5 +1,5 @@
-//! The metrics of a publisher, for any exporter that the application installs (the `metrics` facade; this crate installs none). These tables
-//! hold their names and texts for the code and for the page `metrics.md`. Every metric has the label `sink`, the destination's name.
+//! The metrics of a publisher, for any exporter that the application installs (the `metrics` facade; this crate installs none). These
+//! tables hold their names and texts for the code and for the page `metrics.md`. Every metric has the label `sink`, the destination's name.
 
 use std::time::Duration;
 

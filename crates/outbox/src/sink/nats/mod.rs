@@ -48,17 +48,6 @@ impl From<Refusal> for PublishFailure {
     }
 }
 
-impl From<PublishFailure> for Refusal {
-    fn from(failure: PublishFailure) -> Self {
-        match failure {
-            PublishFailure::Refused(refusal) => refusal,
-            PublishFailure::Overtaken => {
-                Self::retryable("another client writes to this event's subject; only publishers of this outbox may")
-            }
-        }
-    }
-}
-
 impl NatsSink {
     /// Creates a sink that connects when it is used.
     ///
@@ -82,7 +71,12 @@ impl NatsSink {
         } else {
             self.publish(live, event, subject, None).await.map(drop)
         };
-        sent.map_err(Refusal::from)
+        sent.map_err(|failure| match failure {
+            PublishFailure::Refused(refusal) => refusal,
+            PublishFailure::Overtaken => {
+                Refusal::retryable("another client writes to this event's subject; only publishers of this outbox may")
+            }
+        })
     }
 
     /// Sends one event and waits for its acknowledgement, which contains its position in the stream.

@@ -18,6 +18,7 @@ use secrecy::ExposeSecret as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use self::config::RedisConfig;
 use super::connection::{ANSWER_WITHIN, Connection, words};
@@ -46,13 +47,7 @@ struct RedisConnection {
     redis: MultiplexedConnection,
     /// Set by a call that timed out or found the connection closed: the next call opens a new one.
     broken: AtomicBool,
-    driver: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for RedisConnection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+    driver: AbortOnDropHandle<()>,
 }
 
 impl RedisConnection {
@@ -115,7 +110,7 @@ impl RedisSink {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
         let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
         let (mut redis, driver) = opened.map_err(|error| self.refused(&error))?;
-        let driver = tokio::spawn(driver);
+        let driver = AbortOnDropHandle::new(tokio::spawn(driver));
         // Without a password nothing has been sent yet, and the server may require one.
         let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
         let live = RedisConnection { redis, broken: AtomicBool::new(false), driver };
