@@ -41,41 +41,40 @@ pub(super) struct Jobs {
 impl Jobs {
     pub(super) fn call(&mut self, call: StoreCall, work: impl Future<Output = Result<EngineInput>> + Send + 'static) {
         let span = traced::call(call);
-        let work = AssertUnwindSafe(work).catch_unwind().instrument(span.clone());
-        self.tasks.spawn(async move {
-            let answer = match timeout(CALL_TIMEOUT, work).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(Error::new(ErrorKind::Internal, "the store's code panicked; see the log")),
-                Err(_) => {
-                    let text = format!("the store has not answered within {CALL_TIMEOUT:?}: trying again");
-                    Err(Error::new(ErrorKind::Unavailable, text))
-                }
+        let failed = move |kind, text: &str| JobOutcome::Called(call, Err(Error::new(kind, text)));
+        let job = async move {
+            let done = match timeout(CALL_TIMEOUT, work.instrument(span.clone())).await {
+                Ok(answer) => JobOutcome::Called(call, answer),
+                Err(_) => failed(ErrorKind::Unavailable, &format!("the store has not answered within {CALL_TIMEOUT:?}: trying again")),
             };
-            let done = JobOutcome::Called(call, answer);
             traced::done(&span, &done);
             done
-        });
+        };
+        let panicked = move |_| failed(ErrorKind::Internal, "the store's code panicked; see the log");
+        self.tasks.spawn(AssertUnwindSafe(job).catch_unwind().map(move |done| done.unwrap_or_else(panicked)));
     }
 
     pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration, took: Histogram) {
         let sink = Arc::clone(sink);
         let span = traced::send(sink.name(), &batch);
-        let handle = self.tasks.spawn(async move {
+        let broken = move |text: String| {
+            let accepted = Acceptance::up_to(0, Refusal::retryable(text));
+            JobOutcome::Sent { id, accepted, unknown_end: true }
+        };
+        let job = async move {
             let events = batch.len();
             let begun = Instant::now();
-            let delivering = AssertUnwindSafe(sink.deliver(batch)).catch_unwind().instrument(span.clone());
-            let answer = timeout(within, delivering).await;
+            let answer = timeout(within, sink.deliver(batch).instrument(span.clone())).await;
             took.record(begun.elapsed());
-            let broken = |text: String| (Acceptance::up_to(0, Refusal::retryable(text)), true);
-            let (accepted, unknown_end) = match answer {
-                Ok(Ok(accepted)) => (reasoned(accepted, events), false),
-                Ok(Err(_)) => broken("the sink's code panicked; see the log".into()),
+            let done = match answer {
+                Ok(accepted) => JobOutcome::Sent { id, accepted: reasoned(accepted, events), unknown_end: false },
                 Err(_) => broken(format!("{} has not answered within {within:?}", sink.name())),
             };
-            let done = JobOutcome::Sent { id, accepted, unknown_end };
             traced::done(&span, &done);
             done
-        });
+        };
+        let panicked = move |_| broken("the sink's code panicked; see the log".into());
+        let handle = self.tasks.spawn(AssertUnwindSafe(job).catch_unwind().map(move |done| done.unwrap_or_else(panicked)));
         self.sends.insert(id, handle);
     }
 
@@ -97,7 +96,7 @@ impl Jobs {
                     }
                     return done;
                 }
-                // Cancelled on purpose: a task catches the panics of its work.
+                // Cancelled on purpose: tasks catch their own panics.
                 Some(Err(_)) => {}
             }
         }
