@@ -181,8 +181,7 @@ than a few milliseconds, each of their counts stops at 10,000 aggregates with so
             move |(name, help, _)| (name, kind, help)
         }
         let histograms = [PUBLISH, MARK].map(of_kind("histogram"));
-        let (backlog, counters, gauges) =
-            (BACKLOG.map(of_kind("gauge")), COUNTERS.map(of_kind("counter")), GAUGES.map(of_kind("gauge")));
+        let (backlog, counters, gauges) = (BACKLOG.map(of_kind("gauge")), COUNTERS.map(of_kind("counter")), GAUGES.map(of_kind("gauge")));
         [&backlog[..], &counters, &histograms, &gauges].concat()
     }
 

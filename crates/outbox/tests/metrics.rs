@@ -58,7 +58,10 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
         ..PublisherOptions::default()
     };
     let store = outbox.store().await;
-    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink.clone()), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     let snapshotter = recorder.snapshotter();
     let left = u64::from(poison == Poison::Block);
@@ -153,8 +156,9 @@ async fn events_that_no_living_publisher_holds_are_seen_in_the_metrics() {
     let store = outbox.store().await;
     outbox.insert_plainly((0..40).flat_map(|n| events(&n.to_string(), 1..=1)).collect()).await;
     let sharding = TestSharding::of("one", SlotSet::from_slots(SLOTS, 0..SLOTS / 2));
-    let running =
-        Running::start(OutboxPublisher::new(Arc::new(store.clone()), Arc::new(ScriptedSink::accepting()), Arc::new(sharding.clone())).unwrap());
+    let running = Running::start(
+        OutboxPublisher::new(Arc::new(store.clone()), Arc::new(ScriptedSink::accepting()), Arc::new(sharding.clone())).unwrap(),
+    );
     let snapshotter = recorder.snapshotter();
     eventually("its own events are delivered, and the others are counted", LIMIT, async || {
         read(&snapshotter, &mut sums);

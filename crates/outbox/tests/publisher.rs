@@ -14,9 +14,7 @@ use shardwise::discovery::Clock;
 use shardwise::{Moment, Serves, SlotSet};
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
 use shardwise_outbox::sink::{Acceptance, Refusal, SinkLimits, read_events};
-use shardwise_outbox::{
-    Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, Poison, PublisherOptions, Sink, Store,
-};
+use shardwise_outbox::{Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, Poison, PublisherOptions, Sink, Store};
 use shardwise_testkit::Lag;
 use tokio::sync::Semaphore;
 
@@ -364,7 +362,8 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     let store = shardwise_outbox::SqliteStore::open(outbox.config().pages_max(pages)).await.unwrap();
     let sink = ScriptedSink::accepting();
     let many = TestSharding::of("one", SlotSet::full(4_096));
-    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(many.clone())).unwrap().options(options()).unwrap();
+    let publisher =
+        OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(many.clone())).unwrap().options(options()).unwrap();
     let running = Running::start(publisher);
     eventually("it says what is wrong", LIMIT, async || {
         running.stats.snapshot().last_error.is_some_and(|error| error.contains("the disk is full: free some space"))
@@ -373,8 +372,9 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     assert!(!running.task.is_finished(), "it tries again");
     running.stop().await;
     assert_eq!(pending(&outbox).await, 100);
-    let running =
-        Running::start(OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(many)).unwrap().options(options()).unwrap());
+    let running = Running::start(
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(many)).unwrap().options(options()).unwrap(),
+    );
     drained(&outbox).await;
     assert_in_order(&sink.arrived(), 20, 5);
     running.stop().await;

@@ -100,7 +100,9 @@ impl Engine {
         // While outcomes cannot be recorded, sends are limited, so that the number of unrecorded events stays bounded.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
             let gate = |to: &DestinationKey, under_way| self.destinations.gate(to, under_way, now);
-            let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, &self.address, gate) else { break };
+            let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, &self.address, gate) else {
+                break;
+            };
             if let Some(to) = probes {
                 self.destinations.update(&to, |destination| destination.probing(id));
             }
@@ -116,9 +118,8 @@ impl Engine {
             return;
         }
         let Self { destinations, flow, jitter, options, .. } = self;
-        let is_shut = |to: &DestinationKey, under_way: usize| {
-            to.is_some() && matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. })
-        };
+        let is_shut =
+            |to: &DestinationKey, under_way: usize| to.is_some() && matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. });
         let gone = flow.put_off(is_shut, |to, head, sequence| {
             destinations.judge(to, |destination| destination.put_off(head, sequence, options.backoff, now, jitter.next()))
         });

@@ -16,10 +16,18 @@ pub(crate) type SendId = u64;
 #[derive(Debug)]
 pub(crate) enum EngineInput {
     /// The slots that the sharding assigns until that time (`None`: without limit).
-    Wanted { slots: SlotSet, until: Option<Moment> },
+    Wanted {
+        slots: SlotSet,
+        until: Option<Moment>,
+    },
     /// `started` is when the request began.
-    Registered { started: Moment },
-    Touched { started: Moment, touch: TouchReply },
+    Registered {
+        started: Moment,
+    },
+    Touched {
+        started: Moment,
+        touch: TouchReply,
+    },
     Taken(Vec<Hold>),
     Released,
     /// The answer to `Leave`.
@@ -29,17 +37,27 @@ pub(crate) enum EngineInput {
     Placed(usize),
     Fetched(FetchResult),
     /// If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
-    Sent { id: SendId, accepted: Acceptance, unknown_end: bool },
-    Recorded { fenced: Vec<Hold> },
+    Sent {
+        id: SendId,
+        accepted: Acceptance,
+        unknown_end: bool,
+    },
+    Recorded {
+        fenced: Vec<Hold>,
+    },
     Swept(SweepResult),
     /// `more`: whether the same step may find more immediately.
-    Cleaned { more: bool },
+    Cleaned {
+        more: bool,
+    },
     /// This call to the store failed; it may have taken effect.
     Failed(StoreCall),
     /// Another part of this process reports that there is something new.
     Nudged,
     /// Stop: finish or return what is in flight by that time.
-    Stop { by: Moment },
+    Stop {
+        by: Moment,
+    },
 }
 
 /// The kinds of call to the store that can fail.

@@ -30,7 +30,8 @@ async fn many_aggregates_in_a_writers_hands_hide_no_event() {
     }
     let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
     let options = PublisherOptions { batch: 10, poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let publisher =
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
     let running = Running::start(publisher.options(options).unwrap());
     eventually("all that is committed arrives", LIMIT, async || sink.arrived().len() == 100).await;
     outbox.insert((0..5).flat_map(|n| events(&format!("free-{n}"), 1..=2)).collect()).await;
@@ -154,7 +155,10 @@ async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
     let sink = ScriptedSink::accepting();
     let store = PostgresStore::open(config).await.unwrap();
     let options = PublisherOptions { retention: Duration::from_nanos(1), poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     let last_error = || running.stats.snapshot().last_error.unwrap_or_default();
     eventually("events arrive", LIMIT, async || sink.arrived().len() == 3).await;

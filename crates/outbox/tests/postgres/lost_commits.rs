@@ -169,7 +169,12 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
 
 fn publisher(store: PostgresStore, sink: &ScriptedSink, name: &str) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), backoff: Duration::from_millis(50), ..PublisherOptions::default() };
-    Running::start(OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full(name))).unwrap().options(options).unwrap())
+    Running::start(
+        OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full(name)))
+            .unwrap()
+            .options(options)
+            .unwrap(),
+    )
 }
 
 /// The publisher works all the time: the standby follows asynchronously, and has everything when the primary stops.

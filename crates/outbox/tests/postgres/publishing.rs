@@ -20,7 +20,9 @@ const LIMIT: Duration = Duration::from_mins(3);
 
 async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    Running::start(OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap())
+    Running::start(
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap(),
+    )
 }
 
 /// Delivers the pending events; returns those that arrived.

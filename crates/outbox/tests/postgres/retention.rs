@@ -106,7 +106,8 @@ async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
     let (outbox, sink) = (Outbox::on(&server).await, ScriptedSink::accepting());
     outbox.execute(DELIVERED).await;
     outbox.execute("VACUUM ANALYZE").await;
-    let publisher = OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let publisher =
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
     let running = Running::start(publisher);
     let old = "SELECT 1 FROM outbox WHERE aggregatetype = 'order' LIMIT 1";
     let took = eventually("what is old is gone", Duration::from_mins(3), async || outbox.execute(old).await.is_empty()).await;

@@ -54,7 +54,10 @@ async fn a_service_that_is_down_is_an_outage_of_its_own_and_holds_no_other_up() 
     for number in 1..=3 {
         outbox.insert_plainly(events("invoice", number)).await;
     }
-    let publisher = OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     eventually("the invoices are taken to be down", LIMIT, async || running.stats.snapshot().destinations_down > 0).await;
     let (mut written, before) = (0, tried.load(Ordering::SeqCst));

@@ -37,7 +37,10 @@ async fn publish(sink: impl Sink) {
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
     database.execute(EVENTS).await.unwrap();
     let options = PublisherOptions { poll: Duration::from_millis(50), ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     eventually("all is delivered", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     assert_eq!(running.stats.snapshot().retried, 0);

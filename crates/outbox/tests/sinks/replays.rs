@@ -18,7 +18,10 @@ async fn deliver(outbox: &Outbox, harness: &Harness) {
     let options = PublisherOptions { poison: Poison::Park, poll: Duration::from_millis(50), ..PublisherOptions::default() };
     let sink = NatsSink::new(harness.config()).unwrap();
     let store = outbox.store().await;
-    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     eventually("nothing is pending", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;

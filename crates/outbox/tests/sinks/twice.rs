@@ -129,7 +129,10 @@ async fn publish(sink: impl Sink) {
     let store = outbox.store().await;
     let (poll, backoff) = (Duration::from_millis(50), Duration::from_millis(5));
     let options = PublisherOptions { poll, backoff, ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one"))).unwrap().options(options).unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
     let running = Running::start(publisher);
     eventually("all is marked", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;

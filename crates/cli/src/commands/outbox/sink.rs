@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use shardwise_outbox::settings::RemoteSink;
+use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};

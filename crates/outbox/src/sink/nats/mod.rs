@@ -80,13 +80,7 @@ impl NatsSink {
     }
 
     /// Sends one event and waits for its acknowledgement, which contains its position in the stream.
-    async fn publish(
-        &self,
-        live: &NatsConnection,
-        event: &Delivery,
-        subject: String,
-        follows: Option<u64>,
-    ) -> Result<u64, PublishFailure> {
+    async fn publish(&self, live: &NatsConnection, event: &Delivery, subject: String, follows: Option<u64>) -> Result<u64, PublishFailure> {
         let too_large = |what: String| PublishFailure::Refused(Refusal::permanent(format!("{}: {what}", self.name)));
         if subject.len() > SUBJECT_BYTES_MAX {
             return Err(too_large(format!("the event's subject has {} bytes, and {SUBJECT_BYTES_MAX} are allowed", subject.len())));
