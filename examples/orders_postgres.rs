@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::ShardingFactory;
@@ -35,11 +36,8 @@ async fn main() -> Result {
     sharding.register_self().await?;
     let dir = tempfile::tempdir()?;
     let events = dir.path().join("events.jsonl");
-    let publisher = OutboxPublisher::builder()
-        .store(store.clone())
-        .sink(FileSink::new(&events, "/examples/orders"))
-        .sharding(sharding.clone())
-        .build()?;
+    let sink = FileSink::new(&events, "/examples/orders");
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(sharding.clone()))?;
     // Writers in this process can notify the publisher of new events; it finds others by polling.
     let nudge = publisher.nudge_handle();
     let shutdown = CancellationToken::new();

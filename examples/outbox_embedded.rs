@@ -4,6 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::ShardingFactory;
@@ -25,11 +26,8 @@ async fn main() -> Result {
     let sharding = ShardingFactory::load()?.create_serving("outbox_publishers", serves)?;
     sharding.register_self().await?;
     let events = dir.path().join("events.jsonl");
-    let publisher = OutboxPublisher::builder()
-        .store(store.clone())
-        .sink(FileSink::new(&events, "/examples/orders"))
-        .sharding(sharding.clone())
-        .build()?;
+    let sink = FileSink::new(&events, "/examples/orders");
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(sharding.clone()))?;
     let shutdown = CancellationToken::new();
     let publishing = tokio::spawn(publisher.run(shutdown.clone()));
 

@@ -85,7 +85,7 @@ async fn place(store: &SqliteStore) {
 async fn drain(path: &Path, events: u64, options: PublisherOptions) -> Duration {
     let store = SqliteStore::open(path).await.unwrap();
     let sink = FileSink::new(path.with_extension("jsonl"), "/outbox/bench");
-    let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(Everything::new()).options(options).build().unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(sink), Arc::new(Everything::new())).unwrap().options(options).unwrap();
     let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
     let begun = Instant::now();
     let task = tokio::spawn(publisher.run(shutdown.clone()));

@@ -14,7 +14,7 @@ mod event;
 pub mod exercise;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod inbox;
-pub mod metrics;
+mod metrics;
 mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -28,12 +28,13 @@ pub mod sink;
 pub mod sqlite;
 pub mod store;
 
+pub use decide::{PublisherSnapshot, Trouble};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AGGREGATE_ID_BYTES_MAX, AggregateId, Delivery, HEADERS_BYTES_MAX, NAME_BYTES_MAX, NewEvent, PAYLOAD_BYTES_MAX, Payload};
 pub use options::{BATCH_MAX, Poison, PublisherOptions, RETRY_DELAY_MAX};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresConfig, PostgresStore};
-pub use publisher::{Nudge, OutboxPublisher, OutboxPublisherBuilder, PublisherSnapshot, PublisherStats, Trouble, report_backlog};
+pub use publisher::{Nudge, OutboxPublisher, PublisherStats, report_backlog};
 pub use shardwise::core::one_line;
 pub use sink::{FileSink, Sink, StdoutSink};
 #[cfg(feature = "sqlite")]

@@ -107,8 +107,8 @@ async fn a_publisher_goes_on(disk: SmallDisk, Trouble { begin, end, says }: Trou
     // Without retention each mark is a transaction.
     let (poll, retention) = (Duration::from_millis(100), Duration::ZERO);
     let options = PublisherOptions { backoff: Duration::from_millis(10), poll, retention, ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::builder().store(store.clone()).sink(sink.clone()).sharding(TestSharding::full("one"));
-    let running = Running::start(publisher.options(options));
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let running = Running::start(publisher.options(options).unwrap());
     store.enqueue_all(vec![event("a")]).await.unwrap();
     let failing = async || running.stats.snapshot().last_error.is_some_and(|error| error.contains(says));
     eventually("it says what is wrong", LIMIT, failing).await;

@@ -14,9 +14,7 @@ use shardwise::discovery::Clock;
 use shardwise::{Moment, Serves, SlotSet};
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
 use shardwise_outbox::sink::{Acceptance, Refusal, SinkLimits, read_events};
-use shardwise_outbox::{
-    Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Poison, PublisherOptions, Sink, Store,
-};
+use shardwise_outbox::{Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher, Poison, PublisherOptions, Sink, Store};
 use shardwise_testkit::Lag;
 use tokio::sync::Semaphore;
 
@@ -26,8 +24,8 @@ fn options() -> PublisherOptions {
     PublisherOptions { backoff: Duration::from_millis(10), poll: Duration::from_millis(200), ..PublisherOptions::default() }
 }
 
-async fn publisher(outbox: &Outbox, sink: impl Sink, sharding: &TestSharding) -> OutboxPublisherBuilder {
-    OutboxPublisher::builder().store(outbox.store().await).sink(sink).sharding(sharding.clone()).options(options())
+async fn publisher(outbox: &Outbox, sink: impl Sink, sharding: &TestSharding) -> OutboxPublisher {
+    OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink), Arc::new(sharding.clone())).unwrap().options(options()).unwrap()
 }
 
 async fn pending(outbox: &Outbox) -> u64 {
@@ -198,8 +196,8 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
     });
     outbox.insert_plainly((0..50).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
     let options = PublisherOptions { max_attempts: 1, backoff: Duration::from_millis(2), ..options() };
-    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
-    eventually("it is taken to be down", LIMIT, async || running.stats.snapshot().destination_down).await;
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
+    eventually("it is taken to be down", LIMIT, async || running.stats.snapshot().destinations_down > 0).await;
     let tried = sink.tried().len();
     eventually("it is probed", LIMIT, async || sink.tried().len() >= tried + 5).await;
     let (stats, status) = (running.stats.snapshot(), outbox.store().await.status().await.unwrap());
@@ -211,7 +209,7 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
     up.store(true, Ordering::SeqCst);
     drained(&outbox).await;
     assert_in_order(&sink.arrived(), 50, 2);
-    assert!(!running.stats.snapshot().destination_down);
+    assert_eq!(running.stats.snapshot().destinations_down, 0);
     running.stop().await;
 }
 
@@ -224,7 +222,7 @@ async fn a_poisonous_event_blocks_its_own_aggregate_only() {
     let outbox = Outbox::new().await;
     let sink = poison("5-2", Refusal::retryable("cannot digest"));
     let options = PublisherOptions { max_attempts: 3, ..options() };
-    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
     let mut written = 0;
     // An attempt is charged only if something else was accepted since the previous one, so other events keep coming.
     let store = outbox.store().await;
@@ -248,7 +246,7 @@ async fn park_sets_the_event_aside_and_goes_on() {
     let sink = poison("5-2", Refusal::permanent("too large"));
     outbox.insert_plainly((0..10).flat_map(|n| events(&n.to_string(), 1..=4)).collect()).await;
     let options = PublisherOptions { poison: Poison::Park, ..options() };
-    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
     drained(&outbox).await;
     assert_eq!(sink.arrived().len(), 39);
     let of_five: Vec<_> = sink.arrived().into_iter().filter(|event| event.aggregate_id == "5").map(|event| event.sequence).collect();
@@ -266,7 +264,7 @@ async fn a_sink_that_never_answers_delays_only_its_own_aggregate() {
         ScriptedSink::new(|event| if event.aggregate_id == "5" { ScriptedReply::Hang } else { ScriptedReply::Accept }).with_limits(limits);
     outbox.insert_plainly((0..10).flat_map(|n| events(&n.to_string(), 1..=4)).collect()).await;
     let options = PublisherOptions { send_timeout: Duration::from_millis(300), ..options() };
-    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
     eventually("the others are delivered", LIMIT, async || sink.arrived().len() == 36).await;
     eventually("the send is given up and tried again", LIMIT, async || sink.tried().len() >= 36 + 2).await;
     let stats = running.stats.snapshot();
@@ -285,7 +283,7 @@ async fn two_publishers_share_a_file_and_it_reads_back_in_order() {
     for (name, first) in [("one", true), ("two", false)] {
         let sink = FileSink::new(&path, "/outbox/test");
         let options = PublisherOptions { batch: 17, ..options() };
-        running.push(Running::start(publisher(&outbox, sink, &TestSharding::of(name, half(first))).await.options(options)));
+        running.push(Running::start(publisher(&outbox, sink, &TestSharding::of(name, half(first))).await.options(options).unwrap()));
     }
     drained(&outbox).await;
     for publisher in running {
@@ -311,7 +309,7 @@ async fn retention_zero_deletes_with_the_mark_and_holes_are_passed_over() {
     sqlx::query("DELETE FROM outbox WHERE id IN ('a-1', 'a-3', 'a-6', 'b-1', 'b-2', 'b-3')").execute(&mut conn).await.unwrap();
     let sink = ScriptedSink::accepting();
     let options = PublisherOptions { retention: Duration::ZERO, ..options() };
-    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
     drained(&outbox).await;
     let ids: Vec<_> = sink.arrived().into_iter().map(|event| event.id).collect();
     assert_eq!(ids, ["a-2", "a-4", "a-5"]);
@@ -330,7 +328,7 @@ async fn what_lies_behind_a_hole_larger_than_a_batch_is_delivered() {
         delete.bind(*hole.start()).bind(*hole.end()).execute(&mut conn).await.unwrap();
         let sink = ScriptedSink::accepting();
         let options = PublisherOptions { batch, ..options() };
-        let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options));
+        let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap());
         drained(&outbox).await;
         let left: Vec<_> = (1..=count).filter(|n| !hole.contains(&i64::try_from(*n).unwrap())).collect();
         for aggregate in ["a", "b"] {
@@ -364,7 +362,8 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     let store = shardwise_outbox::SqliteStore::open(outbox.config().pages_max(pages)).await.unwrap();
     let sink = ScriptedSink::accepting();
     let many = TestSharding::of("one", SlotSet::full(4_096));
-    let publisher = OutboxPublisher::builder().store(store).sink(sink.clone()).sharding(many.clone()).options(options());
+    let publisher =
+        OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(many.clone())).unwrap().options(options()).unwrap();
     let running = Running::start(publisher);
     eventually("it says what is wrong", LIMIT, async || {
         running.stats.snapshot().last_error.is_some_and(|error| error.contains("the disk is full: free some space"))
@@ -373,33 +372,33 @@ async fn a_full_disk_loses_nothing_and_says_so() {
     assert!(!running.task.is_finished(), "it tries again");
     running.stop().await;
     assert_eq!(pending(&outbox).await, 100);
-    let running =
-        Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(many).options(options()));
+    let running = Running::start(
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(many)).unwrap().options(options()).unwrap(),
+    );
     drained(&outbox).await;
     assert_in_order(&sink.arrived(), 20, 5);
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_builder_names_what_is_missing_and_what_is_not_allowed() {
-    let error = OutboxPublisher::builder().build().unwrap_err();
-    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Settings, "the publisher has no store: give the builder one"));
+async fn options_that_are_not_allowed_are_refused() {
     let outbox = Outbox::new().await;
     let wrong = PublisherOptions { batch: 0, ..options() };
-    let error = publisher(&outbox, ScriptedSink::accepting(), &TestSharding::full("one")).await.options(wrong).build().unwrap_err();
+    let error = publisher(&outbox, ScriptedSink::accepting(), &TestSharding::full("one")).await.options(wrong).unwrap_err();
     assert_eq!(error.to_string(), "batch is 0: a number from 1 to 10000 is allowed");
 }
 
 /// The database has no rows for slots to fence, so nothing would ever be sent.
 #[tokio::test]
-async fn a_builder_refuses_a_sharding_without_slots() {
+async fn a_sharding_without_slots_is_refused() {
     let outbox = Outbox::new().await;
     let no_slots = TestSharding::of("one", SlotSet::empty(0));
-    let error = publisher(&outbox, ScriptedSink::accepting(), &no_slots).await.build().unwrap_err();
+    let sink = || Arc::new(ScriptedSink::accepting());
+    let error = OutboxPublisher::new(Arc::new(outbox.store().await), sink(), Arc::new(no_slots)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Settings);
     assert!(error.to_string().contains("no slots") && error.to_string().contains("placement = \"ring\""), "{error}");
     let nothing_yet = TestSharding::of("one", SlotSet::empty(SLOTS));
-    publisher(&outbox, ScriptedSink::accepting(), &nothing_yet).await.build().unwrap();
+    OutboxPublisher::new(Arc::new(outbox.store().await), sink(), Arc::new(nothing_yet)).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -408,7 +407,7 @@ async fn a_commit_is_delivered_promptly_by_looking_and_at_once_by_a_nudge() {
     let sink = ScriptedSink::accepting();
     let poll = Duration::from_secs(30);
     let options = PublisherOptions { poll, ..options() };
-    let publisher = publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).build().unwrap();
+    let publisher = publisher(&outbox, sink.clone(), &TestSharding::full("one")).await.options(options).unwrap();
     let (nudge, stats, shutdown) = (publisher.nudge_handle(), publisher.stats(), tokio_util::sync::CancellationToken::new());
     let task = tokio::spawn(publisher.run(shutdown.clone()));
     eventually("it is there", LIMIT, async || stats.snapshot().held_slots == SLOTS).await;

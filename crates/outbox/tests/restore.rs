@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
@@ -33,8 +34,8 @@ async fn execute(outbox: &Outbox, sql: String) {
 async fn published(outbox: &Outbox) -> Vec<Delivery> {
     let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
     let options = PublisherOptions { poll: Duration::from_millis(200), ..PublisherOptions::default() };
-    let publisher = OutboxPublisher::builder().store(store.clone()).sink(sink.clone()).sharding(TestSharding::full("one"));
-    let running = Running::start(publisher.options(options));
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let running = Running::start(publisher.options(options).unwrap());
     eventually("it holds all slots", LIMIT, async || running.stats.snapshot().held_slots == SLOTS).await;
     eventually("nothing is pending", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;

@@ -90,7 +90,7 @@ async fn measure(stage: &Stage, listen: bool, writers: u32, every: Option<Durati
     let store = PostgresStore::open(config).await.unwrap();
     let share = Share::new(0, 1);
     share.begin();
-    let publisher = OutboxPublisher::builder().store(store).sink(stamps.clone()).sharding(share).build().unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(stamps.clone()), Arc::new(share)).unwrap();
     let task = tokio::spawn(publisher.run(shutdown.clone()));
     // By then the publisher has its slots, and has been idle for a while.
     tokio::time::sleep(Duration::from_millis(1_500)).await;

@@ -117,9 +117,13 @@ pub(crate) async fn publisher() {
     let sink: Arc<dyn Sink> = match sink {
         "nowhere" => Arc::new(NoSink),
         "poisoned" => Arc::new(PoisonedSink),
-        address => Arc::new(NatsSink::new(NatsConfig::from_url(address, "/bench").unwrap().stream("outbox", true)).unwrap()),
+        address => {
+            let mut config = NatsConfig::from_url(address, "/bench").unwrap();
+            config.create = true;
+            Arc::new(NatsSink::new(config).unwrap())
+        }
     };
-    let publisher = OutboxPublisher::builder().store(store).sink(sink).sharding(share.clone()).options(options).build().unwrap();
+    let publisher = OutboxPublisher::new(Arc::new(store), sink, Arc::new(share.clone())).unwrap().options(options).unwrap();
     let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
     let task = tokio::spawn(publisher.run(shutdown.clone()));
     // Connect before the clock starts, as the other contestants do.

@@ -64,7 +64,9 @@ impl Engine {
 
     /// The next step for the fence: registering and touching first, then releasing, then taking.
     fn fence(&mut self, now: Moment) -> Option<EngineAction> {
-        if self.gone || self.must_finish(now) {
+        // A stopping publisher is done at once if it has never begun to register, or if its time is up.
+        let never_began = !self.registered && !self.under_way.contains(&StoreCall::Fence);
+        if self.gone || self.stop_by.is_some_and(|by| never_began || now >= by) {
             return Some(EngineAction::Finish);
         }
         if self.under_way.contains(&StoreCall::Fence) || !self.fence_pause.over(now) {
@@ -82,7 +84,7 @@ impl Engine {
         if now >= self.touch_at {
             return Some(EngineAction::Touch);
         }
-        let release = self.slots.to_release(self.flow.slots_in_use(), now);
+        let release = self.slots.to_release(&self.flow.slot_uses, now);
         if !release.is_empty() {
             self.slots.release(&release);
             return Some(EngineAction::Release(release));
@@ -94,34 +96,30 @@ impl Engine {
         self.slots.to_take(now).map(EngineAction::Take)
     }
 
-    /// Whether a stopping publisher must finish at once: it has never begun to register, or its time is up.
-    fn must_finish(&self, now: Moment) -> bool {
-        let never_began = !self.registered && !self.under_way.contains(&StoreCall::Fence);
-        self.stop_by.is_some_and(|by| never_began || now >= by)
-    }
-
     fn send(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         // While outcomes cannot be recorded, sends are limited, so that the number of unrecorded events stays bounded.
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
             let gate = |to: &DestinationKey, under_way| self.destinations.gate(to, under_way, now);
-            let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, gate) else { break };
+            let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, &self.address, gate) else {
+                break;
+            };
             if let Some(to) = probes {
-                self.destinations.probing(&to, id);
+                self.destinations.update(&to, |destination| destination.probing(id));
             }
             actions.push(EngineAction::Send { id, batch });
         }
         self.put_off(now, actions);
     }
 
-    /// Returns events for destinations that are down to the store, to make room for other events.
+    /// Returns events for destinations that are down to the store, to make room for other events. A sink that is a single destination
+    /// needs no room for others.
     fn put_off(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
-        if self.destinations.down() == 0 || self.flow.unrecorded() >= 2 * self.options.batch {
+        if self.flow.unrecorded() >= 2 * self.options.batch || !self.destinations.may_put_off(now) {
             return;
         }
         let Self { destinations, flow, jitter, options, .. } = self;
-        let is_shut = |to: &DestinationKey, under_way: usize| {
-            matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. }) && destinations.may_put_off(to, now)
-        };
+        let is_shut =
+            |to: &DestinationKey, under_way: usize| to.is_some() && matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. });
         let gone = flow.put_off(is_shut, |to, head, sequence| {
             destinations.judge(to, |destination| destination.put_off(head, sequence, options.backoff, now, jitter.next()))
         });
@@ -140,9 +138,17 @@ impl Engine {
             self.poller.placing();
             actions.push(EngineAction::Place { limit: PLACE_MAX });
         }
-        if wants_more && self.has_room() && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
+        // One batch ahead of the batch that is being sent.
+        let has_room = self.flow.waiting_events < self.options.batch && self.flow.waiting_bytes < FETCH_BYTES_MAX;
+        if wants_more && has_room && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
             self.poller.reading(now);
-            actions.push(EngineAction::Fetch(self.fetch_request(now)));
+            actions.push(EngineAction::Fetch(FetchRequest {
+                after: self.cursor,
+                events_max: self.reading,
+                bytes_max: FETCH_BYTES_MAX,
+                except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
+                except_aggregates: self.flow.aggregates_in_use(),
+            }));
         }
         if self.poller.should_look(now) && self.under_way.insert(StoreCall::Look) {
             actions.push(EngineAction::Look);
@@ -155,21 +161,6 @@ impl Engine {
         }
         if keeps && self.retention.should_clean(now) && self.under_way.insert(StoreCall::Clean) {
             actions.push(EngineAction::Clean { parked_retention: self.options.parked_retention, limit: ROWS });
-        }
-    }
-
-    /// Whether memory has room for another reading: one batch ahead of the batch that is being sent.
-    fn has_room(&self) -> bool {
-        self.flow.waiting_events() < self.options.batch && self.flow.waiting_bytes() < FETCH_BYTES_MAX
-    }
-
-    fn fetch_request(&self, now: Moment) -> FetchRequest {
-        FetchRequest {
-            after: self.cursor,
-            events_max: self.reading,
-            bytes_max: FETCH_BYTES_MAX,
-            except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
-            except_aggregates: self.flow.aggregates_in_use(),
         }
     }
 

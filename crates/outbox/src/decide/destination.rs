@@ -102,6 +102,11 @@ impl Destination {
         self.down_since.is_some()
     }
 
+    /// Whether it has accepted something and is not known to be down, however long ago that was.
+    pub(crate) const fn is_good(&self) -> bool {
+        self.last_accepted.is_some() && !self.is_down()
+    }
+
     pub(crate) fn gate(&self, sends_under_way: usize, now: Moment) -> SendGate {
         match self.down_since {
             None => SendGate::Open,

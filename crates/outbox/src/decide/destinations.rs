@@ -7,16 +7,14 @@
 //! the load on the store low.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::Moment;
 
 use super::destination::{Destination, SendGate};
-use super::io::SendId;
 use super::pause::exponential;
-use crate::{AggregateId, Delivery};
+use crate::Delivery;
 
 /// The most destinations that are remembered. Beyond this the one not heard from for the longest time is forgotten. Its next failure is
 /// not charged, and it counts as open until it fails again.
@@ -31,54 +29,19 @@ const STEP_MAX: Duration = Duration::from_millis(500);
 pub(crate) type DestinationKey = Option<Arc<str>>;
 
 /// Maps an event to its destination; must return the same destination for the same event.
-#[derive(Clone)]
-pub(crate) struct DestinationResolver(Arc<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>);
-
-impl DestinationResolver {
-    pub(crate) fn new(of: impl Fn(&Delivery) -> DestinationKey + Send + Sync + 'static) -> Self {
-        Self(Arc::new(of))
-    }
-
-    pub(crate) fn of(&self, event: &Delivery) -> DestinationKey {
-        (self.0)(event)
-    }
-}
-
-impl Default for DestinationResolver {
-    /// The sink is a single destination.
-    fn default() -> Self {
-        Self::new(|_| None)
-    }
-}
-
-impl fmt::Debug for DestinationResolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Address")
-    }
-}
+pub(crate) type DestinationResolver = Box<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct DestinationEntry {
     destination: Destination,
-    accepted: bool,
     /// A counter over all destinations: its value at the last answer from this one.
     heard: u64,
-}
-
-impl DestinationEntry {
-    /// Whether it has accepted something and is not known to be down, however long ago that was.
-    const fn is_good(&self) -> bool {
-        self.accepted && !self.destination.is_down()
-    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
     words: u64,
-    down: usize,
-    /// The number of destinations that have accepted something and are not down.
-    good: usize,
     news: Vec<(DestinationKey, bool)>,
     last_accepted: Option<Moment>,
     steps: u32,
@@ -86,57 +49,29 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
-    /// Changes the state of a destination; `accepts` says whether it has just accepted something.
-    fn update(&mut self, to: &DestinationKey, accepts: bool, change: impl FnOnce(&mut Destination)) {
+    /// Changes the state of a destination that was heard from. If there are too many, one is forgotten: the one heard from longest ago,
+    /// preferably one that is up.
+    pub(crate) fn update(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
-            self.forget_one();
+            let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
+            if let Some(oldest) = oldest.map(|(to, _)| to.clone()) {
+                self.known.remove(&oldest);
+            }
         }
         self.words += 1;
         let known = self.known.entry(to.clone()).or_default();
         known.heard = self.words;
-        let (before, was_good) = (known.destination.is_down(), known.is_good());
+        let before = known.destination.is_down();
         change(&mut known.destination);
         let after = known.destination.is_down();
-        known.accepted |= accepts;
-        self.good = self.good + usize::from(known.is_good()) - usize::from(was_good);
         if before != after {
-            self.down = if after { self.down + 1 } else { self.down.saturating_sub(1) };
             self.news.push((to.clone(), after));
         }
     }
 
-    /// Forgets the destination heard from longest ago, preferring one that is up.
-    fn forget_one(&mut self) {
-        let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
-        let Some(oldest) = oldest.map(|(to, _)| to.clone()) else { return };
-        let Some(known) = self.known.remove(&oldest) else { return };
-        self.down -= usize::from(known.destination.is_down());
-        self.good -= usize::from(known.is_good());
-    }
-
     pub(crate) fn accepted(&mut self, to: &DestinationKey, now: Moment) {
-        self.update(to, true, |destination| destination.accepted(now));
+        self.update(to, |destination| destination.accepted(now));
         (self.last_accepted, self.steps, self.step_at) = (Some(now), 0, now);
-    }
-
-    pub(crate) fn answered(&mut self, to: &DestinationKey) {
-        self.update(to, false, Destination::answered);
-    }
-
-    pub(crate) fn probing(&mut self, to: &DestinationKey, send: SendId) {
-        self.update(to, false, |destination| destination.probing(send));
-    }
-
-    pub(crate) fn refused(
-        &mut self,
-        to: &DestinationKey,
-        send: SendId,
-        aggregates: &[AggregateId],
-        said: &str,
-        backoff: Duration,
-        now: Moment,
-    ) {
-        self.update(to, false, |destination| destination.refused(send, aggregates, said, backoff, now));
     }
 
     /// What may be sent to a destination that already has `sends_under_way` sends.
@@ -151,8 +86,9 @@ impl Destinations {
         }
     }
 
-    pub(crate) const fn down(&self) -> usize {
-        self.down
+    /// The number of destinations that are down.
+    pub(crate) fn down(&self) -> usize {
+        self.known.values().filter(|known| known.destination.is_down()).count()
     }
 
     /// Destinations that went down (`true`) or are up again (`false`) since the last call.
@@ -160,9 +96,9 @@ impl Destinations {
         std::mem::take(&mut self.news)
     }
 
-    /// Whether events for a destination that is down may be put off now. A sink with a single destination never puts events off.
-    pub(crate) fn may_put_off(&self, to: &DestinationKey, now: Moment) -> bool {
-        to.is_some() && (self.is_lively(now) || now >= self.step_at)
+    /// Whether events for destinations that are down may be put off now.
+    pub(crate) fn may_put_off(&self, now: Moment) -> bool {
+        self.down() > 0 && (now >= self.step_at || self.is_lively(now))
     }
 
     pub(crate) fn put_off(&mut self, now: Moment) {
@@ -173,7 +109,8 @@ impl Destinations {
     }
 
     fn is_lively(&self, now: Moment) -> bool {
-        self.good > 0 || self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
+        self.last_accepted.is_some_and(|accepted| now.since(accepted) < LIVELY)
+            || self.known.values().any(|known| known.destination.is_good())
     }
 
     /// When a gate opens for a probe, and when the next step of putting off is allowed; `sends_to` returns the number of sends under way.
@@ -185,7 +122,7 @@ impl Destinations {
                 _ => None,
             }
         };
-        if self.down == 0 { [None; 2] } else { [self.known.iter().filter_map(until).min(), Some(self.step_at)] }
+        if self.down() == 0 { [None; 2] } else { [self.known.iter().filter_map(until).min(), Some(self.step_at)] }
     }
 }
 
@@ -193,21 +130,26 @@ impl Destinations {
 mod tests {
     use super::super::tests::at;
     use super::*;
+    use crate::AggregateId;
 
     fn named(name: impl Into<Arc<str>>) -> Arc<str> {
         name.into()
     }
 
+    fn refuse(destinations: &mut Destinations, place: &DestinationKey, aggregates: &[AggregateId], ms: u64) {
+        destinations.update(place, |destination| destination.refused(1, aggregates, "503", Duration::from_secs(1), at(ms)));
+    }
+
     fn take_down(destinations: &mut Destinations, place: &DestinationKey, ms: u64) {
-        destinations.refused(place, 1, &[1, 2, 3], "503", Duration::from_secs(1), at(ms));
+        refuse(destinations, place, &[1, 2, 3], ms);
         assert_ne!(destinations.gate(place, 0, at(ms)), SendGate::Open);
     }
 
     #[test]
     fn one_that_is_down_shuts_no_other() {
         let (mut destinations, a, b) = (Destinations::default(), Some(named("a")), Some(named("b")));
-        destinations.refused(&a, 1, &[1, 2], "503", Duration::from_secs(1), at(0));
-        destinations.refused(&b, 1, &[3, 4], "503", Duration::from_secs(1), at(0));
+        refuse(&mut destinations, &a, &[1, 2], 0);
+        refuse(&mut destinations, &b, &[3, 4], 0);
         assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, SendGate::Open), "two of each are not three of one");
         take_down(&mut destinations, &a, 0);
         assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, SendGate::Open));
@@ -234,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn putting_off_slows_down_while_nothing_is_accepted_and_a_whole_sink_is_never_put_off() {
+    fn putting_off_slows_down_while_nothing_is_accepted() {
         let (mut destinations, a) = (Destinations::default(), Some(named("a")));
         take_down(&mut destinations, &a, 0);
         let (mut now, mut waits) = (0, Vec::new());
         for _ in 0..7 {
-            assert!(destinations.may_put_off(&a, at(now)) && !destinations.may_put_off(&None, at(now)));
+            assert!(destinations.may_put_off(at(now)));
             destinations.put_off(at(now));
-            let next = (now..now + 10_000).find(|ms| destinations.may_put_off(&a, at(*ms))).unwrap();
+            let next = (now..now + 10_000).find(|ms| destinations.may_put_off(at(*ms))).unwrap();
             assert!(destinations.wake_at(|_| 0, at(now)).contains(&Some(at(next))), "it wakes then");
             waits.push(next - now);
             now = next;
@@ -251,11 +193,11 @@ mod tests {
         destinations.accepted(&b, at(now));
         for later in [now, now + 3_600_000] {
             destinations.put_off(at(later));
-            assert!(destinations.may_put_off(&a, at(later)), "another is up, and needs the room whenever it comes");
+            assert!(destinations.may_put_off(at(later)), "another is up, and needs the room whenever it comes");
         }
         now += 3_600_000;
         take_down(&mut destinations, &b, now);
         destinations.put_off(at(now));
-        assert!(!destinations.may_put_off(&a, at(now)), "all are down");
+        assert!(!destinations.may_put_off(at(now)), "all are down");
     }
 }

@@ -16,37 +16,48 @@ pub(crate) type SendId = u64;
 #[derive(Debug)]
 pub(crate) enum EngineInput {
     /// The slots that the sharding assigns until that time (`None`: without limit).
-    Wanted { slots: SlotSet, until: Option<Moment> },
-    /// The publisher is registered; `started` is when the request began.
-    Registered { started: Moment },
-    /// The answer to `TouchReply`; `started` is when the request began.
-    Touched { started: Moment, touch: TouchReply },
-    /// The answer to `Take`.
+    Wanted {
+        slots: SlotSet,
+        until: Option<Moment>,
+    },
+    /// `started` is when the request began.
+    Registered {
+        started: Moment,
+    },
+    Touched {
+        started: Moment,
+        touch: TouchReply,
+    },
     Taken(Vec<Hold>),
-    /// The answer to `Release`.
     Released,
     /// The answer to `Leave`.
     Gone,
-    /// The answer to `Look`.
     Looked(Option<u64>),
-    /// The answer to `Place`: the number of aggregates that had no hash.
+    /// The number of aggregates that had no hash.
     Placed(usize),
-    /// The answer to `Fetch`.
     Fetched(FetchResult),
-    /// The answer to `Send`. If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
-    Sent { id: SendId, accepted: Acceptance, unknown_end: bool },
-    /// The answer to `Record`: these holds were fenced.
-    Recorded { fenced: Vec<Hold> },
-    /// The answer to `Sweep`.
+    /// If `unknown_end` (timeout or broken connection), more events may have arrived than were accepted.
+    Sent {
+        id: SendId,
+        accepted: Acceptance,
+        unknown_end: bool,
+    },
+    Recorded {
+        fenced: Vec<Hold>,
+    },
     Swept(SweepResult),
-    /// The answer to `Clean`; `more`: whether the same step may find more immediately.
-    Cleaned { more: bool },
+    /// `more`: whether the same step may find more immediately.
+    Cleaned {
+        more: bool,
+    },
     /// This call to the store failed; it may have taken effect.
     Failed(StoreCall),
     /// Another part of this process reports that there is something new.
     Nudged,
     /// Stop: finish or return what is in flight by that time.
-    Stop { by: Moment },
+    Stop {
+        by: Moment,
+    },
 }
 
 /// The kinds of call to the store that can fail.
@@ -96,31 +107,59 @@ pub(crate) enum EngineAction {
     Finish,
 }
 
-/// Sums since the start, and current values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Counters {
+/// A publisher's numbers at one moment. Sums count since its start. The engine sets everything but the last failure.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PublisherSnapshot {
     /// Events accepted by the sink and marked.
-    pub(crate) delivered: u64,
-    /// Events sent again after a send whose outcome is unknown.
-    pub(crate) repeated: u64,
+    pub delivered: u64,
+    /// Events sent again although an earlier send may have arrived, because it timed out or its slot was lost during the send.
+    pub repeated: u64,
     /// Heads that failed, or whose destination was down, and that will be retried.
-    pub(crate) retried: u64,
-    /// Aggregates blocked.
-    pub(crate) blocked: u64,
-    /// Events parked.
-    pub(crate) parked: u64,
-    /// Events given up permanently.
-    pub(crate) discarded: u64,
-    /// Slots found at a write or a touch to be held by another publisher.
-    pub(crate) fenced: u64,
-    /// The number of times this publisher's fence expired before it was renewed.
-    pub(crate) lapsed: u64,
+    pub retried: u64,
+    /// Aggregates blocked by this publisher.
+    pub blocked: u64,
+    /// Events parked by this publisher.
+    pub parked: u64,
+    /// Events given up permanently by this publisher (poison = "discard").
+    pub discarded: u64,
+    /// Slots found to be held by another publisher, by a refused write or by a touch.
+    pub fenced: u64,
+    /// How often the publisher failed to renew its fence in time and dropped everything.
+    pub lapsed: u64,
     /// The number of slots held now.
-    pub(crate) held: u32,
-    /// The number of slots that the sharding assigns now.
-    pub(crate) wanted: u32,
+    pub held_slots: u32,
+    /// The number of slots that the sharding assigns to this worker now.
+    pub wanted_slots: u32,
     /// The number of events in memory now, waiting or being sent.
-    pub(crate) in_memory: usize,
-    /// The number of destinations that count as down.
-    pub(crate) destinations_down: usize,
+    pub in_memory: usize,
+    /// The number of destinations that seem to be down: they refuse everything, and only single events are tried there.
+    pub destinations_down: usize,
+    /// The latest failure of the store or the sink, unless the same operation has succeeded since.
+    pub last_error: Option<String>,
+    /// The kind of that failure, for readers who must not see a destination's messages.
+    pub trouble: Option<Trouble>,
+}
+
+/// What has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// The store has failed.
+    Store,
+    /// The destination does not accept an event, but may later.
+    Destination,
+    /// The destination will never accept an event: it is too large or malformed for this destination.
+    Event,
+}
+
+impl Trouble {
+    /// The name in lower case.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Destination => "destination",
+            Self::Event => "event",
+        }
+    }
 }

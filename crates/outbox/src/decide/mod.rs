@@ -25,11 +25,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shardwise::{Moment, Timing};
 
-use self::destination::Jitter;
-use self::destinations::Destinations;
-pub(crate) use self::destinations::{DestinationKey, DestinationResolver};
+use self::destination::{Destination, Jitter};
+use self::destinations::{DestinationKey, DestinationResolver, Destinations};
 use self::flow::{Flow, RefusedHead};
-pub(crate) use self::io::{Counters, EngineAction, EngineInput, SendId, StoreCall};
+pub(crate) use self::io::{EngineAction, EngineInput, SendId, StoreCall};
+pub use self::io::{PublisherSnapshot, Trouble};
 use self::pause::Pause;
 use self::poll::PollSchedule;
 use self::retention::Retention;
@@ -48,10 +48,10 @@ struct DestinationRefusal {
     said: String,
 }
 
-#[derive(Debug)]
 pub(crate) struct Engine {
     options: PublisherOptions,
     limits: SinkLimits,
+    address: DestinationResolver,
     timing: Timing,
     registered: bool,
     stop_by: Option<Moment>,
@@ -80,17 +80,25 @@ pub(crate) struct Engine {
     record_pause: Pause,
     jitter: Jitter,
     cancelled: Vec<SendId>,
-    counters: Counters,
+    counters: PublisherSnapshot,
 }
 
 impl Engine {
-    /// An engine for an outbox of `slots` slots; `seed` is a random number.
-    pub(crate) fn new(options: PublisherOptions, limits: SinkLimits, timing: Timing, slots: u32, seed: u64) -> Self {
+    /// An engine for an outbox of `slots` slots and a sink whose destinations `address` distinguishes; `seed` is a random number.
+    pub(crate) fn new(
+        options: PublisherOptions,
+        limits: SinkLimits,
+        timing: Timing,
+        slots: u32,
+        seed: u64,
+        address: DestinationResolver,
+    ) -> Self {
         Self {
             poller: PollSchedule::new(options.poll),
             reading: options.batch.min(PublisherOptions::POLL_EVENTS),
             options,
             limits,
+            address,
             timing,
             registered: false,
             stop_by: None,
@@ -111,13 +119,8 @@ impl Engine {
             record_pause: Pause::default(),
             jitter: Jitter::new(seed),
             cancelled: Vec::new(),
-            counters: Counters::default(),
+            counters: PublisherSnapshot::default(),
         }
-    }
-
-    /// The same for a sink of several destinations, which `address` distinguishes.
-    pub(crate) fn addressed(self, address: DestinationResolver) -> Self {
-        Self { flow: Flow::addressed(address), ..self }
     }
 
     pub(crate) fn on(&mut self, input: EngineInput, now: Moment) {
@@ -214,7 +217,8 @@ impl Engine {
         for run in fetched.runs {
             // Events that were read under another epoch, or for a slot released meanwhile, are not ours to send.
             if self.slots.may_send(run.hold, now) {
-                self.flow.add(run, now);
+                let to = run.events.first().and_then(&self.address);
+                self.flow.add(run, to, now);
             }
         }
     }
@@ -260,9 +264,9 @@ impl Engine {
         // Each destination is judged once for one answer, whatever the order of its parts.
         for (to, DestinationRefusal { aggregates, for_good, said }) in refused {
             if for_good {
-                destinations.answered(&to);
+                destinations.update(&to, Destination::answered);
             } else if !taken.contains_key(&to) {
-                destinations.refused(&to, id, &aggregates, &said, options.backoff, now);
+                destinations.update(&to, |destination| destination.refused(id, &aggregates, &said, options.backoff, now));
             }
         }
         let events: usize = taken.values().sum();
@@ -275,7 +279,7 @@ impl Engine {
         self.under_way.remove(&StoreCall::Record);
         self.record_pause.succeeded();
         for (outcome, delivered) in self.flow.recorded(fenced) {
-            self.counters.delivered += delivered;
+            self.counters.delivered += delivered as u64;
             self.count(&outcome, now);
         }
         self.poller.more();
@@ -350,13 +354,13 @@ impl Engine {
         self.destinations.news()
     }
 
-    pub(crate) fn counters(&self, now: Moment) -> Counters {
-        Counters {
-            held: self.slots.held_count(),
-            wanted: self.slots.wanted_count(now),
-            in_memory: self.flow.waiting_events() + self.flow.events_under_way(),
+    pub(crate) fn counters(&self, now: Moment) -> PublisherSnapshot {
+        PublisherSnapshot {
+            held_slots: self.slots.held_count(),
+            wanted_slots: self.slots.wanted_count(now),
+            in_memory: self.flow.waiting_events + self.flow.events_under_way(),
             destinations_down: self.destinations.down(),
-            ..self.counters
+            ..self.counters.clone()
         }
     }
 }

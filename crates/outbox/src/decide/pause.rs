@@ -35,7 +35,7 @@ impl Pause {
 
 /// `first` doubled `doublings` times, but at most `longest`.
 pub(crate) fn exponential(first: Duration, doublings: u32, longest: Duration) -> Duration {
-    first.checked_mul(1u32.checked_shl(doublings).filter(|_| doublings < 31).unwrap_or(u32::MAX)).map_or(longest, |d| d.min(longest))
+    first.saturating_mul(2_u32.saturating_pow(doublings)).min(longest)
 }
 
 #[cfg(test)]

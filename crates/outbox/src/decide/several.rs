@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::tests::{HOLD, accepted, answer, at, fetches, holding, options, read, recorded, run, sent};
+use super::tests::{HOLD, accepted, answer, at, fetches, holding_for, options, read, recorded, run, sent};
 use super::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
 
 fn two(limits: SinkLimits) -> Engine {
-    let address = DestinationResolver::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() }));
-    holding(options(), limits).addressed(address)
+    holding_for(options(), limits, Box::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() })))
 }
 
 fn single(aggregate: AggregateId) -> EventRun {
@@ -121,7 +120,7 @@ fn while_nothing_is_accepted_little_is_put_off() {
 #[test]
 fn a_destination_that_is_another_one_each_time_stops_no_event() {
     let asked = std::sync::atomic::AtomicU64::new(0);
-    let address = DestinationResolver::new(move |_| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into()));
-    let mut engine = holding(options(), SinkLimits::default()).addressed(address);
+    let address = move |_: &crate::Delivery| Some(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).to_string().into());
+    let mut engine = holding_for(options(), SinkLimits::default(), Box::new(address));
     assert_eq!(sent(&read(&mut engine, vec![single(1)], at(3))), [(0, vec!["1-1".into()])]);
 }

@@ -71,17 +71,22 @@ impl PublisherSlots {
         self.fence_until.is_some_and(|until| now < until)
     }
 
+    /// Whether the assignment still holds.
+    fn is_assigned(&self, now: Moment) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
     /// Changes whenever the answer of [`PublisherSlots::may_send`] may change.
     pub(crate) fn state(&self, now: Moment) -> (u64, bool, bool) {
-        (self.generation, self.fence_is_live(now), self.until.is_none_or(|until| now < until))
+        (self.generation, self.fence_is_live(now), self.is_assigned(now))
     }
 
     fn is_wanted(&self, slot: u32, now: Moment) -> bool {
-        self.until.is_none_or(|until| now < until) && self.wanted.contains(slot)
+        self.is_assigned(now) && self.wanted.contains(slot)
     }
 
     pub(crate) fn wanted_count(&self, now: Moment) -> u32 {
-        if self.until.is_none_or(|until| now < until) { self.wanted.len() } else { 0 }
+        if self.is_assigned(now) { self.wanted.len() } else { 0 }
     }
 
     /// Whether events of this hold may be sent now: it is held and wanted, and both deadlines are in the future.
@@ -159,12 +164,10 @@ impl PublisherSlots {
         self.held.iter().filter(move |(slot, _)| !self.is_wanted(**slot, now)).map(|(slot, epoch)| Hold { slot: *slot, epoch: *epoch })
     }
 
-    /// Forgets holds that are released or lost; returns how many of them were held.
-    pub(crate) fn drop_holds(&mut self, holds: &[Hold]) -> usize {
+    /// Forgets holds that are released or lost.
+    pub(crate) fn drop_holds(&mut self, holds: &[Hold]) {
         self.generation += 1;
-        let before = self.held.len();
         self.held.retain(|slot, epoch| !holds.contains(&Hold { slot: *slot, epoch: *epoch }));
-        before - self.held.len()
     }
 
     pub(crate) fn drop_all(&mut self) {

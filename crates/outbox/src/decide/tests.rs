@@ -56,7 +56,12 @@ pub(super) const HOLD: Hold = Hold { slot: 0, epoch: 7 };
 
 /// An engine that holds slot 0 of 4 under epoch 7, wants it without limit, and has read nothing yet.
 pub(super) fn holding(options: PublisherOptions, limits: SinkLimits) -> Engine {
-    let mut engine = Engine::new(options, limits, timing(), 4, 1);
+    holding_for(options, limits, Box::new(|_| None))
+}
+
+/// The same for a sink of several destinations.
+pub(super) fn holding_for(options: PublisherOptions, limits: SinkLimits, address: DestinationResolver) -> Engine {
+    let mut engine = Engine::new(options, limits, timing(), 4, 1, address);
     engine.on(EngineInput::Wanted { slots: SlotSet::from_slots(4, [0]), until: None }, at(0));
     assert_eq!(engine.next(at(0)), [EngineAction::Register]);
     engine.on(EngineInput::Registered { started: at(0) }, at(1));

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use metrics::Histogram;
-use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::Instrument;
 
@@ -20,59 +22,59 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(super) enum JobOutcome {
-    Input(EngineInput),
-    Failed(StoreCall, Error),
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Job {
-    Call(StoreCall),
-    Send(SendId),
+    Called(StoreCall, Result<EngineInput>),
+    /// See [`EngineInput::Sent`].
+    Sent {
+        id: SendId,
+        accepted: Acceptance,
+        unknown_end: bool,
+    },
 }
 
 /// The tasks under way. Dropping this aborts them.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     tasks: JoinSet<JobOutcome>,
-    by_task: HashMap<Id, Job>,
     sends: HashMap<SendId, AbortHandle>,
 }
 
 impl Jobs {
     pub(super) fn call(&mut self, call: StoreCall, work: impl Future<Output = Result<EngineInput>> + Send + 'static) {
         let span = traced::call(call);
-        let work = work.instrument(span.clone());
-        let handle = self.tasks.spawn(async move {
-            let done = match timeout(CALL_TIMEOUT, work).await {
-                Ok(Ok(input)) => JobOutcome::Input(input),
-                Ok(Err(error)) => JobOutcome::Failed(call, error),
-                Err(_) => {
-                    let text = format!("the store has not answered within {CALL_TIMEOUT:?}: trying again");
-                    JobOutcome::Failed(call, Error::new(ErrorKind::Unavailable, text))
-                }
+        let failed = move |kind, text: &str| JobOutcome::Called(call, Err(Error::new(kind, text)));
+        let job = async move {
+            let done = match timeout(CALL_TIMEOUT, work.instrument(span.clone())).await {
+                Ok(answer) => JobOutcome::Called(call, answer),
+                Err(_) => failed(ErrorKind::Unavailable, &format!("the store has not answered within {CALL_TIMEOUT:?}: trying again")),
             };
             traced::done(&span, &done);
             done
-        });
-        self.by_task.insert(handle.id(), Job::Call(call));
+        };
+        let panicked = move |_| failed(ErrorKind::Internal, "the store's code panicked; see the log");
+        self.tasks.spawn(AssertUnwindSafe(job).catch_unwind().map(move |done| done.unwrap_or_else(panicked)));
     }
 
     pub(super) fn send(&mut self, id: SendId, batch: Arc<[Delivery]>, sink: &Arc<dyn Sink>, within: Duration, took: Histogram) {
         let sink = Arc::clone(sink);
         let span = traced::send(sink.name(), &batch);
-        let handle = self.tasks.spawn(async move {
+        let broken = move |text: String| {
+            let accepted = Acceptance::up_to(0, Refusal::retryable(text));
+            JobOutcome::Sent { id, accepted, unknown_end: true }
+        };
+        let job = async move {
             let events = batch.len();
             let begun = Instant::now();
             let answer = timeout(within, sink.deliver(batch).instrument(span.clone())).await;
             took.record(begun.elapsed());
             let done = match answer {
-                Ok(accepted) => JobOutcome::Input(EngineInput::Sent { id, accepted: reasoned(accepted, events), unknown_end: false }),
-                Err(_) => JobOutcome::Input(broken_send(id, format!("{} has not answered within {within:?}", sink.name()))),
+                Ok(accepted) => JobOutcome::Sent { id, accepted: reasoned(accepted, events), unknown_end: false },
+                Err(_) => broken(format!("{} has not answered within {within:?}", sink.name())),
             };
             traced::done(&span, &done);
             done
-        });
-        self.by_task.insert(handle.id(), Job::Send(id));
+        };
+        let panicked = move |_| broken("the sink's code panicked; see the log".into());
+        let handle = self.tasks.spawn(AssertUnwindSafe(job).catch_unwind().map(move |done| done.unwrap_or_else(panicked)));
         self.sends.insert(id, handle);
     }
 
@@ -86,34 +88,19 @@ impl Jobs {
     /// The next task that ends; waits forever if there is none.
     pub(super) async fn next(&mut self) -> JobOutcome {
         loop {
-            let (id, result) = match self.tasks.join_next_with_id().await {
+            match self.tasks.join_next().await {
                 None => std::future::pending().await,
-                Some(Ok((id, done))) => (id, Ok(done)),
-                Some(Err(error)) => (error.id(), Err(error)),
-            };
-            let job = self.by_task.remove(&id);
-            if let Some(Job::Send(send)) = job {
-                self.sends.remove(&send);
-            }
-            match (result, job) {
-                (Ok(done), _) => return done,
-                (Err(error), Some(job)) if error.is_panic() => return panicked(job),
-                // Cancelled on purpose.
-                (Err(_), _) => {}
+                Some(Ok(done)) => {
+                    if let JobOutcome::Sent { id, .. } = &done {
+                        self.sends.remove(id);
+                    }
+                    return done;
+                }
+                // Cancelled on purpose: tasks catch their own panics.
+                Some(Err(_)) => {}
             }
         }
     }
-}
-
-fn panicked(job: Job) -> JobOutcome {
-    match job {
-        Job::Call(call) => JobOutcome::Failed(call, Error::new(ErrorKind::Internal, "the store's code panicked; see the log")),
-        Job::Send(id) => JobOutcome::Input(broken_send(id, "the sink's code panicked; see the log".into())),
-    }
-}
-
-fn broken_send(id: SendId, message: String) -> EngineInput {
-    EngineInput::Sent { id, accepted: Acceptance::up_to(0, Refusal::retryable(message)), unknown_end: true }
 }
 
 /// Adds a reason where a sink stops early without one, because the publisher would otherwise retry in a busy loop.

@@ -14,7 +14,7 @@ use shardwise::discovery::{Clock, random_incarnation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use stats::{PublisherSnapshot, PublisherStats, Trouble};
+pub use stats::PublisherStats;
 pub use watch::report_backlog;
 
 use self::runner::PublisherRunner;
@@ -25,16 +25,14 @@ use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
 ///
 /// ```no_run
 /// # async fn example(sharding: std::sync::Arc<dyn shardwise::Sharding>) -> shardwise_outbox::Result<()> {
+/// use std::sync::Arc;
+///
 /// use shardwise_outbox::{FileSink, OutboxPublisher, SqliteStore};
 /// use tokio_util::sync::CancellationToken;
 ///
-/// let shutdown = CancellationToken::new();
-/// OutboxPublisher::builder()
-///     .store(SqliteStore::open("app.db").await?)
-///     .sink(FileSink::new("events.jsonl", "/outbox/orders"))
-///     .sharding(sharding)
-///     .run(shutdown)
-///     .await
+/// let store = SqliteStore::open("app.db").await?;
+/// let sink = FileSink::new("events.jsonl", "/outbox/orders");
+/// OutboxPublisher::new(Arc::new(store), Arc::new(sink), sharding)?.run(CancellationToken::new()).await
 /// # }
 /// ```
 pub struct OutboxPublisher {
@@ -48,9 +46,35 @@ pub struct OutboxPublisher {
 }
 
 impl OutboxPublisher {
-    /// Starts building a publisher.
-    pub fn builder() -> OutboxPublisherBuilder {
-        OutboxPublisherBuilder { store: None, sink: None, sharding: None, options: PublisherOptions::default(), clock: Clock::system() }
+    /// A publisher with the default options. The sharding says which slots belong to this worker: its TTL is also the publisher's, and its
+    /// number of slots must be the same for all publishers of an outbox.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: the sharding has a key placement, and so no slots.
+    pub fn new(store: Arc<dyn Store>, sink: Arc<dyn Sink>, sharding: Arc<dyn Sharding>) -> Result<Self> {
+        if sharding.ownership().slots().slots() == 0 {
+            let text = "the sharding has no slots, and an outbox fences each slot in its database: \
+                        give the publisher one whose policy has placement = \"ring\"";
+            return Err(Error::new(ErrorKind::Settings, text));
+        }
+        let (options, clock) = (PublisherOptions::default(), Clock::system());
+        Ok(Self { store, sink, sharding, options, clock, stats: PublisherStats::default(), nudge: Nudge::default() })
+    }
+
+    /// Replaces the options.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`]: an option is out of its range.
+    pub fn options(self, options: PublisherOptions) -> Result<Self> {
+        Ok(Self { options: options.validated()?, ..self })
+    }
+
+    /// Replaces the machine's clock, for tests.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// The publisher's numbers, readable while it runs.
@@ -86,85 +110,6 @@ impl OutboxPublisher {
 impl fmt::Debug for OutboxPublisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutboxPublisher").field("sink", &self.sink.name()).field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
-/// Builds an [`OutboxPublisher`].
-pub struct OutboxPublisherBuilder {
-    store: Option<Arc<dyn Store>>,
-    sink: Option<Arc<dyn Sink>>,
-    sharding: Option<Arc<dyn Sharding>>,
-    options: PublisherOptions,
-    clock: Clock,
-}
-
-impl OutboxPublisherBuilder {
-    /// Where events wait. Required.
-    #[must_use]
-    pub fn store(self, store: impl Store) -> Self {
-        Self { store: Some(Arc::new(store)), ..self }
-    }
-
-    /// Where events go. Required.
-    #[must_use]
-    pub fn sink(self, sink: impl Sink) -> Self {
-        Self { sink: Some(Arc::new(sink)), ..self }
-    }
-
-    /// Which slots belong to this worker. Required. Its TTL is also the publisher's; its number of slots must be the same for all
-    /// publishers of an outbox. A sharding with a key placement has no slots and is refused.
-    #[must_use]
-    pub fn sharding(self, sharding: impl Sharding + 'static) -> Self {
-        Self { sharding: Some(Arc::new(sharding)), ..self }
-    }
-
-    /// The options; the defaults are those of the settings.
-    #[must_use]
-    pub fn options(self, options: PublisherOptions) -> Self {
-        Self { options, ..self }
-    }
-
-    /// Replaces the machine's clock, for tests.
-    #[must_use]
-    pub fn clock(self, clock: Clock) -> Self {
-        Self { clock, ..self }
-    }
-
-    /// Checks the parts.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]: a part is missing, an option is out of its range, or the sharding has no slots.
-    pub fn build(self) -> Result<OutboxPublisher> {
-        let missing = |what| Error::new(ErrorKind::Settings, format!("the publisher has no {what}: give the builder one"));
-        let store = self.store.ok_or_else(|| missing("store"))?;
-        let sink = self.sink.ok_or_else(|| missing("sink"))?;
-        let sharding = self.sharding.ok_or_else(|| missing("sharding"))?;
-        if sharding.ownership().slots().slots() == 0 {
-            let text = "the sharding has no slots, and an outbox fences each slot in its database: \
-                        give the builder one whose policy has placement = \"ring\"";
-            return Err(Error::new(ErrorKind::Settings, text));
-        }
-        Ok(OutboxPublisher {
-            store,
-            sink,
-            sharding,
-            options: self.options.validated()?,
-            clock: self.clock,
-            stats: PublisherStats::default(),
-            nudge: Nudge::default(),
-        })
-    }
-
-    /// Checks the parts and runs; see [`OutboxPublisher::run`].
-    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
-        self.build()?.run(shutdown).await
-    }
-}
-
-impl fmt::Debug for OutboxPublisherBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboxPublisherBuilder").field("options", &self.options).finish_non_exhaustive()
     }
 }
 

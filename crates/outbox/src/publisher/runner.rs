@@ -3,34 +3,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::{FutureExt as _, StreamExt as _};
-use shardwise::discovery::Clock;
-use shardwise::{Ownership, Serves, Sharding, SlotSet};
-use tokio::sync::watch::Receiver;
+use shardwise::{Ownership, Serves, SlotSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::jobs::{JobOutcome, Jobs};
-use super::watch;
-use super::{Nudge, OutboxPublisher, PublisherStats, Trouble};
-use crate::decide::{DestinationResolver, Engine, EngineAction, EngineInput, StoreCall};
+use super::{OutboxPublisher, watch};
+use crate::decide::{Engine, EngineAction, EngineInput, StoreCall, Trouble};
 use crate::metrics::PublisherMeters;
+use crate::sink::Acceptance;
 use crate::store::{HeadUpdate, Outcome, PublisherRegistration};
-use crate::{Error, ErrorKind, PublisherOptions, Result, Sink, Store};
+use crate::{Delivery, Error, ErrorKind, Result};
 
 pub(super) struct PublisherRunner {
-    store: Arc<dyn Store>,
-    sink: Arc<dyn Sink>,
-    sharding: Arc<dyn Sharding>,
+    publisher: OutboxPublisher,
     /// Whether the store has been confirmed to belong to the outbox that the sharding serves.
     is_served: Arc<AtomicBool>,
     me: Arc<PublisherRegistration>,
-    options: PublisherOptions,
-    clock: Clock,
-    stats: PublisherStats,
-    nudge: Nudge,
     engine: Engine,
     jobs: Jobs,
     /// The present failures, so that each one is reported once.
@@ -42,23 +34,15 @@ pub(super) struct PublisherRunner {
 
 impl PublisherRunner {
     pub(super) fn new(publisher: OutboxPublisher, me: PublisherRegistration) -> Self {
-        let OutboxPublisher { store, sink, sharding, options, clock, stats, nudge } = publisher;
+        let sink = Arc::clone(&publisher.sink);
         let meters = PublisherMeters::new(sink.name());
-        let address = {
-            let sink = Arc::clone(&sink);
-            DestinationResolver::new(move |event| sink.destination(event).map(Arc::from))
-        };
-        let engine = Engine::new(options.clone(), sink.limits(), sharding.timing(), me.slots, me.incarnation.get()).addressed(address);
+        let (options, timing, limits) = (publisher.options.clone(), publisher.sharding.timing(), sink.limits());
+        let address = Box::new(move |event: &Delivery| sink.destination(event).map(Arc::from));
+        let engine = Engine::new(options, limits, timing, me.slots, me.incarnation.get(), address);
         Self {
-            store,
-            sink,
-            sharding,
+            publisher,
             is_served: Arc::default(),
             me: Arc::new(me),
-            options,
-            clock,
-            stats,
-            nudge,
             engine,
             jobs: Jobs::default(),
             failing: HashMap::new(),
@@ -69,24 +53,24 @@ impl PublisherRunner {
 
     /// Reports the backlog until the handle is dropped.
     fn reports_backlog(&self) -> AbortOnDropHandle<()> {
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.publisher.store);
         let look = move |most| {
             let store = Arc::clone(&store);
             async move { store.backlog(most).await.map_err(|error| error.to_string()) }.boxed()
         };
-        let (sink, poll, ttl) = (self.sink.name().to_owned(), self.options.poll, self.me.ttl);
+        let (sink, poll, ttl) = (self.publisher.sink.name().to_owned(), self.publisher.options.poll, self.me.ttl);
         AbortOnDropHandle::new(tokio::spawn(async move { watch::report_backlog(look, &sink, poll, ttl).await }))
     }
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
-        let mut changes = self.sharding.ownership_changes();
+        let mut changes = self.publisher.sharding.ownership_changes();
         let (mut stopping, mut follows) = (false, true);
         let ownership = changes.borrow_and_update().clone();
-        self.want(&ownership)?;
-        let mut wakes = self.store.wakes().fuse();
+        self.want(Some(&ownership))?;
+        let mut wakes = self.publisher.store.wakes().fuse();
         let _reported = self.reports_backlog();
         loop {
-            let now = self.clock.now();
+            let now = self.publisher.clock.now();
             for action in self.engine.next(now) {
                 if action == EngineAction::Finish {
                     self.publish(now);
@@ -95,20 +79,21 @@ impl PublisherRunner {
                 self.carry_out(action);
             }
             self.publish(now);
-            let sleep = self.engine.wake_at(now).since(self.clock.now());
+            let sleep = self.engine.wake_at(now).since(self.publisher.clock.now());
             tokio::select! {
                 done = self.jobs.next() => self.done(done)?,
                 changed = changes.changed(), if follows => {
                     follows = changed.is_ok();
-                    self.follow(&mut changes, follows)?;
+                    let ownership = follows.then(|| changes.borrow_and_update().clone());
+                    self.want(ownership.as_deref())?;
                 }
                 () = shutdown.cancelled(), if !stopping => {
                     stopping = true;
-                    let now = self.clock.now();
-                    self.engine.on(EngineInput::Stop { by: now.plus(self.options.drain_timeout) }, now);
+                    let now = self.publisher.clock.now();
+                    self.engine.on(EngineInput::Stop { by: now.plus(self.publisher.options.drain_timeout) }, now);
                 }
                 Some(woken) = wakes.next() => self.woken(woken),
-                () = self.nudge.0.notified() => self.engine.on(EngineInput::Nudged, self.clock.now()),
+                () = self.publisher.nudge.0.notified() => self.engine.on(EngineInput::Nudged, self.publisher.clock.now()),
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -119,7 +104,7 @@ impl PublisherRunner {
         match woken {
             Ok(()) => {
                 self.deaf = false;
-                self.engine.on(EngineInput::Nudged, self.clock.now());
+                self.engine.on(EngineInput::Nudged, self.publisher.clock.now());
             }
             Err(error) if !self.deaf => {
                 self.deaf = true;
@@ -129,23 +114,14 @@ impl PublisherRunner {
         }
     }
 
-    /// Handles a new ownership, or the end of the sharding, after which nothing is owned.
-    fn follow(&mut self, changes: &mut Receiver<Arc<Ownership>>, there: bool) -> Result<()> {
-        if there {
-            let ownership = changes.borrow_and_update().clone();
-            return self.want(&ownership);
-        }
-        self.engine.on(EngineInput::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, self.clock.now());
-        Ok(())
-    }
-
-    /// Passes the ownership to the engine, with its deadline converted from the sharding's clock to this one.
-    fn want(&mut self, ownership: &Ownership) -> Result<()> {
-        let (now, theirs) = (self.clock.now(), self.sharding.now());
-        if ownership.not_owning_at(theirs).is_some() {
+    /// Passes the ownership to the engine, with its deadline converted from the sharding's clock to this one. After the end of the
+    /// sharding (`None`) nothing is owned.
+    fn want(&mut self, ownership: Option<&Ownership>) -> Result<()> {
+        let (now, theirs) = (self.publisher.clock.now(), self.publisher.sharding.now());
+        let Some(ownership) = ownership.filter(|ownership| ownership.not_owning_at(theirs).is_none()) else {
             self.engine.on(EngineInput::Wanted { slots: SlotSet::empty(self.me.slots), until: None }, now);
             return Ok(());
-        }
+        };
         let slots = ownership.slots();
         if slots.slots() != self.me.slots {
             let text = format!(
@@ -161,11 +137,11 @@ impl PublisherRunner {
     }
 
     fn carry_out(&mut self, action: EngineAction) {
-        let (store, me) = (Arc::clone(&self.store), Arc::clone(&self.me));
-        let (started, begun) = (self.clock.now(), Instant::now());
+        let (store, me) = (Arc::clone(&self.publisher.store), Arc::clone(&self.me));
+        let (started, begun) = (self.publisher.clock.now(), Instant::now());
         match action {
             EngineAction::Register => {
-                let (serves, is_served) = (self.sharding.serves(), Arc::clone(&self.is_served));
+                let (serves, is_served) = (self.publisher.sharding.serves(), Arc::clone(&self.is_served));
                 self.jobs.call(StoreCall::Fence, async move {
                     if let Some(serves) = serves.filter(|_| !is_served.load(Ordering::Relaxed)) {
                         refuse_other_work(&serves, store.id().await?.as_deref())?;
@@ -197,13 +173,13 @@ impl PublisherRunner {
                 self.jobs.call(StoreCall::Fetch, async move { Ok(EngineInput::Fetched(store.fetch(&me, &request).await?)) });
             }
             EngineAction::Send { id, batch } => {
-                self.jobs.send(id, batch, &self.sink, self.options.send_timeout, self.meters.publish_histogram());
+                self.jobs.send(id, batch, &self.publisher.sink, self.publisher.options.send_timeout, self.meters.publish.clone());
             }
             EngineAction::Cancel(id) => self.jobs.cancel(id),
             EngineAction::Record(outcomes) => {
-                log_outcomes(&outcomes, self.sink.name());
-                let delete = self.options.retention.is_zero();
-                let took = self.meters.mark_histogram();
+                log_outcomes(&outcomes, self.publisher.sink.name());
+                let delete = self.publisher.options.retention.is_zero();
+                let took = self.meters.mark.clone();
                 self.jobs.call(StoreCall::Record, async move {
                     let fenced = store.record(&me, &outcomes, delete).await?;
                     took.record(begun.elapsed());
@@ -215,7 +191,14 @@ impl PublisherRunner {
             }
             EngineAction::Clean { parked_retention, limit } => {
                 self.jobs.call(StoreCall::Clean, async move {
-                    Ok(EngineInput::Cleaned { more: clean(&*store, parked_retention, limit).await? })
+                    let cleaned = store.clean(parked_retention, limit).await?;
+                    if cleaned.expired > 0 {
+                        tracing::warn!(
+                            events = cleaned.expired,
+                            "events that were set aside for longer than parked_retention are deleted; see `shardwise outbox audit`"
+                        );
+                    }
+                    Ok(EngineInput::Cleaned { more: cleaned.more })
                 });
             }
             EngineAction::Finish => {}
@@ -223,62 +206,52 @@ impl PublisherRunner {
     }
 
     fn done(&mut self, done: JobOutcome) -> Result<()> {
-        let now = self.clock.now();
-        match done {
-            JobOutcome::Input(input) => {
-                self.note_answer(&input);
-                self.engine.on(input, now);
+        let input = match done {
+            JobOutcome::Sent { id, accepted, unknown_end } => {
+                self.note_answer(&accepted);
+                EngineInput::Sent { id, accepted, unknown_end }
             }
-            JobOutcome::Failed(call, error) => {
-                // Events do not depend on the cleaning: a missing right that only the cleaning needs ends no publisher.
-                if is_for_the_operator(error.kind()) && call != StoreCall::Clean {
-                    return Err(error);
+            JobOutcome::Called(call, Ok(input)) => {
+                if self.failing.remove(&call).is_some() {
+                    tracing::info!(call = ?call, "the outbox's store works again");
+                    let other = self.failing.values().next().map(|text| (Trouble::Store, text.clone()));
+                    self.publisher.stats.note_error(other);
                 }
+                input
+            }
+            // Events do not depend on the cleaning: a missing right that only the cleaning needs ends no publisher.
+            JobOutcome::Called(call, Err(error)) if is_for_the_operator(error.kind()) && call != StoreCall::Clean => return Err(error),
+            JobOutcome::Called(call, Err(error)) => {
                 let text = error.to_string();
                 if self.failing.get(&call) != Some(&text) {
                     tracing::warn!(call = ?call, error = %text, "the outbox's store fails; trying again");
-                    self.stats.note_error(Some((Trouble::Store, text.clone())));
+                    self.publisher.stats.note_error(Some((Trouble::Store, text.clone())));
                     self.failing.insert(call, text);
                 }
-                self.engine.on(EngineInput::Failed(call), now);
+                EngineInput::Failed(call)
             }
-        }
+        };
+        self.engine.on(input, self.publisher.clock.now());
         Ok(())
     }
 
-    /// Clears a failure once the same call succeeds again.
-    fn note_answer(&mut self, input: &EngineInput) {
-        let call = match input {
-            EngineInput::Looked(_) => StoreCall::Look,
-            EngineInput::Placed(_) => StoreCall::Place,
-            EngineInput::Fetched(_) => StoreCall::Fetch,
-            EngineInput::Recorded { .. } => StoreCall::Record,
-            EngineInput::Swept(_) => StoreCall::Sweep,
-            EngineInput::Cleaned { .. } => StoreCall::Clean,
-            EngineInput::Sent { accepted, .. } => {
-                for refusal in accepted.refusals() {
-                    tracing::debug!(sink = self.sink.name(), error = %refusal, permanent = refusal.permanent, "an event was refused");
-                }
-                if let Some(refusal) = accepted.refusals().last() {
-                    let trouble = if refusal.permanent { Trouble::Event } else { Trouble::Destination };
-                    self.stats.note_error(Some((trouble, refusal.message.clone())));
-                } else if self.failing.is_empty() {
-                    self.stats.note_error(None);
-                }
-                return;
-            }
-            _ => StoreCall::Fence,
-        };
-        if self.failing.remove(&call).is_some() {
-            tracing::info!(call = ?call, "the outbox's store works again");
-            self.stats.note_error(self.failing.values().next().map(|text| (Trouble::Store, text.clone())));
+    fn note_answer(&self, accepted: &Acceptance) {
+        for refusal in accepted.refusals() {
+            let sink = self.publisher.sink.name();
+            tracing::debug!(sink, error = %refusal, permanent = refusal.permanent, "an event was refused");
+        }
+        if let Some(refusal) = accepted.refusals().last() {
+            let trouble = if refusal.permanent { Trouble::Event } else { Trouble::Destination };
+            self.publisher.stats.note_error(Some((trouble, refusal.message.clone())));
+        } else if self.failing.is_empty() {
+            self.publisher.stats.note_error(None);
         }
     }
 
     fn publish(&mut self, now: shardwise::Moment) {
         let counters = self.engine.counters(now);
         for (to, down) in self.engine.destination_news() {
-            let (sink, destination) = (self.sink.name(), to.as_deref().unwrap_or("all of it"));
+            let (sink, destination) = (self.publisher.sink.name(), to.as_deref().unwrap_or("all of it"));
             if down {
                 tracing::warn!(sink, destination, "the destination refuses everything; trying single events until it accepts one");
             } else {
@@ -286,7 +259,7 @@ impl PublisherRunner {
             }
         }
         self.meters.count(&counters);
-        self.stats.publish(counters);
+        self.publisher.stats.publish(counters);
     }
 }
 
@@ -311,39 +284,15 @@ fn is_for_the_operator(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
 }
 
-/// Returns whether there is more.
-async fn clean(store: &dyn Store, parked_retention: Duration, limit: usize) -> Result<bool> {
-    let cleaned = store.clean(parked_retention, limit).await?;
-    if cleaned.expired > 0 {
-        tracing::warn!(
-            events = cleaned.expired,
-            "events that were set aside for longer than parked_retention are deleted; see `shardwise outbox audit`"
-        );
-    }
-    Ok(cleaned.more)
-}
-
 /// Logs the outcomes that an operator should know of.
 fn log_outcomes(outcomes: &[Outcome], sink: &str) {
-    for outcome in outcomes {
-        match &outcome.then {
-            HeadUpdate::Block { sequence, attempts, error } => {
-                tracing::warn!(
-                    sink,
-                    aggregate = outcome.aggregate,
-                    sequence,
-                    attempts,
-                    error,
-                    "an event is refused for good: its aggregate is blocked"
-                );
-            }
-            HeadUpdate::Park { sequence, error } => {
-                tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: set aside");
-            }
-            HeadUpdate::Discard { sequence, error } => {
-                tracing::warn!(sink, aggregate = outcome.aggregate, sequence, error, "an event is refused for good: discarded");
-            }
-            HeadUpdate::Next | HeadUpdate::Retry { .. } => {}
-        }
+    for Outcome { aggregate, then, .. } in outcomes {
+        let (sequence, attempts, error, fate) = match then {
+            HeadUpdate::Block { sequence, attempts, error } => (sequence, Some(*attempts), error, "its aggregate is blocked"),
+            HeadUpdate::Park { sequence, error } => (sequence, None, error, "set aside"),
+            HeadUpdate::Discard { sequence, error } => (sequence, None, error, "discarded"),
+            HeadUpdate::Next | HeadUpdate::Retry { .. } => continue,
+        };
+        tracing::warn!(sink, aggregate, sequence, attempts, error, "an event is refused for good: {fate}");
     }
 }

@@ -73,12 +73,12 @@ pub(super) fn done(span: &Span, done: &JobOutcome) {
         return;
     }
     match done {
-        JobOutcome::Failed(_, error) => trace::failed(span, &format!("{:?}", error.kind()).to_lowercase()),
-        JobOutcome::Input(EngineInput::Fetched(fetched)) => {
+        JobOutcome::Called(_, Err(error)) => trace::failed(span, &format!("{:?}", error.kind()).to_lowercase()),
+        JobOutcome::Called(_, Ok(EngineInput::Fetched(fetched))) => {
             let events: usize = fetched.runs.iter().map(|run| run.events.len()).sum();
             span.record("messaging.batch.message_count", events).record("shardwise.idle", events == 0);
         }
-        JobOutcome::Input(EngineInput::Sent { accepted, unknown_end, .. }) => {
+        JobOutcome::Sent { accepted, unknown_end, .. } => {
             let refused = accepted.refusals().count();
             span.record("shardwise.refused", refused);
             if *unknown_end {
@@ -87,10 +87,10 @@ pub(super) fn done(span: &Span, done: &JobOutcome) {
                 trace::failed(span, "refused");
             }
         }
-        JobOutcome::Input(EngineInput::Recorded { fenced }) => {
+        JobOutcome::Called(_, Ok(EngineInput::Recorded { fenced })) => {
             span.record("shardwise.fenced", fenced.len());
         }
-        JobOutcome::Input(_) => {}
+        JobOutcome::Called(_, Ok(_)) => {}
     }
 }
 

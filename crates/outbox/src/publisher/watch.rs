@@ -26,37 +26,17 @@ struct UnservedSlots {
     is_said: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum CoverageChange {
-    /// Slots have had no publisher for a TTL.
-    Unserved,
-    /// Every slot reported as unserved has a publisher again.
-    Served,
-}
-
 impl UnservedSlots {
-    /// Reports once that slots have had no publisher for a TTL, and once that this has ended.
-    fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<CoverageChange> {
+    /// Reports once that slots have had no publisher for a TTL (`true`), and once that this has ended (`false`).
+    fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<bool> {
         if free_slots == 0 {
             let was_said = std::mem::take(self).is_said;
-            return was_said.then_some(CoverageChange::Served);
+            return was_said.then_some(false);
         }
         let since = *self.since.get_or_insert(now);
         let is_new = !self.is_said && now - since >= ttl;
         self.is_said |= is_new;
-        is_new.then_some(CoverageChange::Unserved)
-    }
-}
-
-fn say(news: Option<&CoverageChange>, backlog: &Backlog) {
-    match news {
-        None => {}
-        Some(CoverageChange::Served) => tracing::info!("every slot of the outbox has a living publisher again"),
-        Some(CoverageChange::Unserved) => tracing::warn!(
-            slots = backlog.free_slots,
-            events = backlog.unpublished,
-            "no publisher has held these slots of the outbox for a TTL, and their events wait; see `shardwise outbox status` and `shardwise members`"
-        ),
+        is_new.then_some(true)
     }
 }
 
@@ -80,7 +60,16 @@ pub async fn report_backlog(
         let why = match timeout(WITHIN, look(MOST)).await {
             Ok(Ok(Some(backlog))) => {
                 meters.counted(&backlog, poll);
-                say(unserved.look(backlog.free_slots, ttl, Instant::now()).as_ref(), &backlog);
+                match unserved.look(backlog.free_slots, ttl, Instant::now()) {
+                    None => {}
+                    Some(false) => tracing::info!("every slot of the outbox has a living publisher again"),
+                    Some(true) => tracing::warn!(
+                        slots = backlog.free_slots,
+                        events = backlog.unpublished,
+                        "no publisher has held these slots of the outbox for a TTL, and their events wait; see `shardwise outbox status` \
+                         and `shardwise members`"
+                    ),
+                }
                 if failures >= FAILURES {
                     tracing::info!(sink, "the outbox is counted again");
                 }
@@ -185,8 +174,8 @@ mod tests {
         let (mut unserved, begun, ttl) = (UnservedSlots::default(), Instant::now(), Duration::from_secs(15));
         let mut look = |free, seconds| unserved.look(free, ttl, begun + Duration::from_secs(seconds));
         assert_eq!([look(3, 0), look(0, 10), look(3, 20), look(2, 30)], [None, None, None, None], "no TTL has passed");
-        assert_eq!([look(2, 35), look(2, 50)], [Some(CoverageChange::Unserved), None]);
-        assert_eq!([look(0, 60), look(0, 70)], [Some(CoverageChange::Served), None]);
-        assert_eq!([look(1, 80), look(1, 95)], [None, Some(CoverageChange::Unserved)], "again");
+        assert_eq!([look(2, 35), look(2, 50)], [Some(true), None]);
+        assert_eq!([look(0, 60), look(0, 70)], [Some(false), None]);
+        assert_eq!([look(1, 80), look(1, 95)], [None, Some(true)], "again");
     }
 }

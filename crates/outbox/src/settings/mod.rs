@@ -30,7 +30,7 @@ use shardwise::settings::{
 };
 use shardwise::{PolicyName, Result};
 
-pub use sink::{RemoteSink, SinkFormat, SinkKind, SinkSettings};
+pub use sink::{RemoteSink, SinkKind, SinkSettings};
 
 use crate::{Poison, PublisherOptions};
 

@@ -9,6 +9,7 @@ use shardwise::discovery::settings::MASK;
 use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
+use crate::sink::Mode;
 
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
                      redis://, rediss://, amqp://, http:// or https://";
@@ -75,16 +76,6 @@ impl SinkKind {
     }
 }
 
-/// How events are encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SinkFormat {
-    /// Attributes are headers or fields of the destination, and the payload is separate.
-    Binary,
-    /// The whole event is JSON.
-    Structured,
-}
-
 /// A server that receives events. For values that are not set, the sink has defaults. Relative paths in the settings file have been joined
 /// to the file's directory. `Debug` shows only the host of a webhook's address.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -113,7 +104,7 @@ pub struct RemoteSink {
     /// The approximate number of entries that a Redis stream keeps.
     pub length: Option<u32>,
     /// How events are encoded.
-    pub format: Option<SinkFormat>,
+    pub format: Option<Mode>,
     /// A file with the secret that webhooks are signed with.
     pub secret_file: Option<PathBuf>,
     /// Whether a webhook may have an address that is not public.
@@ -208,7 +199,7 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         _ if kind == SinkKind::Http => return Err(found.refuse_masked(PAIR).into()),
         _ => return Err(found.refuse(PAIR).into()),
     };
-    let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { SinkFormat::Binary } else { SinkFormat::Structured });
+    let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { Mode::Binary } else { Mode::Structured });
     Ok(RemoteSink {
         kind,
         url: url.to_owned(),

@@ -53,75 +53,68 @@ pub(super) fn headers_of(event: &Delivery) -> (Map<String, Value>, Option<&str>)
 
 /// Writes one event as one line: a newline at its end and none within.
 pub fn encode(event: &Delivery, source: &str, line: &mut Vec<u8>) {
-    let (headers, unread) = headers_of(event);
-    let key = event.key();
+    let headers = headers_of(event);
     line.extend_from_slice(b"{\"specversion\":\"1.0\"");
-    attribute(line, "id", &event.id);
-    attribute(line, "source", source);
-    attribute(line, "type", &event.event_type);
-    attribute(line, "subject", &key);
-    attribute(line, "time", &rfc3339(event.created_at_unix_ms));
-    attribute(line, "partitionkey", &key);
-    attribute(line, "sequence", &event.sequence.to_string());
-    if let Some(first) = event.replayed {
-        attribute(line, "replayed", &first.to_string());
-    }
-    raw(line, "shardslot", event.slot.to_string().as_bytes());
-    raw(line, "shardepoch", event.epoch.to_string().as_bytes());
-    if !headers.is_empty() {
-        extensions(line, &headers);
-    }
-    if let Some(text) = unread {
-        attribute(line, "outboxheaders", text);
-    }
-    data(line, &event.payload, headers.get("datacontenttype").and_then(Value::as_str));
+    attributes(event, source, &headers, |name, value, is_text| {
+        if is_text {
+            attribute(line, name, value);
+        } else {
+            raw(line, name, value);
+        }
+    });
+    data(line, &event.payload, headers.0.get("datacontenttype").and_then(Value::as_str));
     line.extend_from_slice(b"}\n");
 }
 
 fn attribute(line: &mut Vec<u8>, name: &str, value: &str) {
-    line.extend_from_slice(b",\"");
-    line.extend_from_slice(name.as_bytes());
-    line.extend_from_slice(b"\":");
+    raw(line, name, "");
     // Writing to memory does not fail.
     let _ = serde_json::to_writer(line, value);
 }
 
-fn raw(line: &mut Vec<u8>, name: &str, json: &[u8]) {
-    line.extend_from_slice(b",\"");
-    line.extend_from_slice(name.as_bytes());
-    line.extend_from_slice(b"\":");
-    line.extend_from_slice(json);
-}
-
-fn extensions(line: &mut Vec<u8>, headers: &Map<String, Value>) {
-    let others = attributes_of(headers, |name, value| match value {
-        Value::String(text) => attribute(line, name, text),
-        other => raw(line, name, other.to_string().as_bytes()),
-    });
-    if let Some(others) = others {
-        attribute(line, "outboxheaders", &others);
+fn raw(line: &mut Vec<u8>, name: &str, json: &str) {
+    for part in [",\"", name, "\":", json] {
+        line.extend_from_slice(part.as_bytes());
     }
 }
 
-/// Calls `attribute` for each header that can be an attribute, and returns the others as JSON.
-pub(super) fn attributes_of(headers: &Map<String, Value>, mut attribute: impl FnMut(&str, &Value)) -> Option<String> {
+/// Calls `put` for each attribute of an event except `specversion` and `datacontenttype`, with its name, its value, and whether the value
+/// is text in JSON, rather than a number or a boolean.
+pub(super) fn attributes(
+    event: &Delivery,
+    source: &str,
+    (headers, unread): &(Map<String, Value>, Option<&str>),
+    mut put: impl FnMut(&str, &str, bool),
+) {
+    let key = event.key();
+    put("id", &event.id, true);
+    put("source", source, true);
+    put("type", &event.event_type, true);
+    put("subject", &key, true);
+    put("time", &rfc3339(event.created_at_unix_ms), true);
+    put("partitionkey", &key, true);
+    put("sequence", &event.sequence.to_string(), true);
+    if let Some(first) = event.replayed {
+        put("replayed", &first.to_string(), true);
+    }
+    put("shardslot", &event.slot.to_string(), false);
+    put("shardepoch", &event.epoch.to_string(), false);
     let mut others = Map::new();
     for (name, value) in headers {
-        let fits = match value {
-            Value::String(_) | Value::Bool(_) => true,
-            Value::Number(number) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
-            _ => false,
-        };
-        if name == "datacontenttype" && value.is_string() {
-            continue;
-        }
-        if fits && is_attribute_name(name) {
-            attribute(name, value);
-        } else {
-            others.insert(name.clone(), value.clone());
+        match value {
+            Value::String(_) if name == "datacontenttype" => {}
+            Value::String(text) if is_attribute_name(name) => put(name, text, true),
+            Value::Bool(_) if is_attribute_name(name) => put(name, &value.to_string(), false),
+            Value::Number(number) if is_attribute_name(name) && number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
+                put(name, &value.to_string(), false);
+            }
+            _ => drop(others.insert(name.clone(), value.clone())),
         }
     }
-    (!others.is_empty()).then(|| Value::Object(others).to_string())
+    let others = (!others.is_empty()).then(|| Value::Object(others).to_string());
+    if let Some(others) = others.as_deref().or(*unread) {
+        put("outboxheaders", others, true);
+    }
 }
 
 fn is_attribute_name(name: &str) -> bool {
@@ -164,15 +157,13 @@ fn data(line: &mut Vec<u8>, payload: &Payload, stated: Option<&str>) {
     match datum {
         EventData::Nothing => {}
         EventData::Json(json) => {
-            line.extend_from_slice(b",\"data\":");
+            raw(line, "data", "");
             // In valid JSON an unescaped line break occurs only between tokens, where a space means the same.
             line.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
         }
         EventData::Text(text) => attribute(line, "data", text),
         EventData::Bytes(bytes) => {
-            raw(line, "data_base64", b"\"");
-            line.extend_from_slice(STANDARD.encode(bytes).as_bytes());
-            line.push(b'"');
+            attribute(line, "data_base64", &STANDARD.encode(bytes));
         }
     }
 }
@@ -183,7 +174,7 @@ fn is_json_type(media_type: &str) -> bool {
 }
 
 /// Milliseconds since 1970 as `2026-01-02T03:04:05.678Z`.
-pub(super) fn rfc3339(unix_ms: i64) -> String {
+fn rfc3339(unix_ms: i64) -> String {
     let (days, ms) = (unix_ms.div_euclid(86_400_000), unix_ms.rem_euclid(86_400_000));
     let (year, month, day) = civil(days);
     let (hour, minute, second, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60, ms % 1_000);

@@ -1,11 +1,21 @@
 //! The connection of a sink that keeps one open.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::Result;
+use crate::{Result, one_line};
+
+/// The timeout of one answer.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// A message of the server or the client, on one line.
+pub(super) fn words(error: &impl Display) -> String {
+    one_line(&error.to_string(), 300)
+}
 
 /// The single connection of a sink, opened when it is needed and reopened when it is broken. One call opens it while others wait.
 #[derive(Debug)]

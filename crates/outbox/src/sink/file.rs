@@ -32,11 +32,6 @@ impl FileSink {
         Self { name: format!("file {}", path.display()), path, source: source.into(), turns: Turns::default() }
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn append(&self, batch: &[Delivery]) -> Acceptance {
         let refuse = |events, error: &io::Error| {
             let what = match error.kind() {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 
 use crate::{AggregateId, Delivery, Result};
 
@@ -41,18 +41,28 @@ pub use file::FileSink;
 #[cfg(feature = "http")]
 pub use http::{HttpConfig, HttpSink};
 #[cfg(feature = "tls")]
-pub use message::Mode;
+pub use message::secret_in_file;
 #[cfg(feature = "nats")]
 pub use nats::{NatsConfig, NatsSink};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::{RabbitMqConfig, RabbitMqSink};
-pub use read::{EventReader, ReadEvent, parse_line, read_events};
+pub use read::{ReadEvent, parse_line, read_events};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisSink};
 pub use stdout::StdoutSink;
 pub use template::Template;
 #[cfg(feature = "tls")]
 pub use tls::TlsFiles;
+
+/// How an event is encoded in a message of a protocol with headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Attributes are headers or fields of the destination; the payload is the unchanged body.
+    #[default]
+    Binary,
+    /// The body is the whole event in JSON.
+    Structured,
+}
 
 /// How much a sink accepts at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,49 +177,19 @@ pub trait Sink: Send + Sync + 'static {
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance;
 }
 
-#[async_trait]
-impl<S: Sink + ?Sized> Sink for Arc<S> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn limits(&self) -> SinkLimits {
-        (**self).limits()
-    }
-
-    fn destination(&self, event: &Delivery) -> Option<String> {
-        (**self).destination(event)
-    }
-
-    async fn check(&self) -> Result<()> {
-        (**self).check().await
-    }
-
-    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
-        (**self).deliver(batch).await
-    }
-}
-
 /// Runs one blocking write at a time, in the order of the calls. A write that hangs keeps its turn even when its call is dropped, so that
 /// a later one never overtakes it and at most one thread hangs.
-#[derive(Debug, Clone)]
-struct Turns(Arc<Semaphore>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
-}
+#[derive(Debug, Clone, Default)]
+struct Turns(Arc<Mutex<()>>);
 
 impl Turns {
     async fn write(&self, name: &str, write: impl FnOnce() -> Acceptance + Send + 'static) -> Acceptance {
-        let broken = || Acceptance::up_to(0, Refusal::retryable(format!("{name}: the write did not finish")));
-        let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return broken() };
+        let turn = Arc::clone(&self.0).lock_owned().await;
         let written = tokio::task::spawn_blocking(move || {
             let accepted = write();
             drop(turn);
             accepted
         });
-        written.await.unwrap_or_else(|_| broken())
+        written.await.unwrap_or_else(|_| Acceptance::up_to(0, Refusal::retryable(format!("{name}: the write did not finish"))))
     }
 }

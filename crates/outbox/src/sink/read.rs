@@ -32,45 +32,9 @@ pub struct ReadEvent {
 }
 
 /// Reads the events of a file in order and skips empty and torn lines. For several files, or a file that grows, call it repeatedly.
-pub fn read_events(path: impl AsRef<Path>) -> io::Result<EventReader> {
-    Ok(EventReader { lines: BufReader::new(File::open(path)?), line: Vec::new(), torn: 0 })
-}
-
-/// See [`read_events`].
-#[derive(Debug)]
-pub struct EventReader {
-    lines: BufReader<File>,
-    line: Vec<u8>,
-    torn: u64,
-}
-
-impl EventReader {
-    /// The number of lines so far that were neither empty nor an event.
-    pub const fn torn(&self) -> u64 {
-        self.torn
-    }
-}
-
-impl Iterator for EventReader {
-    type Item = io::Result<ReadEvent>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            self.line.clear();
-            match self.lines.read_until(b'\n', &mut self.line) {
-                Ok(0) => return None,
-                Ok(_) => {}
-                Err(error) => return Some(Err(error)),
-            }
-            if self.line.trim_ascii().is_empty() {
-                continue;
-            }
-            match parse_line(&self.line) {
-                Some(event) => return Some(Ok(event)),
-                None => self.torn += 1,
-            }
-        }
-    }
+pub fn read_events(path: impl AsRef<Path>) -> io::Result<impl Iterator<Item = io::Result<ReadEvent>>> {
+    let lines = BufReader::new(File::open(path)?).split(b'\n');
+    Ok(lines.filter_map(|line| line.map(|line| parse_line(&line)).transpose()))
 }
 
 /// The event of one line; `None` for a line that is empty, torn or something else.

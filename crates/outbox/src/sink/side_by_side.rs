@@ -6,7 +6,6 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
@@ -18,24 +17,23 @@ use crate::Delivery;
 /// one aggregate would time out as a whole if single answers are slow.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Sends one event and waits until the destination has it.
-#[async_trait]
-pub(super) trait SendOne: Sync {
-    async fn send(&self, event: &Delivery) -> Result<(), Refusal>;
-}
-
-/// Sends a batch. When `broken` resolves, no more answers arrive: every event without an answer is refused for that reason.
-pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl Future<Output = Refusal>) -> Acceptance {
+/// Sends a batch; `send` sends one event and waits until the destination has it. When `broken` resolves, no more answers arrive: every
+/// event without an answer is refused for that reason.
+pub(super) async fn deliver<'a, F: Future<Output = Result<(), Refusal>>>(
+    batch: &'a [Delivery],
+    send: impl Fn(&'a Delivery) -> F,
+    broken: impl Future<Output = Refusal>,
+) -> Acceptance {
     let mut aggregates: BTreeMap<_, Vec<&Delivery>> = BTreeMap::new();
     for event in batch {
         aggregates.entry(event.aggregate).or_default().push(event);
     }
     let done: BTreeMap<_, _> = aggregates.keys().map(|aggregate| (*aggregate, AtomicUsize::new(0))).collect();
-    let until = Instant::now() + BEGIN_WITHIN;
+    let (send, until) = (&send, Instant::now() + BEGIN_WITHIN);
     let chains = aggregates
         .iter()
         .zip(done.values())
-        .map(|((aggregate, events), done)| async move { (*aggregate, one_after_the_other(events, to, until, done).await) });
+        .map(|((aggregate, events), done)| async move { (*aggregate, one_after_the_other(events, send, until, done).await) });
     let mut chains: FuturesUnordered<_> = chains.collect();
     let (mut refusals, mut no_answer) = (BTreeMap::new(), None);
     tokio::pin!(broken);
@@ -59,9 +57,14 @@ pub(super) async fn deliver(batch: &[Delivery], to: &dyn SendOne, broken: impl F
     Acceptance::all_but(batch, apart.collect())
 }
 
-async fn one_after_the_other(events: &[&Delivery], to: &dyn SendOne, until: Instant, done: &AtomicUsize) -> Option<Refusal> {
+async fn one_after_the_other<'a, F: Future<Output = Result<(), Refusal>>>(
+    events: &[&'a Delivery],
+    send: &impl Fn(&'a Delivery) -> F,
+    until: Instant,
+    done: &AtomicUsize,
+) -> Option<Refusal> {
     for event in events {
-        if let Err(refusal) = to.send(event).await {
+        if let Err(refusal) = send(event).await {
             return Some(refusal);
         }
         done.fetch_add(1, Ordering::Relaxed);
@@ -77,28 +80,23 @@ mod tests {
     use super::*;
     use crate::exercise::deliveries;
 
-    struct SlowDestination;
-
-    #[async_trait]
-    impl SendOne for SlowDestination {
-        async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
-            tokio::time::sleep(Duration::from_secs(4)).await;
-            if event.aggregate == 2 { Err(Refusal::retryable("busy")) } else { Ok(()) }
-        }
+    async fn slow(event: &Delivery) -> Result<(), Refusal> {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        if event.aggregate == 2 { Err(Refusal::retryable("busy")) } else { Ok(()) }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_does_not_fit_into_the_time_is_left_without_a_reason_and_no_part_waits_for_others() {
         let second = deliveries("b", 1, 2).into_iter().map(|event| Delivery { aggregate: 2, ..event });
         let batch: Vec<_> = deliveries("a", 1, 5).into_iter().chain(second).collect();
-        let answer = deliver(&batch, &SlowDestination, std::future::pending()).await;
+        let answer = deliver(&batch, slow, std::future::pending()).await;
         let apart = BTreeMap::from([(1, (3, None)), (2, (0, Some(Refusal::retryable("busy"))))]);
         assert_eq!(answer, Acceptance::all_but(&batch, apart));
         let broken = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             Refusal::retryable("gone")
         };
-        let answer = deliver(&batch[..5], &SlowDestination, broken).await;
+        let answer = deliver(&batch[..5], slow, broken).await;
         assert_eq!(answer.apart, BTreeMap::from([(1, (1, Some(Refusal::retryable("gone"))))]));
     }
 }

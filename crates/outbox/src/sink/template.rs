@@ -1,30 +1,26 @@
 //! Names at a destination that are built from an event's fields: `orders.{aggregatetype}.{aggregateid}`.
 
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{Delivery, Error, ErrorKind, Result};
 
-const FIELDS: [(&str, Field); 5] = [
-    ("aggregatetype", Field::AggregateType),
-    ("aggregateid", Field::AggregateId),
-    ("type", Field::EventType),
-    ("id", Field::Id),
-    ("shardslot", Field::Slot),
+const FIELDS: [(&str, TemplatePart); 5] = [
+    ("aggregatetype", TemplatePart::AggregateType),
+    ("aggregateid", TemplatePart::AggregateId),
+    ("type", TemplatePart::EventType),
+    ("id", TemplatePart::Id),
+    ("shardslot", TemplatePart::Slot),
 ];
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum TemplatePart {
+    Text(String),
     AggregateType,
     AggregateId,
     EventType,
     Id,
     Slot,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum TemplatePart {
-    Text(String),
-    Field(Field),
 }
 
 /// A text that may contain `{aggregatetype}`, `{aggregateid}`, `{type}`, `{id}` and `{shardslot}`.
@@ -55,11 +51,11 @@ impl Template {
         let (mut pieces, mut rest) = (Vec::new(), text);
         while let Some((before, behind)) = rest.split_once('{') {
             let (name, after) = behind.split_once('}').ok_or_else(|| wrong("has a { without its }"))?;
-            let field = FIELDS.iter().find(|(known, _)| *known == name).map(|(_, field)| *field).ok_or_else(|| {
+            let field = FIELDS.iter().find(|(known, _)| *known == name).map(|(_, field)| field.clone()).ok_or_else(|| {
                 let known: Vec<_> = FIELDS.iter().map(|(known, _)| format!("{{{known}}}")).collect();
                 wrong(&format!("has a name in braces that is not known; known are {}", known.join(", ")))
             })?;
-            pieces.extend([TemplatePart::Text(before.to_owned()), TemplatePart::Field(field)]);
+            pieces.extend([TemplatePart::Text(before.to_owned()), field]);
             rest = after;
         }
         pieces.push(TemplatePart::Text(rest.to_owned()));
@@ -74,15 +70,18 @@ impl Template {
     pub fn render(&self, event: &Delivery) -> String {
         let mut name = String::new();
         for piece in &self.0 {
-            match piece {
-                TemplatePart::Text(text) => name.push_str(text),
-                TemplatePart::Field(Field::AggregateType) => escape(&event.aggregate_type, &mut name),
-                TemplatePart::Field(Field::AggregateId) => escape(&event.aggregate_id, &mut name),
-                TemplatePart::Field(Field::EventType) => escape(&event.event_type, &mut name),
-                TemplatePart::Field(Field::Id) => escape(&event.id, &mut name),
-                // Writing to a String does not fail.
-                TemplatePart::Field(Field::Slot) => drop(write!(name, "{}", event.slot)),
-            }
+            let value = match piece {
+                TemplatePart::Text(text) => {
+                    name.push_str(text);
+                    continue;
+                }
+                TemplatePart::AggregateType => &event.aggregate_type,
+                TemplatePart::AggregateId => &event.aggregate_id,
+                TemplatePart::EventType => &event.event_type,
+                TemplatePart::Id => &event.id,
+                TemplatePart::Slot => &event.slot.to_string(),
+            };
+            name.extend(utf8_percent_encode(value, ESCAPED));
         }
         name
     }
@@ -90,36 +89,30 @@ impl Template {
     /// The event's aggregate type and type, as far as the template has them; `None` if it has neither. All events with the same value may
     /// fail together. The rest of the name is left out because it may contain a secret.
     pub fn destination(&self, event: &Delivery) -> Option<String> {
-        let mut name = String::new();
-        for piece in &self.0 {
-            let value = match piece {
-                TemplatePart::Field(Field::AggregateType) => &event.aggregate_type,
-                TemplatePart::Field(Field::EventType) => &event.event_type,
-                _ => continue,
-            };
-            if !name.is_empty() {
-                name.push('/');
-            }
-            escape(value, &mut name);
-        }
-        (!name.is_empty()).then_some(name)
+        let values = self.0.iter().filter_map(|piece| match piece {
+            TemplatePart::AggregateType => Some(&event.aggregate_type),
+            TemplatePart::EventType => Some(&event.event_type),
+            _ => None,
+        });
+        let values: Vec<_> = values.map(|value| utf8_percent_encode(value, ESCAPED).to_string()).collect();
+        (!values.is_empty()).then(|| values.join("/"))
     }
 
     /// Whether different aggregates never share a name, and all events of one aggregate have the same name. Two fields are separated only
     /// by a sign that cannot occur in a value, such as a dot.
     pub fn is_per_aggregate(&self) -> bool {
-        let has_both =
-            self.has(Field::AggregateType) && self.has(Field::AggregateId) && !self.has(Field::EventType) && !self.has(Field::Id);
-        has_both && self.are_fields_apart()
+        let has = |part| self.0.contains(&part);
+        let has_both = has(TemplatePart::AggregateType) && has(TemplatePart::AggregateId);
+        has_both && !has(TemplatePart::EventType) && !has(TemplatePart::Id) && self.are_fields_apart()
     }
 
     fn are_fields_apart(&self) -> bool {
         let mut apart = true;
         for piece in &self.0 {
             match piece {
-                TemplatePart::Text(text) => apart |= text.bytes().any(|byte| !is_plain(byte) && byte != b'%'),
-                TemplatePart::Field(_) if !apart => return false,
-                TemplatePart::Field(_) => apart = false,
+                TemplatePart::Text(text) => apart |= text.bytes().any(|byte| !byte.is_ascii_alphanumeric() && !b"-_%".contains(&byte)),
+                _ if !apart => return false,
+                _ => apart = false,
             }
         }
         true
@@ -127,7 +120,7 @@ impl Template {
 
     /// Whether all events with the same name belong to one slot.
     pub fn is_per_slot(&self) -> bool {
-        self.has(Field::Slot)
+        self.0.contains(&TemplatePart::Slot)
     }
 
     /// The pattern of all its names: the words between separators, with `*` for words that contain a field.
@@ -135,25 +128,6 @@ impl Template {
         let text: String = self.0.iter().map(|piece| if let TemplatePart::Text(text) = piece { text } else { "\0" }).collect();
         let words: Vec<_> = text.split(separator).map(|word| if word.contains('\0') { "*" } else { word }).collect();
         words.join(&separator.to_string())
-    }
-
-    fn has(&self, field: Field) -> bool {
-        self.0.contains(&TemplatePart::Field(field))
-    }
-}
-
-/// Whether a value's byte stays unescaped in a name.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
-}
-
-fn escape(value: &str, name: &mut String) {
-    for byte in value.bytes() {
-        if is_plain(byte) {
-            name.push(char::from(byte));
-        } else {
-            let _ = write!(name, "%{byte:02X}");
-        }
     }
 }
 

@@ -7,7 +7,6 @@ pub(crate) mod rows;
 pub(crate) mod sql;
 mod status;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -292,71 +291,4 @@ pub async fn serves(store: &(impl Store + ?Sized), name: &str) -> Result<Serves>
     let id = store.id().await?;
     let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;
     Ok(Serves::Outbox { id, name: name.to_owned() })
-}
-
-#[async_trait]
-impl<S: Store + ?Sized> Store for Arc<S> {
-    async fn id(&self) -> Result<Option<String>> {
-        (**self).id().await
-    }
-
-    async fn register(&self, me: &PublisherRegistration) -> Result<()> {
-        (**self).register(me).await
-    }
-
-    async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
-        (**self).touch(me).await
-    }
-
-    async fn take(&self, me: &PublisherRegistration, slots: &SlotSet) -> Result<Vec<Hold>> {
-        (**self).take(me, slots).await
-    }
-
-    async fn release(&self, me: &PublisherRegistration, holds: &[Hold]) -> Result<()> {
-        (**self).release(me, holds).await
-    }
-
-    async fn leave(&self, me: &PublisherRegistration) -> Result<()> {
-        (**self).leave(me).await
-    }
-
-    async fn fetch(&self, me: &PublisherRegistration, request: &FetchRequest) -> Result<FetchResult> {
-        (**self).fetch(me, request).await
-    }
-
-    async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
-        (**self).record(me, outcomes, delete).await
-    }
-
-    async fn place_new(&self, limit: usize) -> Result<usize> {
-        (**self).place_new(limit).await
-    }
-
-    async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
-        (**self).sweep(retention, position, limit).await
-    }
-
-    async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
-        (**self).clean(parked_retention, limit).await
-    }
-
-    async fn change_mark(&self) -> Result<Option<u64>> {
-        (**self).change_mark().await
-    }
-
-    fn wakes(&self) -> BoxStream<'static, Result<()>> {
-        (**self).wakes()
-    }
-
-    async fn status(&self) -> Result<Status> {
-        (**self).status().await
-    }
-
-    async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
-        (**self).backlog(most).await
-    }
-
-    async fn unblock(&self, key: Option<&str>) -> Result<u64> {
-        (**self).unblock(key).await
-    }
 }

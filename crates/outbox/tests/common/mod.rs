@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, Moment, Ownership, Serves, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::exercise::StoreHarness;
-use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, OutboxPublisherBuilder, Payload, SqliteConfig, SqliteStore, Store};
+use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, Payload, SqliteConfig, SqliteStore, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
@@ -201,8 +201,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(builder: OutboxPublisherBuilder) -> Self {
-        let publisher: OutboxPublisher = builder.build().unwrap();
+    pub fn start(publisher: OutboxPublisher) -> Self {
         let (stats, shutdown) = (publisher.stats(), CancellationToken::new());
         let task = tokio::spawn(publisher.run(shutdown.clone()));
         Self { stats, shutdown, task }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::SlotSet;
@@ -26,7 +27,7 @@ async fn start(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> 
 
 fn publisher(store: PostgresStore, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), backoff: Duration::from_millis(50), ..PublisherOptions::default() };
-    Running::start(OutboxPublisher::builder().store(store).sink(sink.clone()).sharding(sharding).options(options))
+    Running::start(OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap())
 }
 
 /// Checks that each event arrived at least once, the first time in the order of its aggregate and without a gap.

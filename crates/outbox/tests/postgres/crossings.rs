@@ -1,5 +1,6 @@
 //! Conflicts: between operators, between publishers and a writer with many aggregates, and between publishers and a missing right.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::SlotSet;
@@ -29,8 +30,9 @@ async fn many_aggregates_in_a_writers_hands_hide_no_event() {
     }
     let (sink, store) = (ScriptedSink::accepting(), outbox.store().await);
     let options = PublisherOptions { batch: 10, poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(TestSharding::full("one"));
-    let running = Running::start(builder.options(options));
+    let publisher =
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let running = Running::start(publisher.options(options).unwrap());
     eventually("all that is committed arrives", LIMIT, async || sink.arrived().len() == 100).await;
     outbox.insert((0..5).flat_map(|n| events(&format!("free-{n}"), 1..=2)).collect()).await;
     eventually("others arrive beside them", LIMIT, async || sink.arrived().len() == 110).await;
@@ -151,9 +153,13 @@ async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
     let config = PostgresConfig::from_url(&outbox.database.url().replace("postgres@", &format!("{role}@"))).unwrap();
     outbox.insert(events("a", 1..=3)).await;
     let sink = ScriptedSink::accepting();
-    let builder = OutboxPublisher::builder().store(PostgresStore::open(config).await.unwrap()).sink(sink.clone());
+    let store = PostgresStore::open(config).await.unwrap();
     let options = PublisherOptions { retention: Duration::from_nanos(1), poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    let running = Running::start(builder.sharding(TestSharding::full("one")).options(options));
+    let publisher = OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
+    let running = Running::start(publisher);
     let last_error = || running.stats.snapshot().last_error.unwrap_or_default();
     eventually("events arrive", LIMIT, async || sink.arrived().len() == 3).await;
     let mut heard = false;

@@ -1,5 +1,6 @@
 //! Failover to a standby: a complete standby stops no publisher, and a lagging one is detected.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
@@ -168,7 +169,12 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
 
 fn publisher(store: PostgresStore, sink: &ScriptedSink, name: &str) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), backoff: Duration::from_millis(50), ..PublisherOptions::default() };
-    Running::start(OutboxPublisher::builder().store(store).sink(sink.clone()).sharding(TestSharding::full(name)).options(options))
+    Running::start(
+        OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(TestSharding::full(name)))
+            .unwrap()
+            .options(options)
+            .unwrap(),
+    )
 }
 
 /// The publisher works all the time: the standby follows asynchronously, and has everything when the primary stops.

@@ -1,6 +1,7 @@
 //! Publishers beside writers: nothing is lost, the order is that of the commits, and an open transaction delays no other.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -19,7 +20,9 @@ const LIMIT: Duration = Duration::from_mins(3);
 
 async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), ..PublisherOptions::default() };
-    Running::start(OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(sharding).options(options))
+    Running::start(
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap(),
+    )
 }
 
 /// Delivers the pending events; returns those that arrived.

@@ -2,6 +2,7 @@
 //! rounds in a test run, many in `cargo xtask soak outbox-retention`.
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::{Incarnation, SlotSet};
@@ -105,8 +106,9 @@ async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
     let (outbox, sink) = (Outbox::on(&server).await, ScriptedSink::accepting());
     outbox.execute(DELIVERED).await;
     outbox.execute("VACUUM ANALYZE").await;
-    let builder = OutboxPublisher::builder().store(outbox.store().await).sink(sink.clone()).sharding(TestSharding::full("one"));
-    let running = Running::start(builder);
+    let publisher =
+        OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(TestSharding::full("one"))).unwrap();
+    let running = Running::start(publisher);
     let old = "SELECT 1 FROM outbox WHERE aggregatetype = 'order' LIMIT 1";
     let took = eventually("what is old is gone", Duration::from_mins(3), async || outbox.execute(old).await.is_empty()).await;
     eprintln!("200,000 delivered rows deleted beside a publisher at work: {:.0} a second", 200_000.0 / took.as_secs_f64());

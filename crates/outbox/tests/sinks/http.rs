@@ -92,7 +92,9 @@ impl Server {
     }
 
     pub(crate) fn config(&self, path: &str) -> HttpConfig {
-        HttpConfig::from_url(&format!("http://{}{path}", self.address), "/outbox/test").unwrap().allow_private(true)
+        let mut config = HttpConfig::from_url(&format!("http://{}{path}", self.address), "/outbox/test").unwrap();
+        config.allow_private = true;
+        config
     }
 }
 
@@ -126,7 +128,8 @@ struct Harness {
 impl SinkHarness for Harness {
     async fn open(&self) -> Arc<dyn Sink> {
         let url = format!("http://{}/hook/{{aggregatetype}}?id={{aggregateid}}", self.proxy.address());
-        let config = HttpConfig::from_url(&url, "/outbox/test").unwrap().allow_private(true);
+        let mut config = HttpConfig::from_url(&url, "/outbox/test").unwrap();
+        config.allow_private = true;
         Arc::new(HttpSink::new(config).unwrap())
     }
 
@@ -187,7 +190,8 @@ async fn a_request_has_the_event_a_signature_and_a_key_against_repetition() {
     let server = Server::start(ok);
     let event = rich("a.b/..c");
     for mode in [Mode::Binary, Mode::Structured] {
-        let config = server.config("/{aggregatetype}/{aggregateid}").mode(mode);
+        let mut config = server.config("/{aggregatetype}/{aggregateid}");
+        config.mode = mode;
         let sink = HttpSink::new(config.signing_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()).unwrap();
         assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(std::slice::from_ref(&event)));
     }
@@ -261,7 +265,9 @@ async fn an_answer_that_never_ends_is_cut_and_one_that_never_comes_is_given_up()
     let batch = deliveries("a", 1, 1);
     let endless = HttpSink::new(server.config("/endless")).unwrap();
     assert_eq!(endless.deliver(batch.clone().into()).await, Acceptance::all(&batch));
-    let silent = HttpSink::new(server.config("/silent").timeout(Duration::from_secs(2))).unwrap();
+    let mut config = server.config("/silent");
+    config.timeout = Duration::from_secs(2);
+    let silent = HttpSink::new(config).unwrap();
     let answer = silent.deliver(batch.into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("answers 500"), "{answer:?}");
 }
@@ -269,16 +275,19 @@ async fn an_answer_that_never_ends_is_cut_and_one_that_never_comes_is_given_up()
 #[tokio::test]
 async fn private_addresses_are_called_only_if_allowed() {
     let server = Server::start(ok);
-    let error = HttpSink::new(server.config("/").allow_private(false)).unwrap_err();
+    let mut config = server.config("/");
+    config.allow_private = false;
+    let error = HttpSink::new(config).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Settings);
     assert!(error.to_string().contains("127.0.0.1 has no public address"), "{error}");
     // A host name is judged only when it has been resolved.
-    let by_name = HttpConfig::from_url(&format!("http://localhost:{}/", server.address.port()), "/").unwrap();
+    let mut by_name = HttpConfig::from_url(&format!("http://localhost:{}/", server.address.port()), "/").unwrap();
     let answer = HttpSink::new(by_name.clone()).unwrap().deliver(deliveries("a", 1, 1).into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("localhost has no public address"), "{answer:?}");
     assert!(server.taken().is_empty());
     let batch = deliveries("a", 1, 1);
-    assert_eq!(HttpSink::new(by_name.allow_private(true)).unwrap().deliver(batch.clone().into()).await, Acceptance::all(&batch));
+    by_name.allow_private = true;
+    assert_eq!(HttpSink::new(by_name).unwrap().deliver(batch.clone().into()).await, Acceptance::all(&batch));
 }
 
 /// Writers of events choose names but must not choose the path: also with a server that decodes before it splits, or splits at

@@ -48,10 +48,18 @@ impl Harness {
         self.context().await.get_stream(&self.name).await.unwrap()
     }
 
+    pub(crate) fn config_in(&self, mode: Mode) -> NatsConfig {
+        let mut config = self.config();
+        config.mode = mode;
+        config
+    }
+
     pub(crate) fn config(&self) -> NatsConfig {
         let subject = Template::parse(&format!("{}.{{aggregatetype}}.{{aggregateid}}", self.name)).unwrap();
         let config = NatsConfig::from_url(&format!("nats://app@{}", self.proxy.address()), "/outbox/test").unwrap();
-        config.password("secret").stream(&self.name, false).subject(subject).unwrap().fence(self.fence)
+        let mut config = config.password("secret");
+        (config.stream, config.subject, config.fence) = (self.name.clone(), subject, self.fence);
+        config
     }
 
     pub(crate) async fn messages(&self) -> Vec<async_nats::jetstream::message::StreamMessage> {
@@ -137,7 +145,7 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     let harness = Harness::new(server().await, false).await;
     let event = rich("a.b *");
     for mode in [Mode::Binary, Mode::Structured] {
-        let sink = NatsSink::new(harness.config().mode(mode)).unwrap();
+        let sink = NatsSink::new(harness.config_in(mode)).unwrap();
         // With the same id, the second event would be dropped as a duplicate of the first.
         let event = Delivery { id: format!("{mode:?}"), ..event.clone() };
         assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
@@ -234,7 +242,11 @@ async fn the_fence_takes_no_other_event_for_this_one() {
 #[tokio::test]
 async fn a_stream_that_is_missing_is_made_only_on_request() {
     let harness = Harness::new(server().await, false).await;
-    let config = |create| harness.config().stream("other", create).subject(Template::parse("other.{type}").unwrap()).unwrap();
+    let config = |create| {
+        let mut config = harness.config();
+        (config.stream, config.create, config.subject) = ("other".into(), create, Template::parse("other.{type}").unwrap());
+        config
+    };
     let error = NatsSink::new(config(false)).unwrap().check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing);
     assert!(error.to_string().ends_with("has no stream other: make it, with the subjects other.*"), "{error}");
@@ -243,7 +255,8 @@ async fn a_stream_that_is_missing_is_made_only_on_request() {
     let batch = deliveries("a", 1, 3);
     assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     // The stream has other subjects.
-    let elsewhere = harness.config().subject(Template::parse("elsewhere.{type}").unwrap()).unwrap();
+    let mut elsewhere = harness.config();
+    elsewhere.subject = Template::parse("elsewhere.{type}").unwrap();
     let answer = NatsSink::new(elsewhere).unwrap().deliver(batch.into()).await;
     assert!(answer.refusals().next().unwrap().message.contains("give the stream the subjects elsewhere.*"), "{answer:?}");
 }
@@ -252,12 +265,14 @@ async fn a_stream_that_is_missing_is_made_only_on_request() {
 async fn tls_is_checked_and_demanded() {
     let authority = Authority::new().unwrap();
     let nats = Nats::start(NatsOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
-    let config = || NatsConfig::from_url(&nats.address(), "/").unwrap().stream("s", true);
-    let trusting = TlsFiles { ca: Some(authority.file()), identity: None };
-    NatsSink::new(config().tls(trusting)).unwrap().check().await.unwrap();
+    let trusting = |authority: &Authority| {
+        let mut config = NatsConfig::from_url(&nats.address(), "/").unwrap();
+        (config.create, config.tls) = (true, TlsFiles { ca: Some(authority.file()), identity: None });
+        NatsSink::new(config).unwrap()
+    };
+    trusting(&authority).check().await.unwrap();
     let stranger = Authority::new().unwrap();
-    let suspicious = TlsFiles { ca: Some(stranger.file()), identity: None };
-    let error = NatsSink::new(config().tls(suspicious)).unwrap().check().await.unwrap_err();
+    let error = trusting(&stranger).check().await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     let plain = Nats::start(NatsOptions::default()).await.unwrap();
     let demanding = NatsConfig::from_url(&format!("tls://{}", plain.socket_addr()), "/").unwrap();

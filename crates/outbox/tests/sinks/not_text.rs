@@ -1,6 +1,7 @@
 //! Payloads that are not text, and NUL in JSON, from PostgreSQL into each destination: every byte arrives, in order, and nothing is
 //! refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_outbox::sink::{FileSink, HttpSink, Mode, NatsSink, RabbitMqSink, RedisSink, parse_line};
@@ -36,8 +37,11 @@ async fn publish(sink: impl Sink) {
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
     database.execute(EVENTS).await.unwrap();
     let options = PublisherOptions { poll: Duration::from_millis(50), ..PublisherOptions::default() };
-    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
+    let running = Running::start(publisher);
     eventually("all is delivered", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     assert_eq!(running.stats.snapshot().retried, 0);
     running.stop().await;
@@ -73,7 +77,9 @@ async fn into_a_file() {
 async fn into_a_webhook() {
     for mode in MODES {
         let server = Server::start(ok);
-        publish(HttpSink::new(server.config("/").mode(mode)).unwrap()).await;
+        let mut config = server.config("/");
+        config.mode = mode;
+        publish(HttpSink::new(config).unwrap()).await;
         let taken = server.taken();
         are_whole(&taken.iter().map(|request| request.body.to_vec()).collect::<Vec<_>>(), mode);
         if mode == Mode::Binary {
@@ -88,7 +94,7 @@ async fn into_jetstream() {
     let server = nats::server().await;
     for mode in MODES {
         let harness = nats::Harness::new(std::sync::Arc::clone(&server), false).await;
-        publish(NatsSink::new(harness.config().mode(mode)).unwrap()).await;
+        publish(NatsSink::new(harness.config_in(mode)).unwrap()).await;
         let messages = harness.messages().await;
         are_whole(&messages.iter().map(|message| message.payload.to_vec()).collect::<Vec<_>>(), mode);
         if mode == Mode::Binary {
@@ -103,7 +109,7 @@ async fn into_redis() {
     let server = redis::server().await;
     for (mode, body) in MODES.into_iter().zip(["data", "event"]) {
         let harness = redis::Harness::new(std::sync::Arc::clone(&server), PER_AGGREGATE).await;
-        publish(RedisSink::new(harness.config().mode(mode))).await;
+        publish(RedisSink::new(harness.config_in(mode))).await;
         let entries = harness.streams().await.remove(0).1;
         let field =
             |entry: &redis::Entry, name: &str| entry.1.chunks(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].clone());
@@ -119,7 +125,7 @@ async fn into_rabbitmq() {
     let server = rabbitmq::shared().await;
     for mode in MODES {
         let harness = rabbitmq::Harness::new(std::sync::Arc::clone(&server)).await;
-        publish(RabbitMqSink::new(harness.config().mode(mode))).await;
+        publish(RabbitMqSink::new(harness.config_in(mode))).await;
         let messages = harness.messages().await;
         are_whole(&messages.iter().map(|message| message.data.clone()).collect::<Vec<_>>(), mode);
         if mode == Mode::Binary {

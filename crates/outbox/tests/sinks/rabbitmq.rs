@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use crate::common::{aside, headers, rich, unique};
 
-/// Larger than the largest event of the suite.
-const EVENT_MAX: usize = 2 << 20;
+/// The sink's limit for one event.
+const EVENT_MAX: usize = 16 << 20;
 
 /// One node for all tests of this program, because it takes seconds to start. Tests that stop a node start a separate one.
 pub(crate) async fn shared() -> Arc<RabbitMq> {
@@ -57,9 +57,15 @@ impl Harness {
         Connection::connect(&url, ConnectionProperties::default()).await.unwrap()
     }
 
+    pub(crate) fn config_in(&self, mode: Mode) -> RabbitMqConfig {
+        let mut config = self.config();
+        config.mode = mode;
+        config
+    }
+
     pub(crate) fn config(&self) -> RabbitMqConfig {
         let config = RabbitMqConfig::from_url(&format!("amqp://guest@{}", self.proxy.address()), "/outbox/test").unwrap();
-        config.password("guest").exchange(&self.name).unwrap().event_bytes_max(EVENT_MAX)
+        config.password("guest").exchange(&self.name).unwrap()
     }
 
     /// All messages in the queue. They return to it, in order, when the connection ends.
@@ -140,7 +146,7 @@ async fn rabbitmq_is_a_sink() {
 async fn an_event_is_a_cloud_event_in_both_modes() {
     let harness = Harness::new(shared().await).await;
     for mode in [Mode::Binary, Mode::Structured] {
-        let sink = RabbitMqSink::new(harness.config().mode(mode));
+        let sink = RabbitMqSink::new(harness.config_in(mode));
         let event = rich("a.b *");
         assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
@@ -169,7 +175,8 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
 #[tokio::test]
 async fn what_reaches_no_queue_is_refused_and_a_missing_exchange_is_reported() {
     let harness = Harness::new(shared().await).await;
-    let astray = harness.config().routing_key(Template::parse("elsewhere.{aggregateid}").unwrap());
+    let mut astray = harness.config();
+    astray.routing_key = Template::parse("elsewhere.{aggregateid}").unwrap();
     let answer = RabbitMqSink::new(astray).deliver(deliveries("a", 1, 2).into()).await;
     let refusal = answer.refusals().next().unwrap();
     assert!(!refusal.permanent && refusal.message.contains("no queue takes the routing key elsewhere.a: bind one"), "{answer:?}");
@@ -199,7 +206,8 @@ async fn unroutable_events_are_not_mistaken_for_those_beside_them() {
     // In memory, so that confirmations are fast and interleaved.
     let queue = format!("{}-memory", harness.name);
     channel.queue_declare(queue.as_str().into(), QueueDeclareOptions::default(), FieldTable::default()).await.unwrap();
-    let config = harness.config().exchange("").unwrap().routing_key(Template::parse("{aggregatetype}").unwrap());
+    let mut config = harness.config().exchange("").unwrap();
+    config.routing_key = Template::parse("{aggregatetype}").unwrap();
     let sink = RabbitMqSink::new(config);
     let kind = |n: u64| if n.is_multiple_of(2) { queue.as_str() } else { "astray" };
     for from in [1, 3, 5] {
@@ -322,7 +330,7 @@ async fn an_event_with_thousands_of_headers_is_refused_and_those_beside_it_are_n
     let refusal = refusal.as_ref().unwrap();
     assert!(*done == 0 && refusal.permanent && refusal.message.contains("the event's headers have"), "{answer:?}");
     assert_eq!(harness.arrived().await.len(), 2);
-    let structured = RabbitMqSink::new(harness.config().mode(Mode::Structured));
+    let structured = RabbitMqSink::new(harness.config_in(Mode::Structured));
     let large = of(1, "order", 1).map(|event| Delivery { headers: Some(headers(5_000)), ..event }).collect::<Vec<_>>();
     assert_eq!(structured.deliver(large.clone().into()).await, Acceptance::all(&large));
 }

@@ -13,8 +13,8 @@ use tokio::sync::OnceCell;
 
 use crate::common::{LIMIT, aside, headers, rich, unique};
 
-/// Larger than the largest event of the suite.
-const EVENT_MAX: usize = 2 << 20;
+/// The sink's limit for one event.
+const EVENT_MAX: usize = 16 << 20;
 pub(crate) const PER_AGGREGATE: &str = "{aggregatetype}.{aggregateid}";
 
 /// Streams with a unique prefix, on a server that the cases share.
@@ -39,10 +39,18 @@ impl Harness {
         Self { redis, proxy, name: unique("s"), stream }
     }
 
+    pub(crate) fn config_in(&self, mode: Mode) -> RedisConfig {
+        let mut config = self.config();
+        config.mode = mode;
+        config
+    }
+
     pub(crate) fn config(&self) -> RedisConfig {
         let stream = Template::parse(&format!("{}:{}", self.name, self.stream)).unwrap();
         let config = RedisConfig::from_url(&format!("redis://{}", self.proxy.address()), "/outbox/test").unwrap();
-        config.password("secret").stream(stream).event_bytes_max(EVENT_MAX)
+        let mut config = config.password("secret");
+        config.stream = stream;
+        config
     }
 
     async fn connection(&self) -> MultiplexedConnection {
@@ -135,7 +143,7 @@ async fn one_stream_for_all_is_a_sink() {
 async fn an_event_is_a_cloud_event_in_both_modes() {
     let harness = Harness::new(server().await, "{type}").await;
     for mode in [Mode::Binary, Mode::Structured] {
-        let sink = RedisSink::new(harness.config().mode(mode));
+        let sink = RedisSink::new(harness.config_in(mode));
         let event = rich("a.b *");
         assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
     }
@@ -196,7 +204,9 @@ async fn an_event_with_thousands_of_headers_is_refused_and_those_before_it_are_n
 #[tokio::test]
 async fn a_stream_for_each_slot_refuses_an_older_epoch() {
     let harness = Harness::new(server().await, "slot-{shardslot}").await;
-    let sink = RedisSink::new(harness.config().length_max(Some(100)));
+    let mut config = harness.config();
+    config.length_max = Some(100);
+    let sink = RedisSink::new(config);
     let of = |epoch: u64, from: u64| deliveries("a", from, 2).into_iter().map(move |event| Delivery { epoch, ..event }).collect::<Vec<_>>();
     for batch in [of(3, 1), of(3, 3), of(4, 5)] {
         assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
@@ -222,14 +232,16 @@ async fn a_server_without_memory_is_an_outage_that_says_what_to_do() {
 async fn tls_is_checked() {
     let authority = Authority::new().unwrap();
     let redis = Redis::start(RedisOptions::default().with_tls(&authority.server().unwrap())).await.unwrap();
-    let config = || RedisConfig::from_url(&redis.address(), "/").unwrap();
-    let trusting = TlsFiles { ca: Some(authority.file()), identity: None };
-    let sink = RedisSink::new(config().tls(trusting));
+    let trusting = |authority: &Authority| {
+        let mut config = RedisConfig::from_url(&redis.address(), "/").unwrap();
+        config.tls = TlsFiles { ca: Some(authority.file()), identity: None };
+        RedisSink::new(config)
+    };
+    let sink = trusting(&authority);
     sink.check().await.unwrap();
     let batch = deliveries("a", 1, 2);
     assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
     let stranger = Authority::new().unwrap();
-    let suspicious = TlsFiles { ca: Some(stranger.file()), identity: None };
-    let error = RedisSink::new(config().tls(suspicious)).check().await.unwrap_err();
+    let error = trusting(&stranger).check().await.unwrap_err();
     assert!(!error.is_retryable() && error.to_string().contains("certificate"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! Replayed events reach a destination that drops duplicates.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Config;
@@ -17,8 +18,11 @@ async fn deliver(outbox: &Outbox, harness: &Harness) {
     let options = PublisherOptions { poison: Poison::Park, poll: Duration::from_millis(50), ..PublisherOptions::default() };
     let sink = NatsSink::new(harness.config()).unwrap();
     let store = outbox.store().await;
-    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
+    let running = Running::start(publisher);
     eventually("nothing is pending", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;
 }

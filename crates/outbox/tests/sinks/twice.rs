@@ -129,8 +129,11 @@ async fn publish(sink: impl Sink) {
     let store = outbox.store().await;
     let (poll, backoff) = (Duration::from_millis(50), Duration::from_millis(5));
     let options = PublisherOptions { poll, backoff, ..PublisherOptions::default() };
-    let builder = OutboxPublisher::builder().store(store.clone()).sink(sink).sharding(TestSharding::full("one")).options(options);
-    let running = Running::start(builder);
+    let publisher = OutboxPublisher::new(Arc::new(store.clone()), Arc::new(sink), Arc::new(TestSharding::full("one")))
+        .unwrap()
+        .options(options)
+        .unwrap();
+    let running = Running::start(publisher);
     eventually("all is marked", LIMIT, async || store.status().await.unwrap().pending == 0).await;
     running.stop().await;
     let status = store.status().await.unwrap();
@@ -168,7 +171,9 @@ async fn jetstream_acknowledges_twice() {
     let sink = || {
         let subject = Template::parse(&format!("{}.{{aggregatetype}}.{{aggregateid}}", harness.name)).unwrap();
         let config = NatsConfig::from_url(&format!("nats://app@{}", relay.address), "/outbox/test").unwrap();
-        NatsSink::new(config.password("secret").stream(&harness.name, false).subject(subject).unwrap()).unwrap()
+        let mut config = config.password("secret");
+        (config.stream, config.subject) = (harness.name.clone(), subject);
+        NatsSink::new(config).unwrap()
     };
     publish(sink()).await;
     assert_eq!((relay.repeated() as u64, all_are_there(harness.arrived().await)), (AGGREGATES * EACH, 0));
@@ -201,7 +206,8 @@ async fn a_webhook_answers_twice() {
             .into_response()
     });
     let relay = Relay::start(server.address, http_frames).await;
-    let config = HttpConfig::from_url(&format!("http://{}/", relay.address), "/outbox/test").unwrap().allow_private(true);
+    let mut config = HttpConfig::from_url(&format!("http://{}/", relay.address), "/outbox/test").unwrap();
+    config.allow_private = true;
     publish(HttpSink::new(config).unwrap()).await;
     let arrived = server.taken().into_iter().map(|request| {
         let event = parse_line(&request.body).unwrap();

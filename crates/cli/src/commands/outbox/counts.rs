@@ -135,7 +135,7 @@ fn line(now: &PublisherSnapshot, sharding: &ShardingService) -> CountsLine {
         parked: now.parked,
         discarded: now.discarded,
         fenced: now.fenced,
-        destination_down: now.destination_down,
+        destination_down: now.destinations_down > 0,
         trouble: now.trouble.map(Trouble::as_str),
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use shardwise::{Sharding, ShardingFactory};
+use shardwise::ShardingFactory;
 use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
 use shardwise_outbox::{ErrorKind, OutboxPublisher};
 use shardwise_sidecar::goes_on;
@@ -299,9 +299,7 @@ impl RunPublisher {
                 return Err(error);
             }
         };
-        let shared: Arc<dyn Sharding> = Arc::new(sharding.clone());
-        let publisher =
-            OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(shared).options(outbox.options.clone()).build()?;
+        let publisher = OutboxPublisher::new(store.shared(), sink, Arc::new(sharding.clone()))?.options(outbox.options.clone())?;
         let joined = tokio::select! {
             joined = joining(outbox.policy.as_str(), sharding.register_self()) => joined,
             () = shutdown.cancelled() => Ok(()),

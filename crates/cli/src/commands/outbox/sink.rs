@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
-use shardwise_outbox::settings::{RemoteSink, SinkFormat};
+use shardwise_outbox::settings::RemoteSink;
+use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
@@ -45,31 +45,31 @@ pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
 
 #[cfg(feature = "nats")]
 fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = sink::NatsConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).fence(remote.fence);
-    config = config.stream(remote.stream.as_deref().unwrap_or("outbox"), remote.create);
-    if let Some(path) = &remote.password_file {
-        config = config.password_file(path)?;
+    let mut config = sink::NatsConfig::from_url(&remote.url, SOURCE)?;
+    (config.tls, config.create, config.fence) = (tls(remote), remote.create, remote.fence);
+    config.mode = remote.format.unwrap_or(config.mode);
+    if let Some(stream) = &remote.stream {
+        config.stream.clone_from(stream);
     }
     if let Some(to) = template(remote)? {
-        config = config.subject(to)?;
+        config.subject = to;
     }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
+    if let Some(path) = &remote.password_file {
+        config = config.password(sink::secret_in_file(path)?);
     }
     Ok(Arc::new(sink::NatsSink::new(config)?))
 }
 
 #[cfg(feature = "redis")]
 fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = sink::RedisConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).length_max(remote.length.map(u64::from));
-    if let Some(path) = &remote.password_file {
-        config = config.password_file(path)?;
-    }
+    let mut config = sink::RedisConfig::from_url(&remote.url, SOURCE)?;
+    (config.tls, config.length_max) = (tls(remote), remote.length.map(u64::from));
+    config.mode = remote.format.unwrap_or(config.mode);
     if let Some(to) = template(remote)? {
-        config = config.stream(to);
+        config.stream = to;
     }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
+    if let Some(path) = &remote.password_file {
+        config = config.password(sink::secret_in_file(path)?);
     }
     Ok(Arc::new(sink::RedisSink::new(config)))
 }
@@ -77,35 +77,30 @@ fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
 #[cfg(feature = "rabbitmq")]
 fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     let mut config = sink::RabbitMqConfig::from_url(&remote.url, SOURCE)?;
-    if let Some(path) = &remote.password_file {
-        config = config.password_file(path)?;
+    config.mode = remote.format.unwrap_or(config.mode);
+    if let Some(to) = template(remote)? {
+        config.routing_key = to;
     }
     if let Some(exchange) = &remote.exchange {
         config = config.exchange(exchange)?;
     }
-    if let Some(to) = template(remote)? {
-        config = config.routing_key(to);
-    }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
+    if let Some(path) = &remote.password_file {
+        config = config.password(sink::secret_in_file(path)?);
     }
     Ok(Arc::new(sink::RabbitMqSink::new(config)))
 }
 
 #[cfg(feature = "http")]
 fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = sink::HttpConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).allow_private(remote.private);
+    let mut config = sink::HttpConfig::from_url(&remote.url, SOURCE)?;
+    (config.tls, config.allow_private) = (tls(remote), remote.private);
+    config.mode = remote.format.unwrap_or(config.mode);
+    config.timeout = remote.timeout.unwrap_or(config.timeout);
     if let Some(path) = &remote.password_file {
         config = config.token_file(path)?;
     }
     if let Some(path) = &remote.secret_file {
-        config = config.signing_secret_file(path)?;
-    }
-    if let Some(timeout) = remote.timeout {
-        config = config.timeout(timeout);
-    }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
+        config = config.signing_secret(&sink::secret_in_file(path)?)?;
     }
     Ok(Arc::new(sink::HttpSink::new(config)?))
 }
@@ -113,11 +108,6 @@ fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn template(remote: &RemoteSink) -> Result<Option<sink::Template>> {
     Ok(remote.to.as_deref().map(sink::Template::parse).transpose()?)
-}
-
-#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
-fn mode(remote: &RemoteSink) -> Option<sink::Mode> {
-    remote.format.map(|format| if format == SinkFormat::Structured { sink::Mode::Structured } else { sink::Mode::Binary })
 }
 
 #[cfg(any(feature = "http", feature = "nats", feature = "redis"))]

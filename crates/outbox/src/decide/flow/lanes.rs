@@ -1,16 +1,15 @@
 //! For each destination: how much is waiting, how much is being sent, and how many sends it may have at a time.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use super::super::destinations::DestinationKey;
 use crate::sink::SinkLimits;
 
 #[derive(Debug, Default)]
-struct Lane {
+pub(super) struct Lane {
     /// The number of aggregates with waiting events.
-    waiting: usize,
-    sends: usize,
+    pub(super) waiting: usize,
+    pub(super) sends: usize,
 }
 
 /// Destinations with at least one event in memory.
@@ -22,28 +21,11 @@ impl Lanes {
         self.0.get(to).map_or(0, |lane| lane.sends)
     }
 
-    pub(super) fn waits(&mut self, to: &DestinationKey) {
-        self.0.entry(to.clone()).or_default().waiting += 1;
-    }
-
-    pub(super) fn waits_no_more(&mut self, to: &DestinationKey) {
-        self.change(to, |lane| lane.waiting -= 1);
-    }
-
-    pub(super) fn sends_one(&mut self, to: &DestinationKey) {
-        self.0.entry(to.clone()).or_default().sends += 1;
-    }
-
-    pub(super) fn has_sent_one(&mut self, to: &DestinationKey) {
-        self.change(to, |lane| lane.sends -= 1);
-    }
-
-    fn change(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Lane)) {
-        if let Entry::Occupied(mut lane) = self.0.entry(to.clone()) {
-            change(lane.get_mut());
-            if lane.get().waiting == 0 && lane.get().sends == 0 {
-                lane.remove();
-            }
+    pub(super) fn change(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Lane)) {
+        let lane = self.0.entry(to.clone()).or_default();
+        change(lane);
+        if lane.waiting == 0 && lane.sends == 0 {
+            self.0.remove(to);
         }
     }
 
@@ -70,21 +52,19 @@ mod tests {
         let (mut lanes, a, b) = (Lanes::default(), Some("a".into()), Some("b".into()));
         for _ in 0..6 {
             assert!(lanes.has_room(&a, &limits));
-            lanes.sends_one(&a);
+            lanes.change(&a, |lane| lane.sends += 1);
         }
         assert!(!lanes.has_room(&a, &limits) && lanes.has_room(&b, &limits));
-        lanes.waits(&b);
-        for _ in 0..2 {
-            lanes.has_sent_one(&a);
-        }
+        lanes.change(&b, |lane| lane.waiting += 1);
+        lanes.change(&a, |lane| lane.sends -= 2);
         assert!(!lanes.has_room(&a, &limits), "half of it is the other's now");
-        lanes.has_sent_one(&a);
+        lanes.change(&a, |lane| lane.sends -= 1);
         assert!(lanes.has_room(&a, &limits));
-        lanes.waits_no_more(&b);
-        (0..3).for_each(|_| lanes.has_sent_one(&a));
+        lanes.change(&b, |lane| lane.waiting -= 1);
+        lanes.change(&a, |lane| lane.sends -= 3);
         assert!(lanes.0.is_empty(), "what is not in hand is forgotten: {lanes:?}");
         let mixed = SinkLimits { mixed: true, ..limits };
-        (0..7).for_each(|_| lanes.sends_one(&a));
+        lanes.change(&a, |lane| lane.sends += 7);
         assert!(lanes.has_room(&a, &mixed), "a batch of several has no share");
     }
 }

@@ -20,9 +20,9 @@ use self::outcomes::Unrecorded;
 use self::sending::InFlightSend;
 pub(crate) use self::sending::{RefusedHead, SendBatch};
 use super::destination::HeadState;
-use super::destinations::{DestinationKey, DestinationResolver};
+use super::destinations::DestinationKey;
 use super::io::SendId;
-use crate::store::{EventRun, HeadUpdate, Hold};
+use crate::store::{EventRun, HeadUpdate, Hold, Outcome};
 use crate::{AggregateId, Delivery};
 
 /// Events of one aggregate that wait for their turn.
@@ -38,10 +38,15 @@ struct WaitingEvents {
     events: VecDeque<Delivery>,
 }
 
+impl WaitingEvents {
+    fn outcome(&self, through: Option<u64>, then: HeadUpdate) -> Outcome {
+        Outcome { aggregate: self.aggregate, hold: self.hold, through, then }
+    }
+}
+
 /// All events that this publisher has in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    address: DestinationResolver,
     lanes: Lanes,
     ready: VecDeque<WaitingEvents>,
     /// Events that wait behind events of the same aggregate that are being sent.
@@ -51,29 +56,12 @@ pub(crate) struct Flow {
     outcomes: BTreeMap<AggregateId, Unrecorded>,
     recording: Vec<Unrecorded>,
     uses: BTreeMap<AggregateId, usize>,
-    slot_uses: BTreeMap<u32, usize>,
-    waiting_events: usize,
-    waiting_bytes: usize,
+    pub(super) slot_uses: BTreeMap<u32, usize>,
+    pub(super) waiting_events: usize,
+    pub(super) waiting_bytes: usize,
 }
 
 impl Flow {
-    /// An empty flow for a sink whose destinations `address` distinguishes.
-    pub(crate) fn addressed(address: DestinationResolver) -> Self {
-        Self { address, ..Self::default() }
-    }
-
-    pub(crate) fn waiting_events(&self) -> usize {
-        self.waiting_events
-    }
-
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes
-    }
-
-    pub(crate) fn slots_in_use(&self) -> &BTreeMap<u32, usize> {
-        &self.slot_uses
-    }
-
     pub(crate) fn aggregates_in_use(&self) -> Vec<AggregateId> {
         self.uses.keys().copied().collect()
     }
@@ -88,7 +76,8 @@ impl Flow {
         decrease(&mut self.slot_uses, slot);
     }
 
-    pub(crate) fn add(&mut self, run: EventRun, now: Moment) {
+    /// Adds events that were read; `to` is the destination of the first.
+    pub(crate) fn add(&mut self, run: EventRun, to: DestinationKey, now: Moment) {
         if self.uses.contains_key(&run.aggregate) {
             return;
         }
@@ -97,34 +86,30 @@ impl Flow {
             hold: run.hold,
             head: HeadState::read(run.trouble, now),
             through: run.through,
-            to: run.events.first().and_then(|event| self.address.of(event)),
+            to,
             events: run.events.into(),
         };
         if waiting.events.is_empty() {
             // All of it was deleted by hand: there is nothing to send.
-            self.settle(waiting.aggregate, waiting.hold, Some(waiting.through), HeadUpdate::Next, 0);
+            self.settle(waiting.outcome(Some(waiting.through), HeadUpdate::Next), 0);
         } else {
-            self.wait_last(waiting);
+            self.count_in(&waiting);
+            self.ready.push_back(waiting);
         }
     }
 
     fn count_in(&mut self, waiting: &WaitingEvents) {
         self.enter(waiting.aggregate, waiting.hold.slot);
-        self.lanes.waits(&waiting.to);
+        self.lanes.change(&waiting.to, |lane| lane.waiting += 1);
         self.waiting_events += waiting.events.len();
         self.waiting_bytes += waiting.events.iter().map(Delivery::bytes).sum::<usize>();
     }
 
     fn count_out(&mut self, waiting: &WaitingEvents) {
         self.leave(waiting.aggregate, waiting.hold.slot);
-        self.lanes.waits_no_more(&waiting.to);
+        self.lanes.change(&waiting.to, |lane| lane.waiting -= 1);
         self.waiting_events -= waiting.events.len();
         self.waiting_bytes -= waiting.events.iter().map(Delivery::bytes).sum::<usize>();
-    }
-
-    fn wait_last(&mut self, waiting: WaitingEvents) {
-        self.count_in(&waiting);
-        self.ready.push_back(waiting);
     }
 
     fn wait_first(&mut self, waiting: WaitingEvents) {
@@ -150,7 +135,7 @@ impl Flow {
             self.count_out(waiting);
             if let Some(head) = waiting.events.front() {
                 let then = then(&waiting.to, waiting.head, head.sequence);
-                self.settle(waiting.aggregate, waiting.hold, None, then, 0);
+                self.settle(waiting.outcome(None, then), 0);
             }
         }
         gone.len()

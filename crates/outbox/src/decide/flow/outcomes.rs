@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::Flow;
-use crate::AggregateId;
 use crate::store::{HeadUpdate, Hold, Outcome};
 
 /// An outcome that is not in the store yet, and the number of delivered events in it.
 #[derive(Debug)]
 pub(super) struct Unrecorded {
     outcome: Outcome,
-    delivered: u64,
+    delivered: usize,
 }
 
 impl Unrecorded {
@@ -30,15 +29,14 @@ impl Flow {
 
     /// Notes an outcome and merges it with one that is not recorded yet. Only a `Next` can be followed by another outcome before it is
     /// recorded, because no event of an aggregate stays in memory behind a refused one.
-    pub(super) fn settle(&mut self, aggregate: AggregateId, hold: Hold, through: Option<u64>, then: HeadUpdate, delivered: usize) {
-        let delivered = delivered as u64;
-        if let Some(earlier) = self.outcomes.get_mut(&aggregate) {
-            earlier.outcome = Outcome { aggregate, hold, through: through.or(earlier.outcome.through), then };
+    pub(super) fn settle(&mut self, outcome: Outcome, delivered: usize) {
+        if let Some(earlier) = self.outcomes.get_mut(&outcome.aggregate) {
+            earlier.outcome = Outcome { through: outcome.through.or(earlier.outcome.through), ..outcome };
             earlier.delivered += delivered;
             return;
         }
-        self.enter(aggregate, hold.slot);
-        self.outcomes.insert(aggregate, Unrecorded { outcome: Outcome { aggregate, hold, through, then }, delivered });
+        self.enter(outcome.aggregate, outcome.hold.slot);
+        self.outcomes.insert(outcome.aggregate, Unrecorded { outcome, delivered });
     }
 
     /// The number of outcomes to be recorded next that are heads to retry later, and the number of all others.
@@ -47,22 +45,18 @@ impl Flow {
         (retries, self.outcomes.len() - retries)
     }
 
-    /// Begins to record the pending outcomes, without heads to retry later unless `retries_too`. Empty if a recording is under way or
-    /// nothing is pending.
+    /// Begins to record the pending outcomes, without heads to retry later unless `retries_too`. No other recording may be under way.
     pub(crate) fn record_next(&mut self, retries_too: bool) -> Vec<Outcome> {
-        if self.recording.is_empty() {
-            let (later, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                std::mem::take(&mut self.outcomes).into_iter().partition(|(_, unrecorded)| !retries_too && unrecorded.is_retry());
-            self.outcomes = later;
-            self.recording = now.into_values().collect();
-            return self.recording.iter().map(|unrecorded| unrecorded.outcome.clone()).collect();
-        }
-        Vec::new()
+        let (later, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.outcomes).into_iter().partition(|(_, unrecorded)| !retries_too && unrecorded.is_retry());
+        self.outcomes = later;
+        self.recording = now.into_values().collect();
+        self.recording.iter().map(|unrecorded| unrecorded.outcome.clone()).collect()
     }
 
     /// The recording succeeded, except for fenced holds. Returns the outcomes that are in the store, each with its number of delivered
     /// events.
-    pub(crate) fn recorded(&mut self, fenced: &[Hold]) -> Vec<(Outcome, u64)> {
+    pub(crate) fn recorded(&mut self, fenced: &[Hold]) -> Vec<(Outcome, usize)> {
         let recorded = std::mem::take(&mut self.recording);
         for Unrecorded { outcome, .. } in &recorded {
             self.leave(outcome.aggregate, outcome.hold.slot);
@@ -75,14 +69,13 @@ impl Flow {
     pub(crate) fn record_again(&mut self) {
         for Unrecorded { outcome, delivered } in std::mem::take(&mut self.recording) {
             self.leave(outcome.aggregate, outcome.hold.slot);
-            let events = usize::try_from(delivered).unwrap_or(usize::MAX);
             match self.outcomes.get_mut(&outcome.aggregate) {
                 // The newer outcome is about later events.
                 Some(later) => {
                     later.delivered += delivered;
                     later.outcome.through = later.outcome.through.or(outcome.through);
                 }
-                None => self.settle(outcome.aggregate, outcome.hold, outcome.through, outcome.then, events),
+                None => self.settle(outcome, delivered),
             }
         }
     }

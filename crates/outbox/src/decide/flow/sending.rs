@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::super::destination::{HeadState, SendGate};
-use super::super::destinations::DestinationKey;
+use super::super::destinations::{DestinationKey, DestinationResolver};
 use super::super::io::SendId;
 use super::{Flow, WaitingEvents};
 use crate::sink::{Acceptance, Refusal, SinkLimits};
-use crate::store::{HeadUpdate, Hold};
+use crate::store::{HeadUpdate, Hold, Outcome};
 use crate::{AggregateId, Delivery};
 
 /// Events of one aggregate within a send, all to one destination.
@@ -71,6 +71,7 @@ impl Flow {
         &mut self,
         limits: &SinkLimits,
         events_max: usize,
+        address: &DestinationResolver,
         gate: impl Fn(&DestinationKey, usize) -> SendGate,
     ) -> Option<SendBatch> {
         let may_go = |flow: &Self, to: &DestinationKey| match gate(to, flow.lanes.sends(to)) {
@@ -90,7 +91,7 @@ impl Flow {
             while batch.len() < events_max
                 && let Some(event) = waiting.events.pop_front_if(|event| {
                     (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes)
-                        && (batch.len() == before || self.address.of(event) == waiting.to)
+                        && (batch.len() == before || address(event) == waiting.to)
                 })
             {
                 bytes += event.bytes();
@@ -100,7 +101,7 @@ impl Flow {
                 self.wait_first(waiting);
                 break;
             }
-            parts.push(self.part(waiting, &batch[before..]));
+            parts.push(self.part(waiting, &batch[before..], address));
             let is_open = |waiting: &WaitingEvents| gate(&waiting.to, self.lanes.sends(&waiting.to)) == SendGate::Open;
             let Some(further) = self.ready.iter().skip(at).position(is_open) else { break };
             at += further;
@@ -112,19 +113,19 @@ impl Flow {
         self.next_send += 1;
         let to: BTreeSet<DestinationKey> = parts.iter().map(|part: &SendPart| part.to.clone()).collect();
         for to in &to {
-            self.lanes.sends_one(to);
+            self.lanes.change(to, |lane| lane.sends += 1);
         }
         self.sends.insert(id, InFlightSend { batch: Arc::clone(&batch), parts, to });
         Some(SendBatch { id, batch, probes })
     }
 
     /// The part of a batch made of `events`; the remaining events wait behind it.
-    fn part(&mut self, rest: WaitingEvents, events: &[Delivery]) -> SendPart {
+    fn part(&mut self, rest: WaitingEvents, events: &[Delivery], address: &DestinationResolver) -> SendPart {
         let through = match events.last() {
             Some(last) if !rest.events.is_empty() => last.sequence,
             _ => rest.through,
         };
-        let (next, events) = (rest.events.front().and_then(|event| self.address.of(event)), events.len());
+        let (next, events) = (rest.events.front().and_then(address), events.len());
         let part = SendPart { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to: rest.to.clone() };
         self.enter(part.aggregate, part.hold.slot);
         if !rest.events.is_empty() {
@@ -140,7 +141,7 @@ impl Flow {
         let cancelled = self.sends.extract_if(.., |_, sending| sending.parts.iter().all(|part| lost(part.hold)));
         let cancelled: Vec<_> = cancelled.collect();
         for to in cancelled.iter().flat_map(|(_, sending)| &sending.to) {
-            self.lanes.has_sent_one(to);
+            self.lanes.change(to, |lane| lane.sends -= 1);
         }
         for part in cancelled.iter().flat_map(|(_, sending)| &sending.parts) {
             if let Some(rest) = self.rests.remove(&part.aggregate) {
@@ -176,7 +177,7 @@ impl Flow {
     ) {
         let Some(InFlightSend { batch, parts, to }) = self.sends.remove(&id) else { return };
         for to in &to {
-            self.lanes.has_sent_one(to);
+            self.lanes.change(to, |lane| lane.sends -= 1);
         }
         let (mut start, mut refusal, mut back) = (0, accepted.refusal.as_ref(), Vec::new());
         for part in parts {
@@ -191,35 +192,26 @@ impl Flow {
             if let Some(rest) = &rest {
                 self.count_out(rest);
             }
+            let through = delivered.checked_sub(1).map(|last| events[last].sequence);
+            let outcome = |through, then| Outcome { aggregate: part.aggregate, hold: part.hold, through, then };
             if delivered == part.events {
-                self.settle(part.aggregate, part.hold, Some(part.through), HeadUpdate::Next, delivered);
+                self.settle(outcome(Some(part.through), HeadUpdate::Next), delivered);
                 back.extend(rest);
             } else if let Some(refusal) = refusal {
-                self.refused(&part, events, delivered, refusal, &mut decide);
+                // The events behind the refused one are dropped and read again later.
+                let head = if delivered == 0 { part.head } else { HeadState::default() };
+                let sequence = events[delivered].sequence;
+                let then = decide(RefusedHead { aggregate: part.aggregate, sequence, head, to: &part.to, refusal });
+                self.settle(outcome(through, then), delivered);
             } else {
-                if let Some(last) = delivered.checked_sub(1) {
-                    self.settle(part.aggregate, part.hold, Some(events[last].sequence), HeadUpdate::Next, delivered);
+                if through.is_some() {
+                    self.settle(outcome(through, HeadUpdate::Next), delivered);
                 }
                 back.push(unsent(&part, &events[delivered..], rest));
             }
             self.leave(part.aggregate, part.hold.slot);
         }
         back.into_iter().rev().filter(|waiting| may_send(waiting.hold)).for_each(|waiting| self.wait_first(waiting));
-    }
-
-    /// Applies a part whose event number `delivered` was refused. The events behind it are dropped and read again later.
-    fn refused(
-        &mut self,
-        part: &SendPart,
-        events: &[Delivery],
-        delivered: usize,
-        refusal: &Refusal,
-        decide: &mut impl FnMut(RefusedHead<'_>) -> HeadUpdate,
-    ) {
-        let head = if delivered == 0 { part.head } else { HeadState::default() };
-        let then = decide(RefusedHead { aggregate: part.aggregate, sequence: events[delivered].sequence, head, to: &part.to, refusal });
-        let through = delivered.checked_sub(1).map(|last| events[last].sequence);
-        self.settle(part.aggregate, part.hold, through, then, delivered);
     }
 }
 

@@ -141,11 +141,11 @@ impl World {
             SinkLimits { concurrency: 1 + usize::try_from(self.below(3)).unwrap(), mixed: self.below(2) == 0, ..SinkLimits::default() };
         let timing = Timing::new(Duration::from_millis(TTL_MS), None, Duration::from_millis(100)).unwrap();
         let kinds = self.below(3);
-        let address = DestinationResolver::new(move |event| {
+        let address = move |event: &Delivery| {
             let kind = (event.aggregate % KINDS, if kinds == 2 { event.sequence % 2 } else { 0 });
             (kinds > 0).then(|| format!("{kind:?}").into())
-        });
-        let mut engine = Engine::new(options, limits, timing, SLOTS, self.incarnations).addressed(address);
+        };
+        let mut engine = Engine::new(options, limits, timing, SLOTS, self.incarnations, Box::new(address));
         engine.slots.forgets_releases = self.mistake == Some(EngineMistake::UsesWhatItReleases);
         SimWorker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
     }

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use reqwest::Url;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use shardwise::discovery::settings::is_this_machine;
 
 use super::super::{Mode, Template, TlsFiles};
@@ -20,20 +21,23 @@ pub struct HttpConfig {
     pub(super) url: Template,
     pub(super) origin: String,
     pub(super) source: String,
-    pub(super) mode: Mode,
     pub(super) signer: Option<Signer>,
-    token: Option<SecretString>,
-    pub(super) tls: TlsFiles,
+    pub(super) token: Option<SecretString>,
     pub(super) tls_needed: bool,
-    pub(super) timeout: Duration,
-    pub(super) private_allowed: bool,
     host: String,
+    /// How an event is encoded: structured by default, because a signature covers the body and no headers.
+    pub mode: Mode,
+    /// The trusted CA, and this client's own certificate.
+    pub tls: TlsFiles,
+    /// The timeout of one request, from connecting to the end of the answer: 15 s by default, and at most 20 s.
+    pub timeout: Duration,
+    /// Whether addresses outside the public internet may be called.
+    pub allow_private: bool,
 }
 
 impl HttpConfig {
     /// A URL such as `https://hooks.example/orders/{aggregatetype}`, with fields in the path or the query only; `source` is the
-    /// `CloudEvents` attribute, such as `/outbox/orders`. Events are structured by default, because a signature covers the body and no
-    /// headers.
+    /// `CloudEvents` attribute, such as `/outbox/orders`.
     ///
     /// # Errors
     ///
@@ -71,15 +75,9 @@ impl HttpConfig {
             token: None,
             tls: TlsFiles::default(),
             timeout: Duration::from_secs(15),
-            private_allowed: false,
+            allow_private: false,
             host,
         })
-    }
-
-    /// How an event is encoded.
-    #[must_use]
-    pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
     }
 
     /// The secret that requests are signed with: text, or `whsec_` and Base64; at least 16 bytes.
@@ -89,15 +87,6 @@ impl HttpConfig {
     /// [`ErrorKind::Settings`]: it is too short, or not in Base64.
     pub fn signing_secret(self, secret: &str) -> Result<Self> {
         Ok(Self { signer: Some(Signer::new(secret)?), ..self })
-    }
-
-    /// The same from a file, without its last newline.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]: it cannot be read or used.
-    pub fn signing_secret_file(self, path: &Path) -> Result<Self> {
-        Ok(Self { signer: Some(Signer::from_file(path)?), ..self })
     }
 
     /// A token for the header `authorization: Bearer …`, from a file, without its last newline.
@@ -113,24 +102,6 @@ impl HttpConfig {
         Ok(Self { token: Some(token.into()), ..self })
     }
 
-    /// The trusted CA, and this client's own certificate.
-    #[must_use]
-    pub fn tls(self, tls: TlsFiles) -> Self {
-        Self { tls, ..self }
-    }
-
-    /// The timeout of one request, from connecting to the end of the answer: 15 s by default, and at most 20 s.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout: timeout.min(Duration::from_secs(20)), ..self }
-    }
-
-    /// Whether addresses outside the public internet may be called.
-    #[must_use]
-    pub fn allow_private(self, allowed: bool) -> Self {
-        Self { private_allowed: allowed, ..self }
-    }
-
     /// Whether the token would be sent unencrypted.
     pub(super) fn shows_token(&self) -> bool {
         self.token.is_some() && !self.tls_needed && !is_this_machine(&self.host)
@@ -139,14 +110,10 @@ impl HttpConfig {
     /// Checks a host that is an address here, because it is not resolved.
     pub(super) fn validated(self) -> Result<Self> {
         let address: Option<IpAddr> = self.host.trim_start_matches('[').trim_end_matches(']').parse().ok();
-        if !self.private_allowed && address.is_some_and(|address| !is_public(address)) {
+        if !self.allow_private && address.is_some_and(|address| !is_public(address)) {
             return Err(Error::new(ErrorKind::Settings, format!("the HTTP sink: {}", refused(&self.host))));
         }
         Ok(self)
-    }
-
-    pub(super) fn authorization(&self) -> Option<String> {
-        self.token.as_ref().map(|token| format!("Bearer {}", token.expose_secret()))
     }
 }
 
@@ -155,24 +122,10 @@ impl HttpConfig {
 pub(super) fn has_dot_segments(url: &str) -> bool {
     let behind_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     let path = behind_scheme.split(['?', '#']).next().unwrap_or_default();
-    let decoded = decoded(path);
+    let decoded: Vec<u8> = percent_decode_str(path).collect();
     // The first part is the host.
     let mut parts = decoded.split(|byte| matches!(byte, b'/' | b'\\')).skip(1);
     parts.any(|part| matches!(part.split(|byte| *byte == b';').next(), Some(b"." | b"..")))
-}
-
-/// Percent-decoded once.
-fn decoded(text: &str) -> Vec<u8> {
-    let (mut decoded, mut rest) = (Vec::new(), text.as_bytes());
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits
-            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
-    }
-    decoded
 }
 
 impl fmt::Debug for HttpConfig {
@@ -206,7 +159,7 @@ mod tests {
         for url in ["http://127.0.0.1:80/", "http://[::1]/", "http://0x7f.1/", "http://2130706433/", "http://[::ffff:10.0.0.1]/"] {
             let config = HttpConfig::from_url(url, "/").unwrap();
             assert!(config.clone().validated().unwrap_err().to_string().contains("sink_private = true"), "{url}");
-            assert!(config.allow_private(true).validated().is_ok());
+            assert!(HttpConfig { allow_private: true, ..config }.validated().is_ok());
         }
     }
 }

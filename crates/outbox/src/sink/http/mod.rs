@@ -2,7 +2,6 @@
 
 mod address;
 mod config;
-mod retry_after;
 mod signature;
 
 use std::sync::Arc;
@@ -10,14 +9,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use reqwest::{Client, Response, StatusCode, Url};
+use secrecy::ExposeSecret as _;
 
 pub use self::config::HttpConfig;
 use super::message::{BrokerMessage, header_value};
-use super::side_by_side::{self, SendOne};
-use super::{Acceptance, Refusal, Sink, SinkLimits, tls};
+use super::{Acceptance, Refusal, Sink, SinkLimits, side_by_side, tls};
 use crate::{Delivery, Error, ErrorKind, Result, one_line};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const TIMEOUT_MAX: Duration = Duration::from_secs(20);
 /// The most bytes of an answer that are read; the connection of a longer answer is not reused.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// The most characters of an answer that appear in a message.
@@ -51,11 +51,11 @@ impl HttpSink {
         let mut builder = Client::builder()
             .tls_backend_preconfigured(tls::client_config(&config.tls, config.tls_needed)?)
             .connect_timeout(CONNECT_WITHIN)
-            .timeout(config.timeout)
+            .timeout(config.timeout.min(TIMEOUT_MAX))
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .no_proxy();
-        if !config.private_allowed {
+        if !config.allow_private {
             builder = builder.dns_resolver(Arc::new(address::PublicOnly));
         }
         let client = builder.build().map_err(|error| Error::new(ErrorKind::Settings, format!("the HTTP sink cannot be made: {error}")))?;
@@ -84,8 +84,8 @@ impl HttpSink {
         if let Some(signer) = &self.config.signer {
             request = request.header("webhook-signature", signer.sign(&id, now, &message.body));
         }
-        if let Some(authorization) = self.config.authorization() {
-            request = request.header("authorization", authorization);
+        if let Some(token) = &self.config.token {
+            request = request.bearer_auth(token.expose_secret());
         }
         for (name, value) in &message.attributes {
             request = request.header(format!("ce-{name}"), header_value(value));
@@ -102,9 +102,19 @@ impl HttpSink {
         })
     }
 
+    async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
+        let answer = self.request(event).await?;
+        if answer.status().is_success() {
+            // Read the answer, so that the connection can be reused.
+            beginning(answer).await;
+            return Ok(());
+        }
+        Err(self.refusal(answer).await)
+    }
+
     async fn refusal(&self, answer: Response) -> Refusal {
         let status = answer.status();
-        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).and_then(retry_after::read);
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).and_then(delay_in);
         let body = String::from_utf8_lossy(&beginning(answer).await).into_owned();
         let advice = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": correct the token or the signing secret",
@@ -118,6 +128,14 @@ impl HttpSink {
         let later = [401, 403, 408, 425, 429].contains(&status.as_u16());
         Refusal { permanent: status.is_client_error() && !later, message, retry_after }
     }
+}
+
+/// The delay that a `Retry-After` asks for, in seconds or as a date; `None` if it is not understood.
+fn delay_in(retry_after: &str) -> Option<Duration> {
+    let retry_after = retry_after.trim();
+    let until = |at: SystemTime| at.duration_since(SystemTime::now()).unwrap_or_default();
+    let seconds = retry_after.parse().ok().map(Duration::from_secs);
+    seconds.or_else(|| httpdate::parse_http_date(retry_after).ok().map(until))
 }
 
 /// Whether a text differs from its URL only by the default port.
@@ -147,19 +165,6 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 #[async_trait]
-impl SendOne for HttpSink {
-    async fn send(&self, event: &Delivery) -> Result<(), Refusal> {
-        let answer = self.request(event).await?;
-        if answer.status().is_success() {
-            // Read the answer, so that the connection can be reused.
-            beginning(answer).await;
-            return Ok(());
-        }
-        Err(self.refusal(answer).await)
-    }
-}
-
-#[async_trait]
 impl Sink for HttpSink {
     fn name(&self) -> &str {
         &self.name
@@ -175,6 +180,21 @@ impl Sink for HttpSink {
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
-        side_by_side::deliver(&batch, self, std::future::pending()).await
+        side_by_side::deliver(&batch, |event| self.send(event), std::future::pending()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_dates_are_read() {
+        assert_eq!(delay_in("120"), Some(Duration::from_mins(2)));
+        assert_eq!(delay_in("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO), "what is past is now");
+        assert!(delay_in("Thu, 29 Feb 2096 12:00:00 GMT") > Some(Duration::from_hours(24)));
+        for odd in ["", "soon", "-1", "Sun, 06 Non 1994 08:49:37 GMT", "Sun, 99 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994"] {
+            assert_eq!(delay_in(odd), None, "{odd}");
+        }
     }
 }

@@ -1,19 +1,17 @@
 //! Signatures as in Standard Webhooks: HMAC-SHA256 over id, time and body.
 
-use std::fmt;
-use std::path::Path;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-use crate::{Error, ErrorKind, Result, secret};
+use crate::{Error, ErrorKind, Result};
 
 /// The prefix of a secret in Base64.
 const PREFIX: &str = "whsec_";
 const BYTES_MIN: usize = 16;
 
-#[derive(Clone)]
+/// `Debug` shows the algorithm only.
+#[derive(Debug, Clone)]
 pub(super) struct Signer(hmac::Key);
 
 impl Signer {
@@ -30,21 +28,11 @@ impl Signer {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    pub(super) fn from_file(path: &Path) -> Result<Self> {
-        Self::new(&secret::in_file(path, "the file with the secret that webhooks are signed with")?)
-    }
-
     pub(super) fn sign(&self, id: &str, unix_secs: u64, body: &[u8]) -> String {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(format!("{id}.{unix_secs}.").as_bytes());
         context.update(body);
         format!("v1,{}", STANDARD.encode(context.sign()))
-    }
-}
-
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Signer")
     }
 }
 

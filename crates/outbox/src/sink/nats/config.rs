@@ -1,37 +1,41 @@
 //! Which server, which stream, and how events are encoded.
 
-use std::fmt;
-use std::path::Path;
-
 use async_nats::ServerAddr;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 
 use super::super::{Mode, Template, TlsFiles};
-use crate::{Error, ErrorKind, Result, secret};
+use crate::{Error, ErrorKind, Result};
 
 const SCHEMES: [&str; 2] = ["nats://", "tls://"];
 
 /// Where and how a [`NatsSink`](super::NatsSink) sends events. `Debug` shows no password.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct NatsConfig {
     pub(super) servers: Vec<ServerAddr>,
     pub(super) place: String,
     pub(super) tls_needed: bool,
     pub(super) user: Option<String>,
-    password: Option<SecretString>,
-    pub(super) tls: TlsFiles,
-    pub(super) stream: String,
-    pub(super) create: bool,
-    pub(super) subject: Template,
-    pub(super) mode: Mode,
-    pub(super) fence: bool,
+    pub(super) password: Option<SecretString>,
     pub(super) source: String,
+    /// The trusted CA, and this client's own certificate.
+    pub tls: TlsFiles,
+    /// The stream that receives events, `outbox` by default. It must have their subjects.
+    pub stream: String,
+    /// Whether a missing stream is created, with one replica and a duplicate window of ten minutes.
+    pub create: bool,
+    /// The subject of an event, `outbox.{aggregatetype}.{aggregateid}` by default.
+    pub subject: Template,
+    /// How an event is encoded.
+    pub mode: Mode,
+    /// Whether each message names the message of its subject that it must follow, so that the stream refuses late or repeated messages for
+    /// as long as it keeps the subject's last message. This costs one request for each aggregate that this publisher has not sent to
+    /// before.
+    pub fence: bool,
 }
 
 impl NatsConfig {
     /// Servers such as `nats://user@host:4222` or `tls://one:4222,two:4222`; `source` is the `CloudEvents` attribute, such as
-    /// `/outbox/orders`. With `tls` nothing is sent without TLS. The default stream is `outbox`, the default subject
-    /// `outbox.{aggregatetype}.{aggregateid}`.
+    /// `/outbox/orders`. With `tls` nothing is sent without TLS.
     ///
     /// # Errors
     ///
@@ -53,13 +57,13 @@ impl NatsConfig {
             tls_needed: scheme == "tls://",
             user: user.map(str::to_owned),
             password: None,
+            source: source.into(),
             tls: TlsFiles::default(),
             stream: "outbox".into(),
             create: false,
             subject: Template::parse("outbox.{aggregatetype}.{aggregateid}")?,
             mode: Mode::Binary,
             fence: false,
-            source: source.into(),
         })
     }
 
@@ -69,78 +73,29 @@ impl NatsConfig {
         Self { password: Some(password.into().into()), ..self }
     }
 
-    /// The same from a file, without its last newline.
-    pub fn password_file(self, path: &Path) -> Result<Self> {
-        let password = secret::in_file(path, "the file with the NATS sink's password")?;
-        Ok(self.password(password))
-    }
-
-    /// The trusted CA, and this client's own certificate.
-    #[must_use]
-    pub fn tls(self, tls: TlsFiles) -> Self {
-        Self { tls, ..self }
-    }
-
-    /// The stream that receives events. It must exist and have the subjects; with `create` a missing stream is created, with one replica
-    /// and a duplicate window of ten minutes.
-    #[must_use]
-    pub fn stream(self, name: impl Into<String>, create: bool) -> Self {
-        Self { stream: name.into(), create, ..self }
-    }
-
-    /// The subject of an event.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]: it would not be a valid NATS subject.
-    pub fn subject(self, subject: Template) -> Result<Self> {
-        let pattern = subject.pattern('.');
+    /// Refuses a subject that NATS would not take, and options that exclude each other.
+    pub(super) fn validated(self) -> Result<Self> {
+        let wrong = |what: &str| Err(Error::new(ErrorKind::Settings, format!("the {what}")));
+        let pattern = self.subject.pattern('.');
         let fits = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'>');
         if !pattern.split('.').all(|word| fits(word) && (word == "*" || !word.contains('*'))) || pattern.starts_with('$') {
-            let what = "must be words of printable ASCII separated by dots, without * and >, as in orders.{aggregatetype}.{aggregateid}";
-            return Err(Error::new(ErrorKind::Settings, format!("the subject of the NATS sink {what}")));
+            return wrong(
+                "subject of the NATS sink must be words of printable ASCII separated by dots, without * and >, as in \
+                 orders.{aggregatetype}.{aggregateid}",
+            );
         }
-        Ok(Self { subject, ..self })
-    }
-
-    /// How an event is encoded.
-    #[must_use]
-    pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
-    }
-
-    /// Whether each message names the message of its subject that it must follow, so that the stream refuses late or repeated messages for
-    /// as long as it keeps the subject's last message. This costs one request for each aggregate that this publisher has not sent to
-    /// before.
-    #[must_use]
-    pub fn fence(self, fence: bool) -> Self {
-        Self { fence, ..self }
-    }
-
-    /// Refuses options that exclude each other.
-    pub(super) fn validated(self) -> Result<Self> {
-        let wrong = |what: &str| Err(Error::new(ErrorKind::Settings, format!("the fence of the NATS sink {what}")));
         if self.fence && self.mode == Mode::Structured {
-            return wrong("reads the headers of the subject's last message, and structured events have none: use binary");
+            return wrong(
+                "fence of the NATS sink reads the headers of the subject's last message, and structured events have none: use binary",
+            );
         }
         if self.fence && !self.subject.is_per_aggregate() {
             return wrong(
-                "needs a subject for each aggregate: one with {aggregatetype} and {aggregateid}, a dot between the two, and neither {type} nor {id}",
+                "fence of the NATS sink needs a subject for each aggregate: one with {aggregatetype} and {aggregateid}, a dot between the \
+                 two, and neither {type} nor {id}",
             );
         }
         Ok(self)
-    }
-
-    pub(super) fn secret(&self) -> Option<String> {
-        self.password.as_ref().map(|password| password.expose_secret().to_owned())
-    }
-}
-
-impl fmt::Debug for NatsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("NatsConfig");
-        shown.field("place", &self.place).field("user", &self.user).field("stream", &self.stream).field("subject", &self.subject);
-        shown.finish_non_exhaustive()
     }
 }
 
@@ -167,15 +122,15 @@ mod tests {
 
     #[test]
     fn subjects_are_those_of_nats() {
-        let subject = |text: &str| NatsConfig::from_url("nats://host", "/").unwrap().subject(Template::parse(text).unwrap());
+        let subject = |text| NatsConfig { subject: Template::parse(text).unwrap(), ..NatsConfig::from_url("nats://host", "/").unwrap() };
         for good in ["orders", "orders.{aggregatetype}.{aggregateid}", "{type}", "a-{id}-b.c"] {
-            assert!(subject(good).is_ok(), "{good}");
+            assert!(subject(good).validated().is_ok(), "{good}");
         }
         for bad in ["a..b", ".a", "a b", "a.*b", "a.>", "ü", "$JS.{id}"] {
-            assert!(subject(bad).is_err(), "{bad}");
+            assert!(subject(bad).validated().is_err(), "{bad}");
         }
-        let config = || subject("orders.{type}.{aggregateid}").unwrap();
-        assert!(config().fence(true).validated().unwrap_err().to_string().contains("a subject for each aggregate"));
-        assert!(config().fence(true).mode(Mode::Structured).validated().is_err());
+        let fenced = || NatsConfig { fence: true, ..subject("orders.{type}.{aggregateid}") };
+        assert!(fenced().validated().unwrap_err().to_string().contains("a subject for each aggregate"));
+        assert!(NatsConfig { mode: Mode::Structured, ..fenced() }.validated().is_err());
     }
 }

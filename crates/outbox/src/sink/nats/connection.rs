@@ -9,13 +9,14 @@ use async_nats::jetstream::context::{ContextBuilder, GetStreamError, GetStreamEr
 use async_nats::jetstream::stream::{Config, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions, Event};
+use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 
+use super::super::connection::{ANSWER_WITHIN, words};
 use super::super::tls;
-use super::{NatsConfig, words};
+use super::NatsConfig;
 use crate::{Error, ErrorKind, Result};
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most messages that wait for an acknowledgement.
 const IN_FLIGHT_MAX: usize = 4_096;
 /// In a stream created by this sink: how long duplicates are recognized.
@@ -62,7 +63,7 @@ impl NatsConnection {
 /// The options for one connection: once it is `established`, the client does not reconnect.
 fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<AtomicBool>) -> Result<ConnectOptions> {
     let mut auth = Auth::new();
-    match (&config.user, config.secret()) {
+    match (&config.user, config.password.as_ref().map(|password| password.expose_secret().to_owned())) {
         (Some(user), password) => (auth.username, auth.password) = (Some(user.clone()), password),
         (None, token) => auth.token = token,
     }

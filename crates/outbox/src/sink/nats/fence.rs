@@ -7,9 +7,10 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{LastRawMessageError, LastRawMessageErrorKind};
 
 use super::connection::NatsConnection;
-use super::{NatsSink, PublishFailure, words};
+use super::{NatsSink, PublishFailure};
 use crate::Delivery;
 use crate::sink::Refusal;
+use crate::sink::connection::words;
 use crate::sink::message::header_value;
 
 /// The number of subjects whose last messages are remembered.

@@ -19,16 +19,13 @@ use async_trait::async_trait;
 pub use self::config::NatsConfig;
 use self::connection::NatsConnection;
 use self::fence::LastPositions;
-use super::connection::Connection;
+use super::connection::{Connection, words};
 use super::message::{BrokerMessage, header_value};
-use super::side_by_side::{self, SendOne};
-use super::{Acceptance, Refusal, Sink, SinkLimits};
-use crate::{Delivery, Result, one_line};
+use super::{Acceptance, Refusal, Sink, SinkLimits, side_by_side};
+use crate::{Delivery, Result};
 
 /// The longest subject: by default a server accepts 4,096 bytes for a message's first line, and closes the connection beyond that.
 const SUBJECT_BYTES_MAX: usize = 3_500;
-/// The most characters of a server's message that are shown.
-const WORDS_MAX: usize = 300;
 
 /// Publishes events to a stream of NATS `JetStream`, as `CloudEvents` with [`Delivery::message_id`] as `Nats-Msg-Id`.
 #[derive(Debug)]
@@ -51,23 +48,12 @@ impl From<Refusal> for PublishFailure {
     }
 }
 
-impl From<PublishFailure> for Refusal {
-    fn from(failure: PublishFailure) -> Self {
-        match failure {
-            PublishFailure::Refused(refusal) => refusal,
-            PublishFailure::Overtaken => {
-                Self::retryable("another client writes to this event's subject; only publishers of this outbox may")
-            }
-        }
-    }
-}
-
 impl NatsSink {
     /// Creates a sink that connects when it is used.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): options that exclude each other.
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): an invalid subject, or options that exclude each other.
     pub fn new(config: NatsConfig) -> Result<Self> {
         let config = config.validated()?;
         let name = format!("nats {} stream {}", config.place, config.stream);
@@ -78,14 +64,23 @@ impl NatsSink {
         self.connection.get(NatsConnection::is_broken, NatsConnection::open(&self.config)).await
     }
 
+    async fn send(&self, live: &NatsConnection, event: &Delivery) -> Result<(), Refusal> {
+        let subject = self.config.subject.render(event);
+        let sent = if self.config.fence {
+            self.publish_fenced(live, event, subject).await
+        } else {
+            self.publish(live, event, subject, None).await.map(drop)
+        };
+        sent.map_err(|failure| match failure {
+            PublishFailure::Refused(refusal) => refusal,
+            PublishFailure::Overtaken => {
+                Refusal::retryable("another client writes to this event's subject; only publishers of this outbox may")
+            }
+        })
+    }
+
     /// Sends one event and waits for its acknowledgement, which contains its position in the stream.
-    async fn publish(
-        &self,
-        live: &NatsConnection,
-        event: &Delivery,
-        subject: String,
-        follows: Option<u64>,
-    ) -> std::result::Result<u64, PublishFailure> {
+    async fn publish(&self, live: &NatsConnection, event: &Delivery, subject: String, follows: Option<u64>) -> Result<u64, PublishFailure> {
         let too_large = |what: String| PublishFailure::Refused(Refusal::permanent(format!("{}: {what}", self.name)));
         if subject.len() > SUBJECT_BYTES_MAX {
             return Err(too_large(format!("the event's subject has {} bytes, and {SUBJECT_BYTES_MAX} are allowed", subject.len())));
@@ -128,11 +123,6 @@ impl NatsSink {
     }
 }
 
-/// A message of the server or the client, on one line.
-fn words(error: &impl std::fmt::Display) -> String {
-    one_line(&error.to_string(), WORDS_MAX)
-}
-
 /// The approximate number of bytes that the headers have for the server.
 fn bytes_of(headers: &HeaderMap) -> usize {
     let of = |name: &str, value: &str| name.len() + value.len() + 4;
@@ -151,22 +141,6 @@ fn headers(message: &BrokerMessage) -> HeaderMap {
         headers.insert(*name, value.as_str());
     }
     headers
-}
-
-struct NatsSend<'a>(&'a NatsSink, &'a NatsConnection);
-
-#[async_trait]
-impl SendOne for NatsSend<'_> {
-    async fn send(&self, event: &Delivery) -> std::result::Result<(), Refusal> {
-        let Self(sink, live) = self;
-        let subject = sink.config.subject.render(event);
-        let sent = if sink.config.fence {
-            sink.publish_fenced(live, event, subject).await
-        } else {
-            sink.publish(live, event, subject, None).await.map(drop)
-        };
-        sent.map_err(Refusal::from)
-    }
 }
 
 #[async_trait]
@@ -198,6 +172,6 @@ impl Sink for NatsSink {
             let _ = broken.wait_for(|broken| *broken).await;
             Refusal::retryable(format!("{}: the connection broke", self.name))
         };
-        side_by_side::deliver(&batch, &NatsSend(self, &live), broken).await
+        side_by_side::deliver(&batch, |event| self.send(&live, event), broken).await
     }
 }

@@ -1,32 +1,27 @@
 //! Which node, which exchange, and how events are encoded.
 
-use std::fmt;
-use std::path::Path;
-
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 
 use super::super::net::ServerAddress;
 use super::super::{Mode, Template};
-use crate::{Error, ErrorKind, Result, secret};
-
-/// The default size limit of an event: the default of the newest servers.
-const EVENT_BYTES_MAX: usize = 16 << 20;
+use crate::{Error, ErrorKind, Result};
 
 /// Where and how a [`RabbitMqSink`](super::RabbitMqSink) sends events. `Debug` shows no password.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RabbitMqConfig {
     pub(super) address: ServerAddress,
-    password: Option<SecretString>,
-    pub(super) exchange: String,
-    pub(super) routing_key: Template,
-    pub(super) mode: Mode,
-    pub(super) event_bytes_max: usize,
+    pub(super) password: Option<SecretString>,
     pub(super) source: String,
+    pub(super) exchange: String,
+    /// The routing key of an event, `{aggregatetype}.{aggregateid}` by default.
+    pub routing_key: Template,
+    /// How an event is encoded.
+    pub mode: Mode,
 }
 
 impl RabbitMqConfig {
     /// A node such as `amqp://user@host:5672/vhost`; `source` is the `CloudEvents` attribute, such as `/outbox/orders`. The default vhost
-    /// is `/`, the default exchange `outbox`, the default routing key `{aggregatetype}.{aggregateid}`.
+    /// is `/`, the default exchange `outbox`.
     ///
     /// # Errors
     ///
@@ -40,11 +35,10 @@ impl RabbitMqConfig {
         Ok(Self {
             address,
             password: None,
+            source: source.into(),
             exchange: "outbox".into(),
             routing_key: Template::parse("{aggregatetype}.{aggregateid}")?,
             mode: Mode::Binary,
-            event_bytes_max: EVENT_BYTES_MAX,
-            source: source.into(),
         })
     }
 
@@ -52,16 +46,6 @@ impl RabbitMqConfig {
     #[must_use]
     pub fn password(self, password: impl Into<String>) -> Self {
         Self { password: Some(password.into().into()), ..self }
-    }
-
-    /// The same from a file, without its last newline.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]: it cannot be read or used.
-    pub fn password_file(self, path: &Path) -> Result<Self> {
-        let password = secret::in_file(path, "the file with the RabbitMQ sink's password")?;
-        Ok(self.password(password))
     }
 
     /// The exchange that receives events; it must exist. The empty name is the default exchange, whose routing keys are names of queues.
@@ -75,35 +59,5 @@ impl RabbitMqConfig {
             return Err(Error::new(ErrorKind::Settings, "the exchange of the RabbitMQ sink has a name of more than 255 bytes"));
         }
         Ok(Self { exchange, ..self })
-    }
-
-    /// The routing key of an event.
-    #[must_use]
-    pub fn routing_key(self, routing_key: Template) -> Self {
-        Self { routing_key, ..self }
-    }
-
-    /// How an event is encoded.
-    #[must_use]
-    pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
-    }
-
-    /// The largest event in bytes, 16 MiB by default: the server closes the channel when a message exceeds its `max_message_size`.
-    #[must_use]
-    pub fn event_bytes_max(self, bytes: usize) -> Self {
-        Self { event_bytes_max: bytes, ..self }
-    }
-
-    pub(super) fn secret(&self) -> &str {
-        self.password.as_ref().map_or("", ExposeSecret::expose_secret)
-    }
-}
-
-impl fmt::Debug for RabbitMqConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("RabbitMqConfig");
-        shown.field("place", &self.address.place()).field("user", &self.address.user).field("exchange", &self.exchange);
-        shown.finish_non_exhaustive()
     }
 }

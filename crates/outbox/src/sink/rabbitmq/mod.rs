@@ -7,24 +7,22 @@ mod config;
 mod connection;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{BasicProperties, Confirmation, ExchangeKind};
+use secrecy::ExposeSecret;
 use tokio::time::timeout;
 
 pub use self::config::RabbitMqConfig;
 use self::connection::RabbitMqConnection;
-use super::connection::Connection;
+use super::connection::{ANSWER_WITHIN, Connection, words};
 use super::message::BrokerMessage;
-use super::side_by_side::{self, SendOne};
-use super::{Acceptance, Refusal, Sink, SinkLimits};
-use crate::{Delivery, Error, ErrorKind, Result, one_line};
+use super::{Acceptance, Refusal, Sink, SinkLimits, side_by_side};
+use crate::{Delivery, Error, ErrorKind, Result};
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The server's codes for a wrong user or password, for a missing right, and for a missing exchange.
 const ACCESS_REFUSED: u16 = 403;
 const NOT_ALLOWED: u16 = 530;
@@ -35,8 +33,8 @@ const PERSISTENT: u8 = 2;
 const SHORT_BYTES_MAX: usize = 255;
 /// The bytes of a frame of properties besides headers and texts: lengths, flags, numbers.
 const FRAME_OVERHEAD: usize = 64;
-/// The most characters of a server's message that are shown.
-const WORDS_MAX: usize = 300;
+/// The size limit of an event, the default of the newest servers: a server closes the channel when one exceeds its `max_message_size`.
+const EVENT_BYTES_MAX: usize = 16 << 20;
 /// What an operator should check when nothing is confirmed.
 const SHORT_OF: &str = "the server may be short of memory or disk";
 
@@ -71,10 +69,11 @@ impl RabbitMqSink {
         Error::new(ErrorKind::Unavailable, format!("RabbitMQ at {} {what}", self.config.address.place()))
     }
 
-    async fn connect(&self) -> std::result::Result<RabbitMqConnection, lapin::Error> {
+    async fn connect(&self) -> Result<RabbitMqConnection, lapin::Error> {
         let address = &self.config.address;
-        let userinfo =
-            AMQPUserInfo { username: address.user.clone().unwrap_or_else(|| "guest".into()), password: self.config.secret().to_owned() };
+        let username = address.user.clone().unwrap_or_else(|| "guest".into());
+        let password = self.config.password.as_ref().map_or("", ExposeSecret::expose_secret).to_owned();
+        let userinfo = AMQPUserInfo { username, password };
         let uri = AMQPUri {
             scheme: AMQPScheme::AMQP,
             authority: AMQPAuthority { userinfo, host: address.host.clone(), port: address.port },
@@ -110,15 +109,15 @@ impl RabbitMqSink {
         }
     }
 
-    async fn publish(&self, live: &RabbitMqConnection, event: &Delivery) -> std::result::Result<(), Refusal> {
+    async fn publish(&self, live: &RabbitMqConnection, event: &Delivery) -> Result<(), Refusal> {
         let permanent = |what: String| Err(Refusal::permanent(format!("{}: {what}", self.name)));
         let routing_key = self.config.routing_key.render(event);
         if routing_key.len() > SHORT_BYTES_MAX {
             return permanent(format!("the event's routing key has {} bytes, and {SHORT_BYTES_MAX} are allowed", routing_key.len()));
         }
         let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
-        if message.body.len() > self.config.event_bytes_max {
-            return permanent(format!("the event has {} bytes, and {} are allowed", message.body.len(), self.config.event_bytes_max));
+        if message.body.len() > EVENT_BYTES_MAX {
+            return permanent(format!("the event has {} bytes, and {EVENT_BYTES_MAX} are allowed", message.body.len()));
         }
         let key = ShortString::try_new(routing_key.clone()).unwrap_or_default();
         let (properties, header_bytes) = properties(event, &message);
@@ -185,20 +184,6 @@ fn properties(event: &Delivery, message: &BrokerMessage) -> (BasicProperties, us
     (properties, bytes)
 }
 
-/// A message of the server or the client, on one line.
-fn words(error: &impl std::fmt::Display) -> String {
-    one_line(&error.to_string(), WORDS_MAX)
-}
-
-struct RabbitMqSend<'a>(&'a RabbitMqSink, &'a RabbitMqConnection);
-
-#[async_trait]
-impl SendOne for RabbitMqSend<'_> {
-    async fn send(&self, event: &Delivery) -> std::result::Result<(), Refusal> {
-        self.0.publish(self.1, event).await
-    }
-}
-
 #[async_trait]
 impl Sink for RabbitMqSink {
     fn name(&self) -> &str {
@@ -227,6 +212,6 @@ impl Sink for RabbitMqSink {
             live.given_up().await;
             Refusal::retryable(format!("{}: the connection was given up, because an event on it was not confirmed: {SHORT_OF}", self.name))
         };
-        side_by_side::deliver(&batch, &RabbitMqSend(self, &live), given_up).await
+        side_by_side::deliver(&batch, |event| self.publish(&live, event), given_up).await
     }
 }

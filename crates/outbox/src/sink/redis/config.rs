@@ -1,34 +1,39 @@
 //! Which server, which streams, and how events are encoded.
 
-use std::fmt;
-use std::path::Path;
-
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 
 use super::super::net::ServerAddress;
 use super::super::{Mode, Template, TlsFiles};
-use crate::{Error, ErrorKind, Result, secret};
-
-/// The default size limit of an event.
-const EVENT_BYTES_MAX: usize = 16 << 20;
+use crate::{Error, ErrorKind, Result};
 
 /// Where and how a [`RedisSink`](super::RedisSink) sends events. `Debug` shows no password.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RedisConfig {
     pub(super) address: ServerAddress,
     pub(super) database: i64,
-    password: Option<SecretString>,
-    pub(super) tls: TlsFiles,
-    pub(super) stream: Template,
-    pub(super) mode: Mode,
-    pub(super) length_max: Option<u64>,
-    pub(super) event_bytes_max: usize,
+    pub(super) password: Option<SecretString>,
     pub(super) source: String,
+    /// The trusted CA, and this client's own certificate.
+    pub tls: TlsFiles,
+    /// The stream of an event, `outbox.{aggregatetype}.{aggregateid}` by default. The fields in its name decide what the stream refuses:
+    ///
+    /// | the template has | ids | a repeated event | a publisher that lost its slot |
+    /// |---|---|---|---|
+    /// | `{aggregatetype}` and `{aggregateid}`, separated by a sign such as a dot, neither `{type}` nor `{id}` | `sequence-0` | is
+    /// recognized and not added again | cannot go back |
+    /// | else `{shardslot}` | `epoch-N` | is added again | is refused |
+    /// | neither | the server's | is added again | is not noticed |
+    pub stream: Template,
+    /// How an event is encoded: attributes as fields of the entry and the payload as `data`, or the whole event as JSON in the field
+    /// `event`.
+    pub mode: Mode,
+    /// The approximate number of newest entries that a stream keeps; all by default.
+    pub length_max: Option<u64>,
 }
 
 impl RedisConfig {
     /// A Redis or Valkey server, such as `redis://user@host:6379/0`, or `rediss://` with TLS; `source` is the `CloudEvents` attribute,
-    /// such as `/outbox/orders`. The default stream is `outbox.{aggregatetype}.{aggregateid}`.
+    /// such as `/outbox/orders`.
     ///
     /// # Errors
     ///
@@ -45,12 +50,11 @@ impl RedisConfig {
             address,
             database,
             password: None,
+            source: source.into(),
             tls: TlsFiles::default(),
             stream: Template::parse("outbox.{aggregatetype}.{aggregateid}")?,
             mode: Mode::Binary,
             length_max: None,
-            event_bytes_max: EVENT_BYTES_MAX,
-            source: source.into(),
         })
     }
 
@@ -58,65 +62,5 @@ impl RedisConfig {
     #[must_use]
     pub fn password(self, password: impl Into<String>) -> Self {
         Self { password: Some(password.into().into()), ..self }
-    }
-
-    /// The same from a file, without its last newline.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Settings`]: it cannot be read or used.
-    pub fn password_file(self, path: &Path) -> Result<Self> {
-        let password = secret::in_file(path, "the file with the Redis sink's password")?;
-        Ok(self.password(password))
-    }
-
-    /// The trusted CA, and this client's own certificate.
-    #[must_use]
-    pub fn tls(self, tls: TlsFiles) -> Self {
-        Self { tls, ..self }
-    }
-
-    /// The stream of an event. The fields in its name decide what the stream refuses:
-    ///
-    /// | the template has | ids | a repeated event | a publisher that lost its slot |
-    /// |---|---|---|---|
-    /// | `{aggregatetype}` and `{aggregateid}`, separated by a sign such as a dot, neither `{type}` nor `{id}` | `sequence-0` | is
-    /// recognized and not added again | cannot go back |
-    /// | else `{shardslot}` | `epoch-N` | is added again | is refused |
-    /// | neither | the server's | is added again | is not noticed |
-    #[must_use]
-    pub fn stream(self, stream: Template) -> Self {
-        Self { stream, ..self }
-    }
-
-    /// How an event is encoded: attributes as fields of the entry and the payload as `data`, or the whole event as JSON in the field
-    /// `event`.
-    #[must_use]
-    pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
-    }
-
-    /// The approximate number of newest entries that a stream keeps; all by default.
-    #[must_use]
-    pub fn length_max(self, entries: Option<u64>) -> Self {
-        Self { length_max: entries, ..self }
-    }
-
-    /// The largest event in bytes, 16 MiB by default: the server closes the connection when an event exceeds its `proto-max-bulk-len`.
-    #[must_use]
-    pub fn event_bytes_max(self, bytes: usize) -> Self {
-        Self { event_bytes_max: bytes, ..self }
-    }
-
-    pub(super) fn secret(&self) -> Option<&str> {
-        self.password.as_ref().map(ExposeSecret::expose_secret)
-    }
-}
-
-impl fmt::Debug for RedisConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("RedisConfig");
-        shown.field("place", &self.address.place()).field("user", &self.address.user).field("stream", &self.stream);
-        shown.finish_non_exhaustive()
     }
 }

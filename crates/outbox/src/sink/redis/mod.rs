@@ -7,33 +7,32 @@ mod config;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use rustls::pki_types::ServerName;
+use secrecy::ExposeSecret as _;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use self::config::RedisConfig;
-use super::connection::Connection;
+use super::connection::{ANSWER_WITHIN, Connection, words};
 use super::message::BrokerMessage;
 use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
-use crate::{Delivery, Error, ErrorKind, Result, one_line};
+use crate::{Delivery, Error, ErrorKind, Result};
 
 const SCRIPT: &str = include_str!("add.lua");
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The most events in one call of the script: the server does nothing else meanwhile.
 const SCRIPT_EVENTS_MAX: usize = 200;
 /// The most fields of one entry: Lua calls a function with at most a few thousand arguments.
 const FIELDS_MAX: usize = 1_000;
-/// The most characters of a server's message that are shown.
-const WORDS_MAX: usize = 300;
+/// The size limit of an event: the server closes the connection when one exceeds its `proto-max-bulk-len`.
+const EVENT_BYTES_MAX: usize = 16 << 20;
 
 /// Adds events to streams of Redis or Valkey, as `CloudEvents`.
 #[derive(Debug)]
@@ -47,19 +46,13 @@ pub struct RedisSink {
 struct RedisConnection {
     redis: MultiplexedConnection,
     /// Set by a call that timed out or found the connection closed: the next call opens a new one.
-    broken: watch::Sender<bool>,
-    driver: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for RedisConnection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
+    broken: AtomicBool,
+    driver: AbortOnDropHandle<()>,
 }
 
 impl RedisConnection {
     fn is_broken(&self) -> bool {
-        *self.broken.borrow() || self.driver.is_finished()
+        self.broken.load(Ordering::Relaxed) || self.driver.is_finished()
     }
 }
 
@@ -111,16 +104,16 @@ impl RedisSink {
         if let Some(user) = &self.config.address.user {
             info = info.set_username(user);
         }
-        if let Some(password) = self.config.secret() {
-            info = info.set_password(password);
+        if let Some(password) = &self.config.password {
+            info = info.set_password(password.expose_secret());
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
         let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
         let (mut redis, driver) = opened.map_err(|error| self.refused(&error))?;
-        let driver = tokio::spawn(driver);
+        let driver = AbortOnDropHandle::new(tokio::spawn(driver));
         // Without a password nothing has been sent yet, and the server may require one.
         let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
-        let live = RedisConnection { redis, broken: watch::Sender::new(false), driver };
+        let live = RedisConnection { redis, broken: AtomicBool::new(false), driver };
         asked.map(|_| live).map_err(|error| self.refused(&error))
     }
 
@@ -177,9 +170,10 @@ impl RedisSink {
             Ok((taken, why)) => (taken, Some(self.not_taken(&why, &stream))),
             Err(error) => {
                 if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
-                    live.broken.send_replace(true);
+                    live.broken.store(true, Ordering::Relaxed);
                 }
-                (0, Some(Refusal::retryable(self.text_of(&error))))
+                let code = if is_about_credentials(&error) { "NOPERM" } else { error.code().unwrap_or_default() };
+                (0, Some(Refusal::retryable(format!("{}: {}{}", self.name, words(&error), advice(code)))))
             }
         }
     }
@@ -188,18 +182,13 @@ impl RedisSink {
     fn too_large(&self, fields: &[(String, Vec<u8>)]) -> Option<Refusal> {
         let refused = |what: String| Some(Refusal::permanent(format!("{}: the event has {what} are allowed", self.name)));
         let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if bytes > self.config.event_bytes_max {
-            return refused(format!("{bytes} bytes, and {}", self.config.event_bytes_max));
+        if bytes > EVENT_BYTES_MAX {
+            return refused(format!("{bytes} bytes, and {EVENT_BYTES_MAX}"));
         }
         if fields.len() > FIELDS_MAX {
             return refused(format!("headers that make {} fields of an entry, and {FIELDS_MAX}", fields.len()));
         }
         None
-    }
-
-    fn text_of(&self, error: &RedisError) -> String {
-        let code = if is_about_credentials(error) { "NOPERM" } else { error.code().unwrap_or_default() };
-        format!("{}: {}{}", self.name, words(error), advice(code))
     }
 
     /// The refusal for the script's reason why an event is not in the stream.
@@ -216,7 +205,7 @@ impl RedisSink {
             )),
             why => {
                 let code = why.split(' ').next().unwrap_or_default();
-                Refusal::retryable(format!("{name}: {stream}: {}{}", one_line(why, WORDS_MAX), advice(code)))
+                Refusal::retryable(format!("{name}: {stream}: {}{}", words(&why), advice(code)))
             }
         }
     }
@@ -256,11 +245,6 @@ fn is_about_credentials(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
-/// A message of the server or the client, on one line.
-fn words(error: &impl std::fmt::Display) -> String {
-    one_line(&error.to_string(), WORDS_MAX)
-}
-
 #[async_trait]
 impl Sink for RedisSink {
     fn name(&self) -> &str {
@@ -288,17 +272,12 @@ impl Sink for RedisSink {
         for event in batch.iter() {
             aggregates.entry(event.aggregate).or_default().push(event);
         }
-        let adds = aggregates.iter().map(|(aggregate, events)| {
-            let live = &live;
-            async move { (*aggregate, events.len(), self.add(live, events).await) }
+        let live = &live;
+        let adds = aggregates.iter().map(|(aggregate, events)| async move {
+            let (done, refusal) = self.add(live, events).await;
+            (done < events.len()).then_some((*aggregate, (done, refusal)))
         });
-        let mut adds: FuturesUnordered<_> = adds.collect();
-        let mut apart = BTreeMap::new();
-        while let Some((aggregate, events, (done, refusal))) = adds.next().await {
-            if done < events {
-                apart.insert(aggregate, (done, refusal));
-            }
-        }
+        let apart = join_all(adds).await.into_iter().flatten().collect();
         Acceptance::all_but(&batch, apart)
     }
 }
