@@ -8,22 +8,17 @@ use nix::errno::Errno;
 use shardwise::ErrorKind;
 use shardwise_outbox::one_line;
 
-/// The exit code of the process. The help text documents it.
+/// The exit code of the process; the help text of the command says what each means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Success.
     Ok = 0,
-    /// The command ran, and the result is negative: a verdict that is not clean, refused lines.
     No = 1,
-    /// The arguments or the settings are wrong; nothing was contacted.
     Usage = 2,
-    /// A backend, a store or a file cannot be reached or read; a retry may help.
     Unavailable = 3,
-    /// A backend, a store or a group refuses; the operator has to change something.
     Refused = 4,
-    /// The outbox's database lost commits that it had confirmed. It has a separate code because a restarted publisher has nothing to
-    /// compare and would continue: the systemd units do not restart after it.
+    /// It has a separate code because a restarted publisher has nothing to compare and would continue: the systemd units do not restart
+    /// after it.
     LostCommits = 5,
 }
 
@@ -45,6 +40,11 @@ pub(crate) type Result<T> = std::result::Result<T, CliFailure>;
 impl CliFailure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
         Self { code, line: one_line(&line.into(), usize::MAX) }
+    }
+
+    /// Wrong arguments or settings.
+    pub(crate) fn usage(line: impl Into<String>) -> Self {
+        Self::new(Code::Usage, line)
     }
 
     pub(crate) const fn code(&self) -> Code {
@@ -111,7 +111,7 @@ impl From<shardwise_sidecar::Error> for CliFailure {
             Error::Sharding(error) => error.into(),
             Error::File(path, error) => Self::io(format_args!("read {}", path.display()), &error),
             Error::Listen(address, error) => Self::io(format_args!("listen on {address}"), &error),
-            Error::Options(line) => Self::new(Code::Usage, line),
+            Error::Options(line) => Self::usage(line),
             _ => Self::new(Code::Unavailable, error.to_string()),
         }
     }

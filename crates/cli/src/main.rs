@@ -11,7 +11,6 @@ mod features;
 mod files;
 mod output;
 mod recorder;
-mod redrawn;
 mod signals;
 mod status_line;
 mod supervisor;

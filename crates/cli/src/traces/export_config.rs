@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
-use super::endpoint::TraceEndpoint;
+use super::TraceEndpoint;
 
 /// The default and longest timeout of a request.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ impl TraceExportConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::endpoint::{ENDPOINT, TRACES_ENDPOINT, wanted};
+    use super::super::{ENDPOINT, TRACES_ENDPOINT, wanted};
     use super::*;
 
     fn asked(variables: &[(&str, &str)]) -> Result<Option<TraceExportConfig>, String> {

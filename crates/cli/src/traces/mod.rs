@@ -2,25 +2,43 @@
 
 #[cfg(feature = "otel")]
 mod carrier;
-mod endpoint;
 #[cfg(feature = "otel")]
 mod export_config;
 #[cfg(feature = "otel")]
 mod exporter;
-#[cfg(not(feature = "otel"))]
-mod lacking;
 #[cfg(feature = "otel")]
 mod otlp;
 
 #[cfg(feature = "otel")]
 pub(crate) use self::exporter::runs_as;
-#[cfg(not(feature = "otel"))]
-use self::lacking::NoExport as RunningExport;
-#[cfg(not(feature = "otel"))]
-pub(crate) use self::lacking::runs_as;
 #[cfg(feature = "otel")]
 use self::otlp::RunningExport;
 use crate::output;
+
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+
+/// The endpoint for traces, from a variable. The address may contain a password.
+#[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "this build says that it cannot export, wherever to"))]
+struct TraceEndpoint {
+    variable: &'static str,
+    address: String,
+}
+
+/// `None` if no traces are requested. An empty variable counts as not set.
+fn wanted(variable: &dyn Fn(&str) -> Option<String>) -> Option<TraceEndpoint> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        || set("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none")
+    {
+        return None;
+    }
+    let whole = set(TRACES_ENDPOINT).map(|address| TraceEndpoint { variable: TRACES_ENDPOINT, address });
+    whole.or_else(|| {
+        let base = set(ENDPOINT)?;
+        Some(TraceEndpoint { variable: ENDPOINT, address: format!("{}/v1/traces", base.trim_end_matches('/')) })
+    })
+}
 
 pub(crate) struct TraceExport(Option<RunningExport>);
 
@@ -29,7 +47,7 @@ impl TraceExport {
     /// other programs use the same variables, and they must not keep a worker from starting.
     pub(crate) fn begin(serves: bool) -> Self {
         let variable = |name: &str| std::env::var(name).ok();
-        let endpoint = if serves { endpoint::wanted(&variable) } else { None };
+        let endpoint = if serves { wanted(&variable) } else { None };
         let (running, why_not) = match endpoint.map(|endpoint| RunningExport::begin(&endpoint, &variable)).transpose() {
             Ok(running) => (running, None),
             Err(why) => (None, Some(why)),
@@ -48,3 +66,26 @@ impl TraceExport {
         }
     }
 }
+
+/// Replaces the export in a build without the feature `otel`: it never begins.
+#[cfg(not(feature = "otel"))]
+enum RunningExport {}
+
+#[cfg(not(feature = "otel"))]
+impl RunningExport {
+    fn begin(_: &TraceEndpoint, _: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+        Err(crate::features::missing("otel").unwrap_or_default())
+    }
+
+    fn layer(&self) -> tracing_subscriber::layer::Identity {
+        match *self {}
+    }
+
+    fn end(self) {
+        match self {}
+    }
+}
+
+/// Only an export needs the instance id.
+#[cfg(not(feature = "otel"))]
+pub(crate) fn runs_as(_: &str) {}

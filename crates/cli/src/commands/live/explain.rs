@@ -2,8 +2,9 @@
 
 use clap::Args;
 
-use super::{GroupArgs, no_owner, note_idle_owner};
+use super::{no_owner, note_idle_owner};
 use crate::args::Common;
+use crate::commands::group::PolicyArg;
 use crate::commands::ring;
 use crate::exit::{Code, Result};
 use crate::output;
@@ -19,7 +20,7 @@ pub(crate) struct Explain {
     /// Explain the owner of this key
     key: String,
     #[command(flatten)]
-    group: GroupArgs,
+    group: PolicyArg,
 }
 
 impl Explain {

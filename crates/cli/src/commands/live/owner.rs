@@ -1,12 +1,11 @@
 //! `shardwise owner`: prints the owner of a key.
 
 use clap::Args;
-use serde::Serialize;
-use shardwise::InstanceId;
-use shardwise::core::Escaped;
+use serde_json::json;
 
-use super::{GroupArgs, no_owner, note_idle_owner};
+use super::{no_owner, note_idle_owner};
 use crate::args::Common;
+use crate::commands::group::PolicyArg;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
@@ -22,15 +21,7 @@ pub(crate) struct Owner {
     /// Look up this key
     key: String,
     #[command(flatten)]
-    group: GroupArgs,
-}
-
-#[derive(Serialize)]
-struct OwnerReport<'a> {
-    key: &'a str,
-    owner: Option<&'a str>,
-    address: Option<String>,
-    revision: u64,
+    group: PolicyArg,
 }
 
 impl Owner {
@@ -38,10 +29,12 @@ impl Owner {
         let (_, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-        let report = OwnerReport { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
-        match (common.format(), report.owner) {
-            (Format::Json, _) => output::json_line(&report)?,
-            (Format::Human, Some(owner)) => output::text(&format!("{}\n", Escaped(owner)))?,
+        match (common.format(), &owner) {
+            (Format::Json, _) => {
+                let revision = view.revision();
+                output::json_line(&json!({"key": self.key, "owner": owner, "address": address, "revision": revision}))?;
+            }
+            (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
             (Format::Human, None) => output::note(no_owner(&observer)),
         }
         if let Some(owner) = &owner {

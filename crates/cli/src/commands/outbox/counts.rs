@@ -83,7 +83,7 @@ async fn draw(stats: &PublisherStats, sharding: &ShardingService) {
         let now = stats.snapshot();
         let rate = (now.delivered - before) as f64 / at.elapsed().as_secs_f64().max(f64::EPSILON);
         (before, at) = (now.delivered, Instant::now());
-        status_line::draw(&in_words(&now, rate, sharding));
+        status_line::draw(&[in_words(&now, rate, sharding)]);
     }
 }
 

@@ -25,12 +25,12 @@ impl ChangePrinter {
     pub(super) fn print(&mut self, line: &WatchLine<'_>) -> Result<()> {
         let Self::Terminal { members: before } = self else { return output::json_line(line) };
         let members: BTreeSet<String> = line.members.iter().map(|id| (*id).to_owned()).collect();
-        let came_and_went = before.replace(members.clone()).map(|before| differences(&before, &members)).filter(|ids| !ids.is_empty());
-        if let Some(ids) = came_and_went {
+        let ids = before.replace(members.clone()).map(|before| differences(&before, &members)).unwrap_or_default();
+        if !ids.is_empty() {
             let at = line.at.get(..19).unwrap_or(&line.at);
             output::text(&format!("{at}Z  {}\n", ids.join("  ")))?;
         }
-        status_line::draw(&in_words(line));
+        status_line::draw(&[in_words(line)]);
         Ok(())
     }
 }
