@@ -198,3 +198,8 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let head = line(&mut heading.iter().copied(), &|_, cell| (!cell.is_empty()).then_some(Colour::Heading));
     rows.iter().fold(head, |text, row| text + &line(&mut row.iter().map(String::as_str), &of_state))
 }
+
+/// The same, or that line if there are no rows.
+pub(crate) fn table_or(none: &str, heading: &[&str], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() { format!("{none}\n") } else { table(heading, rows) }
+}

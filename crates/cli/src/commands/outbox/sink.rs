@@ -9,7 +9,7 @@ use shardwise_outbox::settings::{RemoteSink, SinkFormat};
 use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::{CliFailure, Result};
 use crate::{features, output};
 
 /// The attribute `source` of published events.
@@ -136,6 +136,6 @@ fn unknown(sink: &SinkSettings) -> CliFailure {
         },
         _ => "",
     };
-    let missing = features::missing(feature);
-    CliFailure::new(Code::Usage, format!("the outbox's sink is {sink}: {}", missing.as_deref().unwrap_or("this program has no such sink")))
+    let why = features::missing(feature).unwrap_or_else(|| "this program has no such sink".into());
+    CliFailure::usage(format!("the outbox's sink is {sink}: {why}"))
 }
