@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{IdArg, implied_policy};
 use super::outbox::SidecarOutbox;
-use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for_all};
+use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
@@ -97,10 +97,8 @@ impl Serve {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let mut loaded = load_with_outboxes(common)?;
         if !loaded.settings.enabled {
-            return Err(CliFailure::new(
-                Code::Usage,
-                "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
-            ));
+            let why = "enabled = false: there is no group to answer for; set it to true, or do without a sidecar";
+            return Err(CliFailure::usage(why));
         }
         // With only --observe, no policy is joined by default.
         let is_implied = self.policy.is_empty() && self.observe.is_empty();
@@ -138,7 +136,11 @@ impl Serve {
                     let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
                     if is_quiet && !has_joined.get() {
                         let hint = if policies.is_empty() { IS_IT_THERE } else { WHY_NOT_JOINED };
-                        still_waiting(&waits_for_all(&[&policies[..], &self.observe].concat()), hint);
+                        let what = match &[&policies[..], &self.observe].concat()[..] {
+                            [only] => waits_for(only),
+                            several => format!("the discovery backends of the policies {}", several.join(", ")),
+                        };
+                        still_waiting(&what, hint);
                     }
                     token.cancelled().await;
                 }
