@@ -29,7 +29,8 @@ impl From<Code> for ExitCode {
 }
 
 /// A failure for the user: one line with what happened and what to do, and an exit code.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{line}")]
 pub(crate) struct CliFailure {
     code: Code,
     line: String,
@@ -65,6 +66,7 @@ impl CliFailure {
 /// The system's error and what to do about it. Unknown errors keep the system's text.
 fn in_plain_words(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    let errno = error.raw_os_error().map(Errno::from_raw);
     let words = match error.kind() {
         Kind::NotFound => "there is no such file or directory: check the path",
         Kind::PermissionDenied => "this user has no right to: grant it, or name another path",
@@ -76,21 +78,11 @@ fn in_plain_words(error: &io::Error) -> String {
         Kind::AddrInUse => "another process listens there: stop it, or name another port",
         Kind::AddrNotAvailable => "this machine has no such address: name one of its own",
         Kind::BrokenPipe => "the reader has closed the pipe: let it read to the end",
-        _ if [Errno::EMFILE, Errno::ENFILE].contains(&errno(error)) => "too many files are open: raise the limit (ulimit -n)",
-        _ if errno(error) == Errno::EAGAIN => "there are too many processes: raise the limit (ulimit -u), or end some",
+        _ if matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) => "too many files are open: raise the limit (ulimit -n)",
+        _ if errno == Some(Errno::EAGAIN) => "there are too many processes: raise the limit (ulimit -u), or end some",
         _ => return format!("{error}: if this stays after another try, look at the system's log"),
     };
     words.into()
-}
-
-fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
-}
-
-impl fmt::Display for CliFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.line)
-    }
 }
 
 impl From<shardwise::Error> for CliFailure {

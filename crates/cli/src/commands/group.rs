@@ -51,12 +51,7 @@ pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
         return Ok(name);
     }
     let all: Vec<_> = settings.policies.keys().map(PolicyName::as_str).collect();
-    let mut of_workers = Vec::with_capacity(all.len());
-    for name in &all {
-        if outbox_of(settings, name)?.is_none() {
-            of_workers.push(*name);
-        }
-    }
+    let of_workers: Vec<_> = all.iter().copied().filter(|name| matches!(outbox_of(settings, name), Ok(None))).collect();
     match (&of_workers[..], &all[..]) {
         ([only], _) | ([], [only]) => Ok((*only).to_owned()),
         (_, []) => Err(CliFailure::usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name")),

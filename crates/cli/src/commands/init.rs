@@ -35,7 +35,6 @@ store = "sqlite:orders.db"
 sink = "file:delivered.jsonl"
 "#;
 
-/// Write a settings file to begin with
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes ten lines into settings.toml, or into the file that --settings or $SHARDWISE_SETTINGS names. A file that is there is never changed.

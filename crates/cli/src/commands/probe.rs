@@ -12,7 +12,6 @@ use crate::exit::{CliFailure, Code, Result};
 
 const ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Ask a sidecar or a publisher on this machine whether it is healthy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a container's health check: the image has no other program. It speaks HTTP without TLS.

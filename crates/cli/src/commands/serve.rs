@@ -21,7 +21,6 @@ use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
 use crate::{descriptors, output, recorder, signals, traces};
 
-/// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \

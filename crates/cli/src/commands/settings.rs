@@ -9,7 +9,6 @@ use crate::args::Common;
 use crate::exit::{Code, Result};
 use crate::output::table;
 
-/// Print the settings in force and where each came from
 #[derive(Debug, Args)]
 pub(crate) struct SettingsArgs {
     /// Also print what each key is for

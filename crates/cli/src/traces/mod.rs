@@ -10,20 +10,14 @@ mod exporter;
 mod otlp;
 
 #[cfg(feature = "otel")]
-pub(crate) use self::exporter::runs_as;
-#[cfg(feature = "otel")]
-use self::otlp::RunningExport;
+pub(crate) use self::{exporter::runs_as, otlp::RunningExport};
 use crate::output;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 
-/// The endpoint for traces, from a variable. The address may contain a password.
-#[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "this build says that it cannot export, wherever to"))]
-struct TraceEndpoint {
-    variable: &'static str,
-    address: String,
-}
+/// The variable with the endpoint for traces, and the address, which may contain a password.
+type TraceEndpoint = (&'static str, String);
 
 /// `None` if no traces are requested. An empty variable counts as not set.
 fn wanted(variable: &dyn Fn(&str) -> Option<String>) -> Option<TraceEndpoint> {
@@ -33,43 +27,29 @@ fn wanted(variable: &dyn Fn(&str) -> Option<String>) -> Option<TraceEndpoint> {
     {
         return None;
     }
-    let whole = set(TRACES_ENDPOINT).map(|address| TraceEndpoint { variable: TRACES_ENDPOINT, address });
-    whole.or_else(|| {
-        let base = set(ENDPOINT)?;
-        Some(TraceEndpoint { variable: ENDPOINT, address: format!("{}/v1/traces", base.trim_end_matches('/')) })
-    })
+    let whole = set(TRACES_ENDPOINT).map(|address| (TRACES_ENDPOINT, address));
+    whole.or_else(|| Some((ENDPOINT, format!("{}/v1/traces", set(ENDPOINT)?.trim_end_matches('/')))))
 }
 
-pub(crate) struct TraceExport(Option<RunningExport>);
-
-impl TraceExport {
-    /// Starts the log, and the export of traces if the process `serves` and the environment requests it. Wrong variables are only logged:
-    /// other programs use the same variables, and they must not keep a worker from starting.
-    pub(crate) fn begin(serves: bool) -> Self {
-        let variable = |name: &str| std::env::var(name).ok();
-        let endpoint = if serves { wanted(&variable) } else { None };
-        let (running, why_not) = match endpoint.map(|endpoint| RunningExport::begin(&endpoint, &variable)).transpose() {
-            Ok(running) => (running, None),
-            Err(why) => (None, Some(why)),
-        };
-        output::start_log(running.as_ref().map(RunningExport::layer));
-        if let Some(why) = why_not {
-            tracing::warn!(why, "no traces are exported");
-        }
-        Self(running)
+/// Starts the log, and the export of traces if the process `serves` and the environment requests it. Wrong variables are only logged: other
+/// programs use the same variables, and they must not keep a worker from starting.
+pub(crate) fn begin(serves: bool) -> Option<RunningExport> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let endpoint = if serves { wanted(&variable) } else { None };
+    let (running, why_not) = match endpoint.map(|endpoint| RunningExport::begin(&endpoint, &variable)).transpose() {
+        Ok(running) => (running, None),
+        Err(why) => (None, Some(why)),
+    };
+    output::start_log(running.as_ref().map(RunningExport::layer));
+    if let Some(why) = why_not {
+        tracing::warn!(why, "no traces are exported");
     }
-
-    /// Sends the remaining spans, and waits for a short time.
-    pub(crate) fn end(self) {
-        if let Some(running) = self.0 {
-            running.end();
-        }
-    }
+    running
 }
 
 /// Replaces the export in a build without the feature `otel`: it never begins.
 #[cfg(not(feature = "otel"))]
-enum RunningExport {}
+pub(crate) enum RunningExport {}
 
 #[cfg(not(feature = "otel"))]
 impl RunningExport {
@@ -81,7 +61,7 @@ impl RunningExport {
         match *self {}
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         match self {}
     }
 }

@@ -23,7 +23,7 @@ use super::exporter::BoundedProcessor;
 /// How long the end of the process waits for the remaining spans.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-pub(super) struct RunningExport {
+pub(crate) struct RunningExport {
     provider: SdkTracerProvider,
     level: LevelFilter,
     /// The runtime of the requests.
@@ -53,7 +53,7 @@ impl RunningExport {
     }
 
     /// Sends the remaining spans, and waits for a short time.
-    pub(super) fn end(self) {
+    pub(crate) fn end(self) {
         let Self { provider, runtime, .. } = self;
         if provider.shutdown_with_timeout(FAREWELL).is_err() {
             tracing::debug!("the last traces were not taken in time and are lost");

@@ -35,7 +35,6 @@ pub(super) struct DemoRun {
     names: HashMap<String, String>,
     kill: FleetChange,
     join: FleetChange,
-    writing: bool,
     /// When the last change of the fleet began or settled, or the last event was written.
     progressed: Instant,
 }
@@ -76,7 +75,6 @@ impl DemoRun {
             names: HashMap::new(),
             kill: FleetChange::Ahead,
             join: FleetChange::Ahead,
-            writing: false,
             progressed: Instant::now(),
         }
     }
@@ -97,7 +95,6 @@ impl DemoRun {
         .await?;
         self.show.line(format_args!("{workers} publishers share {} slots: {}", self.placement.slots, self.shares_line()));
         self.writer.start();
-        self.writing = true;
         let started = Instant::now();
         let is_written = |run: &Self| run.is_settled() && run.writer.written >= run.writer.planned;
         self.until("both changes have settled", shutdown, is_written).await?;
@@ -126,12 +123,10 @@ impl DemoRun {
             }
             self.stage.check()?;
             self.look().await?;
-            if self.writing {
-                let (before, go_on) = (self.writer.written, !self.is_settled());
-                self.writer.write_due(&self.store, &mut self.ledger, go_on).await?;
-                if self.writer.written != before {
-                    self.progressed = Instant::now();
-                }
+            let (before, go_on) = (self.writer.written, !self.is_settled());
+            self.writer.write_due(&self.store, &mut self.ledger, go_on).await?;
+            if self.writer.written != before {
+                self.progressed = Instant::now();
             }
             self.read_delivered()?;
             self.act().await?;

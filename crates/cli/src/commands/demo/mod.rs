@@ -20,7 +20,7 @@ use shardwise_outbox::settings::StoreSettings;
 
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output::{self, Format};
+use crate::output::{self, Format, millis};
 use crate::{signals, status_line};
 use demo_run::{DemoRun, DemoTimings};
 use ledger::Ledger;
@@ -28,7 +28,6 @@ use show::DemoDisplay;
 use stage::{DemoStage, NAME};
 use writer::EventWriter;
 
-/// Watch publishers share an outbox while one is killed and one joins
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes events while publisher processes share one outbox. After a third of the events one of them gets SIGKILL, after two thirds a new one \
@@ -62,10 +61,6 @@ pub(crate) struct Demo {
     /// Read the events from JSON lines instead; - is stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "aggregates"])]
     from: Option<PathBuf>,
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Events per second, rounded down.

@@ -22,7 +22,8 @@ pub(super) struct EventWriter {
     pub(super) written: u64,
     /// Events that the store could not take yet.
     waiting: Vec<NewEvent>,
-    started: Instant,
+    /// `None` before the start.
+    started: Option<Instant>,
 }
 
 impl EventWriter {
@@ -43,16 +44,17 @@ impl EventWriter {
     }
 
     fn new(source: Box<dyn Iterator<Item = NewEvent> + Send>, planned: u64, interval: Duration) -> Self {
-        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
+        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: None }
     }
 
     pub(super) fn start(&mut self) {
-        self.started = Instant::now();
+        self.started = Some(Instant::now());
     }
 
     /// Writes the events that are due. It exceeds the plan only if `go_on`, and never with real events.
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
-        let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let Some(started) = self.started else { return Ok(()) };
+        let due = u64::try_from(started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
         for _ in 0..TRANSACTIONS_MAX {
             while self.written < due
@@ -98,9 +100,10 @@ mod tests {
         let (mut ledger, path) = (Ledger::default(), folder.path().join("outbox.db"));
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             let store = SqliteStore::init(path).await.unwrap();
-            writer.started = Instant::now().checked_sub(ago).unwrap();
+            let started = Instant::now().checked_sub(ago).unwrap();
+            writer.started = Some(started);
             writer.write_due(&store, &mut ledger, go_on).await.unwrap();
-            let writing = writer.started.elapsed();
+            let writing = started.elapsed();
             assert_eq!((ledger.events(), store.status().await.unwrap().pending), (writer.written, writer.written));
             store.close().await;
             (writer.written, writing)

@@ -10,7 +10,6 @@ use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::count;
 
-/// Confirm that members which have vanished are gone for good
 #[derive(Debug, Args)]
 #[command(after_help = "\
 If more members vanish at once than the policy's max_loss allows, the others do not take over their slots. They wait until enough members \
@@ -23,7 +22,6 @@ pub(crate) struct ConfirmLoss {
     group: PolicyArg,
 }
 
-/// Confirm that a worker which has left for a while will not return
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With rejoin_grace in the policy, the slots of a worker that was stopped in good order wait for it. This command ends the wait early, and the \

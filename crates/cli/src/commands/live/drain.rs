@@ -9,7 +9,6 @@ use crate::commands::group::{PolicyArg, meant_by};
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::exit::{CliFailure, Code, Result};
 
-/// Drain a member: it stays registered and owns nothing
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The backend remembers it until `shardwise undrain`, even if the member restarts. The member sees it within a TTL and finishes what it has \
@@ -27,7 +26,6 @@ pub(crate) struct Drain {
     group: PolicyArg,
 }
 
-/// Give a drained member its share again
 #[derive(Debug, Args)]
 #[command(after_help = "\
 It works for a member that is not running, too.

@@ -9,7 +9,6 @@ use crate::commands::ring;
 use crate::exit::{Code, Result};
 use crate::output;
 
-/// Explain step by step why a key has its owner in the live group
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The same as `ring explain`, with the members and the placement of the live group.

@@ -4,13 +4,12 @@ use clap::Args;
 use serde_json::{Value, json};
 use shardwise::{InstanceId, Member, MemberState};
 
-use super::frozen;
+use super::note_frozen;
 use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg};
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 
-/// List a group's members, without joining it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 States: active; draining (leaves); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in \
@@ -54,9 +53,7 @@ impl Members {
             let total = count(rows.len() as u64, "member");
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
         })?;
-        if let Some(line) = frozen(&group.view, &policy) {
-            output::note(line);
-        }
+        note_frozen(&group.view, &policy);
         Ok(if rows.is_empty() { Code::No } else { Code::Ok })
     }
 }

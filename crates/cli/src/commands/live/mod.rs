@@ -26,18 +26,19 @@ fn no_owner(observer: &Observer) -> String {
     format!("no owner: active members: {active}; {needed} needed (min_members)")
 }
 
-/// The vanished members whose keys no member takes over, and what to do; `None` if there are none.
-fn frozen(view: &View, policy: &str) -> Option<String> {
+/// Notes on stderr which vanished members' keys no member takes over, if there are any, and what to do.
+fn note_frozen(view: &View, policy: &str) {
     let missing: Vec<String> = view.missing().iter().map(|(id, _)| id.to_string()).collect();
+    if missing.is_empty() {
+        return;
+    }
     let shown = missing.get(..SHOWN_MAX).unwrap_or(&missing).join(", ");
     let more = missing.len().saturating_sub(SHOWN_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!missing.is_empty()).then(|| {
-        format!(
-            "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
-             If they are gone for good: shardwise confirm-loss --policy {policy}"
-        )
-    })
+    output::note(format_args!(
+        "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
+         If they are gone for good: shardwise confirm-loss --policy {policy}"
+    ));
 }
 
 /// Notes on stderr that no member works on the keys of this owner, if that is so.

@@ -9,7 +9,6 @@ use crate::commands::group::PolicyArg;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
-/// Print who owns a key, without joining
 #[derive(Debug, Args)]
 #[command(after_help = "\
 By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer. A note on stderr says if \

@@ -12,7 +12,6 @@ use crate::commands::group::{GroupSnapshot, PolicyArg, follow};
 use crate::exit::{CliFailure, Code, Result};
 use crate::{output, signals};
 
-/// Print what moves between a group's members, as it happens
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first line shows the current group. With --json one object a line: at, revision, members, joined, left, state_changed, moved (slots), \

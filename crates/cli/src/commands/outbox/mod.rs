@@ -18,7 +18,6 @@ use shardwise::ShardingFactory;
 use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
 use shardwise_outbox::{ErrorKind, OutboxPublisher, one_line};
 use shardwise_sidecar::goes_on;
-use tokio_util::task::AbortOnDropHandle;
 
 use self::counts::CountsDisplay;
 use self::open_store::OpenedStore;
@@ -37,7 +36,6 @@ const REFUSED_SHOWN_MAX: usize = 10_000;
 /// The most lines in one transaction.
 const ENQUEUE_BATCH: usize = 500;
 
-/// Create, fill, publish and inspect an outbox
 #[derive(Debug, Subcommand)]
 pub(crate) enum OutboxCommand {
     /// Create the tables, or bring them up to date
@@ -312,11 +310,6 @@ impl RunPublisher {
         supervisor.ready();
         let (turns, driver) = (stats.clone(), sharding.clone());
         let _watched = supervisor.watch(move || listen::turns(&turns, &driver).is_ok() && goes_on(&driver));
-        let ends = shutdown.clone();
-        let _printing = AbortOnDropHandle::new(tokio::spawn(async move {
-            ends.cancelled().await;
-            supervisor.stopping();
-        }));
         // Both at once: other publishers want its slots while it finishes its work, and receive each slot as soon as it is released.
         let stopped = shutdown.clone();
         let publishing = async {
@@ -326,6 +319,7 @@ impl RunPublisher {
         };
         let leaving = async {
             stopped.cancelled().await;
+            supervisor.stopping();
             sharding.deregister_self().await
         };
         let (published, left) = tokio::join!(publishing, leaving);

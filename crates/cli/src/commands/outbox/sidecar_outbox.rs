@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use super::open_store::OpenedStore;
 use super::{dead, sink};
 use crate::exit::CliFailure;
+use crate::output::millis;
 
 const SHOWN: usize = 100;
 
@@ -84,10 +85,6 @@ impl shardwise_sidecar::Outbox for SidecarOutbox {
         };
         replay.map_err(|failure| failure.to_string()).boxed()
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn letter(letter: DeadLetter) -> OutboxLetter {

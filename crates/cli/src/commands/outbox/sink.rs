@@ -46,37 +46,32 @@ pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
 #[cfg(feature = "nats")]
 fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     let mut config = sink::NatsConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).fence(remote.fence);
-    config = config.stream(remote.stream.as_deref().unwrap_or("outbox"), remote.create);
+    config = config.stream(remote.stream.as_deref().unwrap_or("outbox"), remote.create).mode(mode(remote).unwrap_or_default());
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
     }
     if let Some(to) = template(remote)? {
         config = config.subject(to)?;
     }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
-    }
     Ok(Arc::new(sink::NatsSink::new(config)?))
 }
 
 #[cfg(feature = "redis")]
 fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = sink::RedisConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).length_max(remote.length.map(u64::from));
+    let mut config = sink::RedisConfig::from_url(&remote.url, SOURCE)?.tls(tls(remote)).mode(mode(remote).unwrap_or_default());
+    config = config.length_max(remote.length.map(u64::from));
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
     }
     if let Some(to) = template(remote)? {
         config = config.stream(to);
     }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
-    }
     Ok(Arc::new(sink::RedisSink::new(config)))
 }
 
 #[cfg(feature = "rabbitmq")]
 fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
-    let mut config = sink::RabbitMqConfig::from_url(&remote.url, SOURCE)?;
+    let mut config = sink::RabbitMqConfig::from_url(&remote.url, SOURCE)?.mode(mode(remote).unwrap_or_default());
     if let Some(path) = &remote.password_file {
         config = config.password_file(path)?;
     }
@@ -85,9 +80,6 @@ fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     }
     if let Some(to) = template(remote)? {
         config = config.routing_key(to);
-    }
-    if let Some(mode) = mode(remote) {
-        config = config.mode(mode);
     }
     Ok(Arc::new(sink::RabbitMqSink::new(config)))
 }

@@ -19,7 +19,6 @@ use text::{MemberWeight, in_order, members_of_lines, members_of_list, refuse_unu
 /// The most bytes of a members file: enough for more than a hundred thousand members.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
 
-/// Ask the placement offline, without any backend
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ring {
     /// Read keys from stdin, one a line, and print each with its owner

@@ -23,7 +23,6 @@ use crate::{files, output, signals};
 /// The most bytes of a file of keys: enough for far more than ten million keys.
 const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
-/// Observe a group, or join it as a worker, and print every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --join it observes and joins nothing. On a terminal it draws one line in place; elsewhere, and with --json, it prints one JSON \
@@ -94,10 +93,7 @@ struct WatchLine<'a> {
 impl<'a> WatchLine<'a> {
     /// What every member and every observer of that view sees.
     fn of(policy: &'a str, view: &'a View, absences: Vec<Absence>) -> Self {
-        let away = |Absence { instance_id, within, .. }| {
-            let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-            json!({"instance_id": instance_id, "within_ms": within_ms})
-        };
+        let away = |absence: Absence| json!({"instance_id": absence.instance_id, "within_ms": output::millis(absence.within)});
         Self {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             policy,
