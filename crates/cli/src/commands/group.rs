@@ -54,7 +54,9 @@ pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
     let of_workers: Vec<_> = all.iter().copied().filter(|name| matches!(outbox_of(settings, name), Ok(None))).collect();
     match (&of_workers[..], &all[..]) {
         ([only], _) | ([], [only]) => Ok((*only).to_owned()),
-        (_, []) => Err(CliFailure::usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name")),
+        (_, []) => {
+            Err(CliFailure::usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name"))
+        }
         _ => {
             let known = all.join(", ");
             Err(CliFailure::usage(format!("which policy? Write --policy NAME or set {POLICY_VARIABLE}; the settings have: {known}")))
@@ -74,8 +76,7 @@ impl IdArg {
     /// Sets the id in the settings, if one is given.
     pub(crate) fn put(&self, settings: &mut Settings) -> Result<()> {
         if let Some(id) = &self.id {
-            settings.instance.id =
-                Some(InstanceId::new(id).map_err(|error| CliFailure::usage(format!("--id {id:?}: {error}")))?);
+            settings.instance.id = Some(InstanceId::new(id).map_err(|error| CliFailure::usage(format!("--id {id:?}: {error}")))?);
         }
         Ok(())
     }

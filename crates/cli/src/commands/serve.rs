@@ -123,7 +123,7 @@ impl Serve {
             output::release_log();
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
             output::json_line(&Ready { listening: address, tls, policies: &policies, observes: &self.observe, instance_id })?;
-            supervisor.ready();
+            supervisor.notify("READY=1");
             // On the thread of the renewals, so that a hanging thread stops the notifications.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
             Ok::<_, CliFailure>(())
@@ -145,7 +145,7 @@ impl Serve {
                 }
                 Err(failure) => unheard.set(Some(failure)),
             }
-            supervisor.stopping();
+            supervisor.notify("STOPPING=1");
         };
         sidecar.run(ready, shutdown)?;
         unheard.take().map_or(Ok(Code::Ok), Err)

@@ -2,13 +2,15 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use shardwise::{InstanceId, Member, MemberState};
+use shardwise::{InstanceId, Member, MemberState, View};
 
-use super::note_frozen;
 use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg};
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
+
+/// The most ids in one message.
+const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -92,4 +94,19 @@ impl<'a> MemberRow<'a> {
             or_dash(self.member.address.as_ref().map(ToString::to_string)),
         ]
     }
+}
+
+/// Notes on stderr which vanished members' keys no member takes over, if there are any, and what to do.
+fn note_frozen(view: &View, policy: &str) {
+    let missing: Vec<String> = view.missing().iter().map(|(id, _)| id.to_string()).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let shown = missing.get(..SHOWN_MAX).unwrap_or(&missing).join(", ");
+    let more = missing.len().saturating_sub(SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    output::note(format_args!(
+        "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
+         If they are gone for good: shardwise confirm-loss --policy {policy}"
+    ));
 }

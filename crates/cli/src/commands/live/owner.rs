@@ -1,11 +1,12 @@
-//! `shardwise owner`: prints the owner of a key.
+//! `shardwise owner` and `shardwise explain`: a key's owner in the live group, and why.
 
 use clap::Args;
 use serde_json::json;
+use shardwise::{InstanceId, MemberState, Observer, View};
 
-use super::{no_owner, note_idle_owner};
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
+use crate::commands::ring;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
@@ -18,6 +19,19 @@ Exit code 1: the key has no owner.
   shardwise owner tenant-7")]
 pub(crate) struct Owner {
     /// Look up this key
+    key: String,
+    #[command(flatten)]
+    group: PolicyArg,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The same as `ring explain`, with the members and the placement of the live group.
+Exit code 1: the key has no owner.
+
+  shardwise explain tenant-7")]
+pub(crate) struct Explain {
+    /// Explain the owner of this key
     key: String,
     #[command(flatten)]
     group: PolicyArg,
@@ -40,5 +54,39 @@ impl Owner {
             note_idle_owner(owner, &view, &policy);
         }
         Ok(if owner.is_some() { Code::Ok } else { Code::No })
+    }
+}
+
+impl Explain {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let (_, policy, observer) = self.group.observe(common).await?;
+        let Some(placed) = observer.placed()? else {
+            output::note(no_owner(&observer));
+            return Ok(Code::No);
+        };
+        ring::explain::print(&placed, &self.key, common)?;
+        if let Some(owner) = observer.owner(self.key.as_str())? {
+            note_idle_owner(&owner, &observer.members(), &policy);
+        }
+        Ok(Code::Ok)
+    }
+}
+
+fn no_owner(observer: &Observer) -> String {
+    let (active, needed) = (observer.members().active(), observer.policy().min_members);
+    format!("no owner: active members: {active}; {needed} needed (min_members)")
+}
+
+/// Notes on stderr that no member works on the keys of this owner, if that is so.
+fn note_idle_owner(owner: &InstanceId, view: &View, policy: &str) {
+    match view.member(owner).map(|member| member.state) {
+        None => output::note(format_args!(
+            "shardwise: {owner} has vanished, and because of max_loss no member takes over its keys: see shardwise members --policy {policy}"
+        )),
+        Some(MemberState::Away) => output::note(format_args!(
+            "shardwise: {owner} is away, and no member works on its keys until it is back or rejoin_grace ends. If it does not come back: \
+             shardwise end-absence {owner} --policy {policy}"
+        )),
+        Some(_) => {}
     }
 }

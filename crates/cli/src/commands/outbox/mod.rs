@@ -307,7 +307,7 @@ impl RunPublisher {
         let display = CountsDisplay::of(common.format(), matches!(outbox.sink, SinkSettings::Stdout), self.listen.is_some());
         let counts = display.show(stats.clone(), sharding.clone());
         let supervisor = Supervisor::from_environment();
-        supervisor.ready();
+        supervisor.notify("READY=1");
         let (turns, driver) = (stats.clone(), sharding.clone());
         let _watched = supervisor.watch(move || listen::turns(&turns, &driver).is_ok() && goes_on(&driver));
         // Both at once: other publishers want its slots while it finishes its work, and receive each slot as soon as it is released.
@@ -319,7 +319,7 @@ impl RunPublisher {
         };
         let leaving = async {
             stopped.cancelled().await;
-            supervisor.stopping();
+            supervisor.notify("STOPPING=1");
             sharding.deregister_self().await
         };
         let (published, left) = tokio::join!(publishing, leaving);

@@ -42,7 +42,9 @@ impl SidecarOutbox {
         let (poll, shown) = (self.settings.options.poll, self);
         let look = move |most| {
             let shown = Arc::clone(&shown);
-            async move { Ok::<_, CliFailure>(shown.store().await?.shared().backlog(most).await?) }.map_err(|failure| failure.to_string()).boxed()
+            async move { Ok::<_, CliFailure>(shown.store().await?.shared().backlog(most).await?) }
+                .map_err(|failure| failure.to_string())
+                .boxed()
         };
         report_backlog(look, &sink, poll, ttl).await;
     }

@@ -1,8 +1,8 @@
 //! `shardwise outbox status`: the status of the outbox.
 
 use serde_json::json;
-use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::Status;
+use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::store::{Stuck, StuckCause};
 
 use super::open_store::OpenedStore;

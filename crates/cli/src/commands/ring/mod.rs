@@ -126,7 +126,6 @@ impl RingMembers {
 fn from_file(path: &Path) -> Result<Vec<MemberWeight>> {
     let text = String::from_utf8(files::read(path, MEMBERS_BYTES_MAX)?)
         .map_err(|error| usage(format_args!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
-    members_of_lines(&text).map_err(|(line, why)| {
-        usage(format_args!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display()))
-    })
+    members_of_lines(&text)
+        .map_err(|(line, why)| usage(format_args!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display())))
 }

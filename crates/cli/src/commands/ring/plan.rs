@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
 use shardwise::InstanceId;
+use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
 
 use super::text::{MemberWeight, members_of_list, placement_after};
 use super::{Placement, RingMembers, from_file, usage};
@@ -63,7 +63,8 @@ impl RingPlan {
                 }
             }
         }
-        let lists = self.join.iter().map(|list| members_of_list(list).map_err(usage)).chain(self.join_file.iter().map(|file| from_file(file)));
+        let lists =
+            self.join.iter().map(|list| members_of_list(list).map_err(usage)).chain(self.join_file.iter().map(|file| from_file(file)));
         for joining in lists {
             for (id, weight) in joining? {
                 if after.iter().any(|(known, _)| *known == id) {

@@ -236,9 +236,8 @@ impl WatchedWorker<'_> {
         let (gained, lost) = (now.slots().minus(&had), had.minus(now.slots()));
         // Under a key placement there are no slots.
         let owned = now.slots_owned();
-        let ranges = |set: &SlotSet| {
-            json!(owned.map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()))
-        };
+        let ranges =
+            |set: &SlotSet| json!(owned.map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()));
         let moment = self.service.now();
         self.printer.print(&WatchLine {
             monotonic_ns: Some(moment.as_nanos()),
