@@ -50,14 +50,15 @@ impl<R: BufRead> EventLines<R> {
             }
             self.number += 1;
             let line = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
-            if line.len() as u64 > LINE_BYTES_MAX {
+            let event = if line.len() as u64 > LINE_BYTES_MAX {
                 self.reader.skip_until(b'\n')?;
-                let why = format!("the line has more than {LINE_BYTES_MAX} bytes");
-                return Ok(Some(EventLine { number: self.number, event: Err(why) }));
-            }
-            if !line.trim_ascii().is_empty() {
-                return Ok(Some(EventLine { number: self.number, event: parse(line) }));
-            }
+                Err(format!("the line has more than {LINE_BYTES_MAX} bytes"))
+            } else if line.trim_ascii().is_empty() {
+                continue;
+            } else {
+                parse(line)
+            };
+            return Ok(Some(EventLine { number: self.number, event }));
         }
     }
 }

@@ -60,7 +60,7 @@ impl DemoDisplay {
         self.drawn = Instant::now();
         let mut lines = vec![format!("  {:<10} {} {delivered:>5} events", "delivered", bar(delivered, planned.max(delivered)))];
         for worker in &mut self.workers {
-            let slots = shares.get(&worker.name).copied().unwrap_or(0).into();
+            let slots: u64 = shares.get(&worker.name).copied().unwrap_or(0).into();
             let rate = (worker.delivered - worker.delivered_when_drawn) as f64 / since.as_secs_f64();
             worker.delivered_when_drawn = worker.delivered;
             let state = match slots {

@@ -118,7 +118,8 @@ impl Replay {
         let ids = if self.all { parked(&*dead, self.limit.into()).await? } else { self.ids.clone() };
         let mut done = Vec::with_capacity(ids.len());
         for id in ids {
-            done.push(replay(&*dead, id, &signature).await.map_err(|error| interrupted(error, &done))?);
+            let action = replay(&*dead, id, &signature).await.map_err(|error| interrupted(error, &done))?;
+            done.push(action);
         }
         store.close().await;
         report(&done, common)

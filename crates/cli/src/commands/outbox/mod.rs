@@ -275,7 +275,11 @@ impl RunPublisher {
         let store = waiting(&format!("the outbox's store {}", outbox.store), IS_IT_THERE, OpenedStore::open(outbox)).await?;
         let what = waits_for(outbox.policy.as_str());
         let joining = async {
-            sink::checked(&*sink).await?;
+            // An unreachable sink may become reachable; an error that an operator must fix prevents the start.
+            match sink.check().await {
+                Err(error) if error.is_retryable() => output::note(format_args!("{error}; trying again while publishing")),
+                checked => checked?,
+            }
             let serves = shardwise_outbox::serves(&store.shared(), name).await?;
             let sharding = factory.create_serving(outbox.policy.as_str(), serves)?;
             let publisher = OutboxPublisher::builder().store(store.shared()).sink(sink).sharding(sharding.clone());

@@ -56,7 +56,7 @@ impl shardwise_sidecar::Outbox for SidecarOutbox {
     }
 
     fn status(&self) -> BoxFuture<'_, Result<OutboxStatus, String>> {
-        let status = async {
+        let status = async move {
             let store = self.store().await?;
             let status = store.shared().status().await?;
             let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await?;
@@ -81,7 +81,7 @@ impl shardwise_sidecar::Outbox for SidecarOutbox {
     }
 
     fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, Result<OutboxReplay, String>> {
-        let replay = async {
+        let replay = async move {
             let signature = Signature::new(who, why)?;
             Ok::<_, CliFailure>(dead::replay(&*self.store().await?.dead_letters(), event.to_owned(), &signature).await?)
         };

@@ -10,7 +10,7 @@ use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
 use crate::exit::{CliFailure, Result};
-use crate::{features, output};
+use crate::features;
 
 /// The attribute `source` of published events.
 const SOURCE: &str = "/shardwise/outbox";
@@ -29,17 +29,6 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
         #[cfg(feature = "http")]
         SinkSettings::Remote(remote) if remote.kind == SinkKind::Http => http(remote),
         other => Err(unknown(other)),
-    }
-}
-
-/// Checks the sink. An unreachable sink may become reachable; an error that an operator must fix prevents the start.
-pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
-    match sink.check().await {
-        Err(error) if error.is_retryable() => {
-            output::note(format_args!("{error}; trying again while publishing"));
-            Ok(())
-        }
-        checked => Ok(checked?),
     }
 }
 
