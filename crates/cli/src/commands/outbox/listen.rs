@@ -91,13 +91,13 @@ mod tests {
 
     #[test]
     fn a_port_alone_is_for_this_machine() {
-        for (text, address) in
+        for (text, expected) in
             [("9600", "127.0.0.1:9600"), (":9600", "127.0.0.1:9600"), ("0.0.0.0:9600", "0.0.0.0:9600"), ("[::1]:1", "[::1]:1")]
         {
-            assert_eq!(super::address(text), Ok(address.parse().unwrap()), "{text}");
+            assert_eq!(address(text), Ok(expected.parse().unwrap()), "{text}");
         }
         for text in ["", "localhost:9600", "127.0.0.1", "70000"] {
-            assert!(super::address(text).unwrap_err().starts_with("write a port"), "{text}");
+            assert!(address(text).unwrap_err().starts_with("write a port"), "{text}");
         }
     }
 }

@@ -108,7 +108,7 @@ fn place(members: Vec<MemberWeight>, params: PlacementParams) -> Result<ViewPlac
     ViewPlacement::place(members, params).map_err(usage)
 }
 
-fn usage(error: impl ToString) -> CliFailure {
+fn usage(error: impl std::fmt::Display) -> CliFailure {
     CliFailure::usage(error.to_string())
 }
 

@@ -55,13 +55,11 @@ impl RingPlan {
         let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);
         let leaving = self.leave.iter().flat_map(|list| if is_id(list) { vec![list.as_str()] } else { list.split(',').collect() });
         for id in leaving {
-            match after.iter().position(|(known, _)| known.as_str() == id) {
-                Some(at) => drop(after.remove(at)),
-                None => {
-                    let why = "no member of that id is left; give ids of --members, each once and without a weight";
-                    return Err(usage(format_args!("--leave {id}: {why}")));
-                }
-            }
+            let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
+                let why = "no member of that id is left; give ids of --members, each once and without a weight";
+                return Err(usage(format_args!("--leave {id}: {why}")));
+            };
+            after.remove(at);
         }
         let lists =
             self.join.iter().map(|list| members_of_list(list).map_err(usage)).chain(self.join_file.iter().map(|file| from_file(file)));
