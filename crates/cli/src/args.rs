@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use serde::Serialize;
 
-use crate::commands::{confirm_loss, demo, end_absence, init, live, manual, outbox, probe, ring, serve, settings, watch};
+use crate::commands::{demo, init, live, manual, outbox, probe, ring, serve, settings, watch};
 use crate::exit::{CliFailure, Code, Result};
 use crate::features;
 use crate::output::{self, Format};
@@ -54,13 +55,21 @@ impl Common {
     /// Fails if a settings file was named for a command that reads none, because it would be ignored silently.
     pub(crate) fn without_settings(&self, instead: &str) -> Result<()> {
         match &self.settings {
-            Some(_) => Err(CliFailure::new(Code::Usage, format!("--settings has no use here: {instead}"))),
+            Some(_) => Err(CliFailure::usage(format!("--settings has no use here: {instead}"))),
             None => Ok(()),
         }
     }
 
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { self.output }
+    }
+
+    /// Prints a result on stdout: as JSON, or as the text for people.
+    pub(crate) fn print(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+        match self.format() {
+            Format::Json => output::json_line(json),
+            Format::Human => output::text(&text()),
+        }
     }
 }
 
@@ -75,7 +84,7 @@ pub(crate) enum Command {
     /// Observe a group, or join it as a worker, and print every change
     Watch(watch::WatchArgs),
     /// Confirm that members which have vanished are gone for good
-    ConfirmLoss(confirm_loss::ConfirmLoss),
+    ConfirmLoss(live::ConfirmLoss),
     /// Answer over HTTP beside a worker in any language
     Serve(serve::Serve),
     /// Ask a sidecar or a publisher on this machine whether it is healthy
@@ -93,7 +102,7 @@ pub(crate) enum Command {
     /// Give a drained member its share again
     Undrain(live::Undrain),
     /// Confirm that a worker which has left for a while will not return
-    EndAbsence(end_absence::EndAbsence),
+    EndAbsence(live::EndAbsence),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),
@@ -115,18 +124,13 @@ impl Command {
 
 /// Handles a command line that runs no command: prints help, the version, or one line with the error.
 pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
-    if !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let code = if answer.use_stderr() { Code::Usage } else { Code::Ok };
-        return match answer.print() {
-            Ok(()) => code.into(),
-            Err(error) => {
-                let failure = output::stdout_failed(&error);
-                output::complain(&failure);
-                failure.code().into()
-            }
-        };
-    }
-    let failure = CliFailure::new(Code::Usage, one_line(&answer.to_string()));
+    let is_help = !answer.use_stderr() || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    let failure = match is_help.then(|| answer.print()) {
+        Some(Ok(())) if answer.use_stderr() => return Code::Usage.into(),
+        Some(Ok(())) => return Code::Ok.into(),
+        Some(Err(error)) => output::stdout_failed(&error),
+        None => CliFailure::usage(one_line(&answer.to_string())),
+    };
     output::complain(&failure);
     failure.code().into()
 }

@@ -49,12 +49,8 @@ impl Colour {
 
     /// The text for stderr in this colour; plain if stderr shows no colours.
     pub(crate) fn on_stderr(self, text: &str) -> String {
-        if is_shown(&io::stderr()) { self.paint(text) } else { text.to_owned() }
-    }
-
-    fn paint(self, text: &str) -> String {
         let style = self.style();
-        format!("{style}{text}{style:#}")
+        if is_shown(&io::stderr()) { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
 

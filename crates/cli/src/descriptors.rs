@@ -6,14 +6,6 @@ use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 /// (128), pooled connections (64), and the backend, the outbox and files (56).
 const OWN: rlim_t = 256;
 
-/// The changes that the limits require.
-#[derive(Debug, PartialEq, Eq)]
-struct DescriptorPlan {
-    /// The new soft limit, if it must change.
-    raise_to: Option<rlim_t>,
-    connections: usize,
-}
-
 /// Raises the soft limit of this process as far as `wanted` connections need and the hard limit allows. Returns how many connections fit,
 /// and logs it if they are fewer.
 pub(crate) fn for_connections(wanted: usize) -> usize {
@@ -24,30 +16,33 @@ pub(crate) fn for_connections(wanted: usize) -> usize {
             return wanted;
         }
     };
-    let mut fit = fit(soft, hard, wanted);
-    if let Some(limit) = fit.raise_to
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, limit, hard)
+    let mut files = files_for(wanted, soft, hard);
+    if files > soft
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, files, hard)
     {
-        tracing::warn!(%error, soft, limit, "the limit of open files cannot be raised");
-        fit = self::fit(soft, soft, wanted);
+        tracing::warn!(%error, soft, limit = files, "the limit of open files cannot be raised");
+        files = soft;
     }
-    if fit.connections < wanted {
+    let connections = wanted.min(connections_within(files));
+    if connections < wanted {
         tracing::warn!(
             wanted,
-            connections = fit.connections,
-            files = fit.raise_to.unwrap_or(soft),
+            connections,
+            files,
             "fewer connections than --max-connections are taken, because so few files may be open: raise the limit (ulimit -n, LimitNOFILE)"
         );
     }
-    fit.connections
+    connections
 }
 
-fn fit(soft: rlim_t, hard: rlim_t, wanted: usize) -> DescriptorPlan {
-    let needed = OWN.saturating_add(rlim_t::try_from(wanted).unwrap_or(rlim_t::MAX));
-    let limit = if soft >= needed { soft } else { hard.min(needed) };
-    // With a very low limit, part of it is still reserved for clients.
-    let room = limit.saturating_sub(OWN).max(limit / 4).max(1);
-    DescriptorPlan { raise_to: (limit != soft).then_some(limit), connections: wanted.min(usize::try_from(room).unwrap_or(usize::MAX)) }
+/// The soft limit that the connections need, if the hard limit allows it; never less than the present one.
+fn files_for(connections: usize, soft: rlim_t, hard: rlim_t) -> rlim_t {
+    OWN.saturating_add(rlim_t::try_from(connections).unwrap_or(rlim_t::MAX)).min(hard).max(soft)
+}
+
+/// With a very low limit, part of it is still reserved for clients.
+fn connections_within(files: rlim_t) -> usize {
+    usize::try_from(files.saturating_sub(OWN).max(files / 4).max(1)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -56,19 +51,20 @@ mod tests {
 
     #[test]
     fn the_soft_limit_is_raised_as_far_as_needed_and_what_does_not_fit_is_not_taken() {
-        for (soft, hard, wanted, raise_to, connections) in [
-            (1_024, 4_096, 512, None, 512),
-            (768, 768, 512, None, 512),
-            (256, 1_048_576, 512, Some(768), 512),
-            (256, rlim_t::MAX, 5_000, Some(5_256), 5_000),
-            (256, 700, 512, Some(700), 444),
-            (700, 700, 512, None, 444),
-            (300, 300, 512, None, 75),
-            (300, 300, 50, None, 50),
-            (2, 2, 512, None, 1),
-            (rlim_t::MAX, rlim_t::MAX, 1_000_000, None, 1_000_000),
+        for (soft, hard, wanted, files, connections) in [
+            (1_024, 4_096, 512, 1_024, 512),
+            (768, 768, 512, 768, 512),
+            (256, 1_048_576, 512, 768, 512),
+            (256, rlim_t::MAX, 5_000, 5_256, 5_000),
+            (256, 700, 512, 700, 444),
+            (700, 700, 512, 700, 444),
+            (300, 300, 512, 300, 75),
+            (300, 300, 50, 300, 50),
+            (2, 2, 512, 2, 1),
+            (rlim_t::MAX, rlim_t::MAX, 1_000_000, rlim_t::MAX, 1_000_000),
         ] {
-            assert_eq!(fit(soft, hard, wanted), DescriptorPlan { raise_to, connections }, "{soft} {hard} {wanted}");
+            let limit = files_for(wanted, soft, hard);
+            assert_eq!((limit, wanted.min(connections_within(limit))), (files, connections), "{soft} {hard} {wanted}");
         }
     }
 }

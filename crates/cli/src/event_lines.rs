@@ -1,14 +1,14 @@
 //! Parses events from JSON lines. It does not depend on the rest of the command: the fuzz targets include this file directly, because a
 //! binary has no library.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
 
 /// The most bytes of one line: the largest payload with its escapes, and the other fields.
-const LINE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX + 256 * 1_024;
+const LINE_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64 + 256 * 1_024;
 
 /// One line: its number from 1, and the event or the reason why it has none.
 pub(crate) struct EventLine {
@@ -44,37 +44,21 @@ impl<R: BufRead> EventLines<R> {
     pub(crate) fn next_line(&mut self) -> io::Result<Option<EventLine>> {
         loop {
             self.bytes.clear();
-            let whole = read_bounded(&mut self.reader, &mut self.bytes)?;
-            let Some(whole) = whole else { return Ok(None) };
-            self.number += 1;
-            if whole && self.bytes.trim_ascii().is_empty() {
-                continue;
+            // One byte more for the line feed.
+            if self.reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut self.bytes)? == 0 {
+                return Ok(None);
             }
-            let event = if whole { parse(&self.bytes) } else { Err(format!("the line has more than {LINE_BYTES_MAX} bytes")) };
+            self.number += 1;
+            let line = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+            let event = if line.len() as u64 > LINE_BYTES_MAX {
+                self.reader.skip_until(b'\n')?;
+                Err(format!("the line has more than {LINE_BYTES_MAX} bytes"))
+            } else if line.trim_ascii().is_empty() {
+                continue;
+            } else {
+                parse(line)
+            };
             return Ok(Some(EventLine { number: self.number, event }));
-        }
-    }
-}
-
-/// Reads up to the line feed and skips the part of a line beyond the limit. `None` at the end, `false` for a line cut short.
-fn read_bounded(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
-    let (mut any, mut whole) = (false, true);
-    loop {
-        let chunk = reader.fill_buf()?;
-        if chunk.is_empty() {
-            return Ok(any.then_some(whole));
-        }
-        any = true;
-        let end = chunk.iter().position(|byte| *byte == b'\n');
-        let taken = end.unwrap_or(chunk.len());
-        if line.len() + taken <= LINE_BYTES_MAX {
-            line.extend_from_slice(&chunk[..taken]);
-        } else {
-            whole = false;
-        }
-        reader.consume(taken + usize::from(end.is_some()));
-        if end.is_some() {
-            return Ok(Some(whole));
         }
     }
 }
@@ -119,7 +103,7 @@ mod tests {
         let empty = GOOD.replace("order", "");
         let mut bytes = format!("{GOOD}\n{{}}\n{nul}\n{empty}\nnonsense\n").into_bytes();
         bytes.extend_from_slice(b"{\"aggregatetype\":\"\xff\"}\n");
-        bytes.extend_from_slice(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        bytes.extend(std::iter::repeat_n(b'x', usize::try_from(LINE_BYTES_MAX).unwrap() + 1));
         bytes.extend_from_slice(format!("\n{GOOD}\n").as_bytes());
         let read = lines(&bytes);
         let refused: Vec<_> = read.iter().filter_map(|(number, event)| event.as_ref().err().map(|why| (*number, why.as_str()))).collect();

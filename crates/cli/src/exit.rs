@@ -8,22 +8,17 @@ use nix::errno::Errno;
 use shardwise::ErrorKind;
 use shardwise_outbox::one_line;
 
-/// The exit code of the process. The help text documents it.
+/// The exit code of the process; the help text of the command says what each means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
-    /// Success.
     Ok = 0,
-    /// The command ran, and the result is negative: a verdict that is not clean, refused lines.
     No = 1,
-    /// The arguments or the settings are wrong; nothing was contacted.
     Usage = 2,
-    /// A backend, a store or a file cannot be reached or read; a retry may help.
     Unavailable = 3,
-    /// A backend, a store or a group refuses; the operator has to change something.
     Refused = 4,
-    /// The outbox's database lost commits that it had confirmed. It has a separate code because a restarted publisher has nothing to
-    /// compare and would continue: the systemd units do not restart after it.
+    /// It has a separate code because a restarted publisher has nothing to compare and would continue: the systemd units do not restart
+    /// after it.
     LostCommits = 5,
 }
 
@@ -34,7 +29,8 @@ impl From<Code> for ExitCode {
 }
 
 /// A failure for the user: one line with what happened and what to do, and an exit code.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{line}")]
 pub(crate) struct CliFailure {
     code: Code,
     line: String,
@@ -45,6 +41,11 @@ pub(crate) type Result<T> = std::result::Result<T, CliFailure>;
 impl CliFailure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
         Self { code, line: one_line(&line.into(), usize::MAX) }
+    }
+
+    /// Wrong arguments or settings.
+    pub(crate) fn usage(line: impl Into<String>) -> Self {
+        Self::new(Code::Usage, line)
     }
 
     pub(crate) const fn code(&self) -> Code {
@@ -65,6 +66,7 @@ impl CliFailure {
 /// The system's error and what to do about it. Unknown errors keep the system's text.
 fn in_plain_words(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    let errno = error.raw_os_error().map(Errno::from_raw);
     let words = match error.kind() {
         Kind::NotFound => "there is no such file or directory: check the path",
         Kind::PermissionDenied => "this user has no right to: grant it, or name another path",
@@ -76,21 +78,11 @@ fn in_plain_words(error: &io::Error) -> String {
         Kind::AddrInUse => "another process listens there: stop it, or name another port",
         Kind::AddrNotAvailable => "this machine has no such address: name one of its own",
         Kind::BrokenPipe => "the reader has closed the pipe: let it read to the end",
-        _ if [Errno::EMFILE, Errno::ENFILE].contains(&errno(error)) => "too many files are open: raise the limit (ulimit -n)",
-        _ if errno(error) == Errno::EAGAIN => "there are too many processes: raise the limit (ulimit -u), or end some",
+        _ if matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) => "too many files are open: raise the limit (ulimit -n)",
+        _ if errno == Some(Errno::EAGAIN) => "there are too many processes: raise the limit (ulimit -u), or end some",
         _ => return format!("{error}: if this stays after another try, look at the system's log"),
     };
     words.into()
-}
-
-fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
-}
-
-impl fmt::Display for CliFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.line)
-    }
 }
 
 impl From<shardwise::Error> for CliFailure {
@@ -111,7 +103,7 @@ impl From<shardwise_sidecar::Error> for CliFailure {
             Error::Sharding(error) => error.into(),
             Error::File(path, error) => Self::io(format_args!("read {}", path.display()), &error),
             Error::Listen(address, error) => Self::io(format_args!("listen on {address}"), &error),
-            Error::Options(line) => Self::new(Code::Usage, line),
+            Error::Options(line) => Self::usage(line),
             _ => Self::new(Code::Unavailable, error.to_string()),
         }
     }

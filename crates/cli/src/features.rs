@@ -2,45 +2,32 @@
 
 use std::sync::LazyLock;
 
-struct Feature {
-    name: &'static str,
-    /// What the feature adds, in the terms of the settings.
-    adds: &'static str,
-    is_built: bool,
-}
-
-macro_rules! features {
-    ($($name:literal: $adds:literal),* $(,)?) => {
-        const FEATURES: &[Feature] = &[$(Feature { name: $name, adds: $adds, is_built: cfg!(feature = $name) }),*];
-    };
-}
-
-// As in the manifest, where the feature `default` names them all.
-features! {
-    "consul": "the discovery backend consul",
-    "etcd": "the discovery backend etcd",
-    "http": "HTTP sinks",
-    "nats": "NATS sinks",
-    "otel": "traces over OTLP",
-    "postgres": "outboxes in PostgreSQL",
-    "prometheus": "/metrics",
-    "rabbitmq": "RabbitMQ sinks",
-    "redis": "Redis sinks",
-}
+/// Each feature, what it adds in the terms of the settings, and whether this build has it. As in the manifest, where the feature `default`
+/// names them all.
+const FEATURES: [(&str, &str, bool); 9] = [
+    ("consul", "the discovery backend consul", cfg!(feature = "consul")),
+    ("etcd", "the discovery backend etcd", cfg!(feature = "etcd")),
+    ("http", "HTTP sinks", cfg!(feature = "http")),
+    ("nats", "NATS sinks", cfg!(feature = "nats")),
+    ("otel", "traces over OTLP", cfg!(feature = "otel")),
+    ("postgres", "outboxes in PostgreSQL", cfg!(feature = "postgres")),
+    ("prometheus", "/metrics", cfg!(feature = "prometheus")),
+    ("rabbitmq", "RabbitMQ sinks", cfg!(feature = "rabbitmq")),
+    ("redis", "Redis sinks", cfg!(feature = "redis")),
+];
 
 /// What to do about a feature that this build lacks; `None` if it has it.
 pub(crate) fn missing(name: &str) -> Option<String> {
-    let feature = FEATURES.iter().find(|feature| feature.name == name && !feature.is_built)?;
+    let (_, adds, _) = FEATURES.into_iter().find(|(known, _, is_built)| *known == name && !is_built)?;
     Some(format!(
-        "this build of shardwise has no feature {name:?} ({}); install one that has it: cargo install --path crates/cli --features {name}",
-        feature.adds
+        "this build of shardwise has no feature {name:?} ({adds}); install one that has it: cargo install --path crates/cli --features {name}"
     ))
 }
 
 /// The version, and below it the features that this build lacks.
 pub(crate) fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let lacks: Vec<_> = FEATURES.iter().filter(|feature| !feature.is_built).map(|feature| feature.name).collect();
+        let lacks: Vec<_> = FEATURES.into_iter().filter(|(_, _, is_built)| !is_built).map(|(name, ..)| name).collect();
         with_features_lacking(env!("CARGO_PKG_VERSION"), &lacks)
     });
     &TEXT
@@ -60,16 +47,16 @@ mod tests {
     #[test]
     fn the_features_are_those_of_the_manifest() {
         let manifest = include_str!("../Cargo.toml");
-        let names: Vec<_> = FEATURES.iter().map(|feature| format!("{:?}", feature.name)).collect();
+        let names: Vec<_> = FEATURES.iter().map(|(name, ..)| format!("{name:?}")).collect();
         assert!(manifest.contains(&format!("\ndefault = [{}]\n", names.join(", "))), "{names:?}");
     }
 
     #[test]
     fn a_feature_is_missing_or_built() {
-        for feature in FEATURES {
-            let missing = missing(feature.name);
-            assert_eq!(missing.is_none(), feature.is_built, "{}", feature.name);
-            assert!(missing.is_none_or(|text| text.ends_with(&format!("--features {}", feature.name))));
+        for (name, _, is_built) in FEATURES {
+            let missing = missing(name);
+            assert_eq!(missing.is_none(), is_built, "{name}");
+            assert!(missing.is_none_or(|text| text.ends_with(&format!("--features {name}"))));
         }
         assert_eq!(missing("sqlite"), None);
     }

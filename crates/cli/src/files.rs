@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::{CliFailure, Result};
 
 /// The content of a file of at most `limit` bytes. Larger files, including endless ones, are refused before they use memory.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| CliFailure::io(format_args!("read {}", path.display()), &error);
-    let too_large = || CliFailure::new(Code::Usage, format!("{} has more than {limit} bytes: is it the right file?", path.display()));
+    let too_large = || CliFailure::usage(format!("{} has more than {limit} bytes: is it the right file?", path.display()));
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() > limit {
         return Err(too_large());

@@ -11,7 +11,6 @@ mod features;
 mod files;
 mod output;
 mod recorder;
-mod redrawn;
 mod signals;
 mod status_line;
 mod supervisor;
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return args::answer(&answer),
     };
-    let traces = traces::TraceExport::begin(args.command.serves());
+    let traces = traces::begin(args.command.serves());
     let result = commands::run(args);
     status_line::end();
     let code = match result {
@@ -39,6 +38,8 @@ fn main() -> ExitCode {
             failure.code()
         }
     };
-    traces.end();
+    if let Some(traces) = traces {
+        traces.end();
+    }
     code.into()
 }

@@ -123,6 +123,10 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Prints one JSON value as one flushed line on stdout. Parsers see unchanged strings; control characters of terminals are written as JSON
 /// escapes.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
@@ -181,20 +185,26 @@ const STATES: [&str; 2] = ["state", "is"];
 /// Rows under a heading, with columns as wide as necessary; the last column is not padded. A cell stays on one line, whatever it contains.
 /// States have their colours.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| Escaped(cell).to_string()).collect()).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(heading.get(column).map(|h| h.chars().count())).max().unwrap_or(0)
-    };
+    let head = heading.iter().map(|name| (*name).to_owned()).collect();
+    let escaped = |row: &Vec<String>| row.iter().map(|cell| Escaped(cell).to_string()).collect();
+    let lines: Vec<Vec<String>> = std::iter::once(&head).chain(rows).map(escaped).collect();
+    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>, colour: &dyn Fn(usize, &str) -> Option<Colour>| {
-        let padded = cells.zip(&widths).enumerate().map(|(column, (cell, width))| {
-            let padding = " ".repeat(width - cell.chars().count());
-            colour(column, cell).map_or_else(|| cell.to_owned(), |colour| colour.mark(cell)) + &padding
+    let line = |(number, line): (usize, &Vec<String>)| {
+        let padded = line.iter().zip(heading).zip(&widths).map(|((cell, heading), width)| {
+            let colour = match number {
+                0 => (!cell.is_empty()).then_some(Colour::Heading),
+                _ if STATES.contains(heading) => Colour::of_state(cell),
+                _ => None,
+            };
+            colour.map_or_else(|| cell.clone(), |colour| colour.mark(cell)) + &" ".repeat(width - cell.chars().count())
         });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let of_state = |column: usize, cell: &str| STATES.contains(&heading[column]).then(|| Colour::of_state(cell)).flatten();
-    let head = line(&mut heading.iter().copied(), &|_, cell| (!cell.is_empty()).then_some(Colour::Heading));
-    rows.iter().fold(head, |text, row| text + &line(&mut row.iter().map(String::as_str), &of_state))
+    lines.iter().enumerate().map(line).collect()
+}
+
+/// The same, or that line if there are no rows.
+pub(crate) fn table_or(none: &str, heading: &[&str], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() { format!("{none}\n") } else { table(heading, rows) }
 }

@@ -17,12 +17,12 @@ pub(crate) fn install(buckets: &[f64]) -> Result<Option<Render>> {
     /// How often recorded histograms are compacted; until then they grow, even if they are never read.
     const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-    let failed = |error: &dyn std::fmt::Display| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}"));
     let builder = match buckets {
         [] => Ok(PrometheusBuilder::new()),
         _ => PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), buckets),
     };
-    let handle = builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| failed(&error))?;
+    let handle = builder.and_then(PrometheusBuilder::install_recorder);
+    let handle = handle.map_err(|error| CliFailure::new(Code::Refused, format!("the metrics cannot be set up: {error}")))?;
     let upkeep = handle.clone();
     let kept_up = std::thread::Builder::new().name("metrics".into()).spawn(move || {
         loop {

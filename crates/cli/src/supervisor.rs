@@ -28,14 +28,6 @@ impl Supervisor {
         Self { socket, patience: patience.filter(|patience| !patience.is_zero()) }
     }
 
-    pub(crate) fn ready(&self) {
-        self.notify("READY=1");
-    }
-
-    pub(crate) fn stopping(&self) {
-        self.notify("STOPPING=1");
-    }
-
     /// Sends watchdog notifications from a task of the monitored runtime, as long as `is_alive` returns true and the handle is kept. Once
     /// it returns false, notifications stop, and the supervisor ends this process.
     pub(crate) fn watch(&self, is_alive: impl Fn() -> bool + Send + 'static) -> Option<AbortOnDropHandle<()>> {
@@ -52,7 +44,8 @@ impl Supervisor {
         })))
     }
 
-    fn notify(&self, what: &str) {
+    /// Sends a notification of `sd_notify(3)`, such as `READY=1`.
+    pub(crate) fn notify(&self, what: &str) {
         if let Some((socket, to)) = self.socket.as_deref() {
             // A supervisor that does not listen is ignored, and the send does not block.
             let _ = socket.send_to_addr(what.as_bytes(), to);

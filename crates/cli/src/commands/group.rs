@@ -1,10 +1,15 @@
 //! The group of a command, and the id under which it joins.
 
-use clap::Args;
-use shardwise::settings::Settings;
-use shardwise::{InstanceId, PolicyName};
+use std::sync::Arc;
 
-use super::outbox_of;
+use clap::Args;
+use shardwise::core::ViewPlacement;
+use shardwise::settings::Settings;
+use shardwise::{InstanceId, Observer, PolicyName, ShardingFactory, SlotOwners, View};
+use tokio_util::sync::CancellationToken;
+
+use super::{IS_IT_THERE, load_settings, outbox_of, waiting, waits_for};
+use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 
 /// The variable with the policy, if the command line names none.
@@ -23,6 +28,19 @@ impl PolicyArg {
     pub(crate) fn of(&self, settings: &Settings) -> Result<String> {
         self.policy.clone().map_or_else(|| implied_policy(settings), Ok)
     }
+
+    /// Creates the factory and returns the policy's name.
+    pub(crate) fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
+        let settings = load_settings(common)?;
+        let name = self.of(&settings)?;
+        Ok((ShardingFactory::from_settings(settings)?, name))
+    }
+
+    pub(crate) async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {
+        let (factory, name) = self.open(common)?;
+        let observer = waiting(&waits_for(&name), IS_IT_THERE, factory.observe(&name)).await?;
+        Ok((factory, name, observer))
+    }
 }
 
 /// The default policy: that of the environment, else the only one for workers, else the only one.
@@ -33,16 +51,16 @@ pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
         return Ok(name);
     }
     let all: Vec<_> = settings.policies.keys().map(PolicyName::as_str).collect();
-    let mut of_workers = Vec::with_capacity(all.len());
-    for name in &all {
-        if outbox_of(settings, name)?.is_none() {
-            of_workers.push(*name);
-        }
-    }
+    let of_workers: Vec<_> = all.iter().copied().filter(|name| matches!(outbox_of(settings, name), Ok(None))).collect();
     match (&of_workers[..], &all[..]) {
         ([only], _) | ([], [only]) => Ok((*only).to_owned()),
-        (_, []) => Err(usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name".into())),
-        _ => Err(usage(format!("which policy? Write --policy NAME or set {POLICY_VARIABLE}; the settings have: {}", all.join(", ")))),
+        (_, []) => {
+            Err(CliFailure::usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name"))
+        }
+        _ => {
+            let known = all.join(", ");
+            Err(CliFailure::usage(format!("which policy? Write --policy NAME or set {POLICY_VARIABLE}; the settings have: {known}")))
+        }
     }
 }
 
@@ -58,14 +76,61 @@ impl IdArg {
     /// Sets the id in the settings, if one is given.
     pub(crate) fn put(&self, settings: &mut Settings) -> Result<()> {
         if let Some(id) = &self.id {
-            settings.instance.id = Some(InstanceId::new(id.as_str()).map_err(|error| usage(format!("--id {id:?}: {error}")))?);
+            settings.instance.id = Some(InstanceId::new(id).map_err(|error| CliFailure::usage(format!("--id {id:?}: {error}")))?);
         }
         Ok(())
     }
 
     /// Fails if an id is given for a command that joins nothing, because it would be ignored silently.
     pub(crate) fn unused(&self) -> Result<()> {
-        self.id.as_ref().map_or(Ok(()), |_| Err(usage("--id has no use here: this command observes and joins nothing".into())))
+        match self.id {
+            Some(_) => Err(CliFailure::usage("--id has no use here: this command observes and joins nothing")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What an observer sees of a group.
+#[derive(Default)]
+pub(crate) struct GroupSnapshot {
+    pub(crate) view: Arc<View>,
+    /// `None` under a key placement, and while no member owns anything.
+    pub(crate) owners: Option<Arc<SlotOwners>>,
+}
+
+impl GroupSnapshot {
+    pub(crate) fn of(observer: &Observer) -> Self {
+        let owners = match observer.placed() {
+            Ok(Some(ViewPlacement::Slots(owners))) => Some(owners),
+            _ => None,
+        };
+        Self { view: observer.members(), owners }
+    }
+
+    fn differs(&self, before: &Self) -> bool {
+        let placed = |seen: &Self| seen.owners.as_ref().map(|owners| (owners.members().to_vec(), *owners.params()));
+        self.view.members() != before.view.members() || placed(self) != placed(before)
+    }
+}
+
+/// Passes the observer with the snapshots before and after each change to `print`, first an empty one and that of the present group, until
+/// the command is stopped.
+pub(crate) async fn follow(
+    mut observer: Observer,
+    shutdown: &CancellationToken,
+    mut print: impl FnMut(&Observer, &GroupSnapshot, &GroupSnapshot) -> Result<()>,
+) -> Result<Code> {
+    let mut before = None;
+    loop {
+        let now = GroupSnapshot::of(&observer);
+        if before.as_ref().is_none_or(|before| now.differs(before)) {
+            print(&observer, &before.unwrap_or_default(), &now)?;
+            before = Some(now);
+        }
+        tokio::select! {
+            changed = observer.changed() => if !changed { return Ok(Code::Ok) },
+            () = shutdown.cancelled() => return Ok(Code::Ok),
+        }
     }
 }
 
@@ -77,10 +142,6 @@ pub(crate) fn meant_by<'a>(short: &str, known: impl IntoIterator<Item = &'a Inst
         goes_on || id.rsplit_once('/').is_some_and(|(_, last)| last == short)
     };
     known.into_iter().filter(is_meant).collect()
-}
-
-fn usage(line: String) -> CliFailure {
-    CliFailure::new(Code::Usage, line)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::settings_path;
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output::{self, Format};
 
 /// Ten lines with which workers on one machine find each other.
 const WORKERS: &str = r#"# The settings of shardwise. `shardwise settings --why` lists every key with its value and its use.
@@ -36,7 +35,6 @@ store = "sqlite:orders.db"
 sink = "file:delivered.jsonl"
 "#;
 
-/// Write a settings file to begin with
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes ten lines into settings.toml, or into the file that --settings or $SHARDWISE_SETTINGS names. A file that is there is never changed.
@@ -53,12 +51,8 @@ impl Init {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let path = settings_path(common);
         write_new(&path, &(WORKERS.to_owned() + if self.outbox { OUTBOX } else { "" }))?;
-        match common.format() {
-            Format::Json => {
-                output::json_line(&json!({"settings": path, "policy": "my_custom_workers", "outbox": self.outbox.then_some("orders")}))?;
-            }
-            Format::Human => output::text(&self.next_steps(&path))?,
-        }
+        let json = json!({"settings": path, "policy": "my_custom_workers", "outbox": self.outbox.then_some("orders")});
+        common.print(&json, || self.next_steps(&path))?;
         Ok(Code::Ok)
     }
 

@@ -9,7 +9,6 @@ use crate::args::{Args, Common};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
-/// Print a shell's completions
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "  source <(shardwise completions bash)")]
 pub(crate) struct Completions {
@@ -18,7 +17,6 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Print the manual page, or write one for each command
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "  shardwise man | man -l -\n  shardwise man --out ~/.local/share/man/man1")]
 pub(crate) struct Man {

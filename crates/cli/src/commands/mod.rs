@@ -1,8 +1,6 @@
 //! One module for each verb.
 
-pub(crate) mod confirm_loss;
 pub(crate) mod demo;
-pub(crate) mod end_absence;
 mod group;
 pub(crate) mod init;
 pub(crate) mod live;
@@ -33,8 +31,8 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Init(command) => command.run(&common),
         Command::Settings(command) => command.run(&common),
         Command::Watch(command) => block_on(command.run(&common)),
-        Command::ConfirmLoss(command) => command.run(&common),
-        Command::EndAbsence(command) => command.run(&common),
+        Command::ConfirmLoss(command) => block_on(command.run(&common)),
+        Command::EndAbsence(command) => block_on(command.run(&common)),
         Command::Ring(command) => command.run(&common),
         Command::Serve(command) => command.run(&common),
         Command::Probe(command) => command.run(&common),
@@ -82,12 +80,11 @@ fn outbox_of<'s>(settings: &'s Settings, policy: &str) -> Result<Option<&'s Poli
 /// Refuses to join the group of an outbox: only its publishers may share it, because another member's slots would never be published.
 fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<()> {
     outbox_of(settings, policy)?.map_or(Ok(()), |outbox| {
-        let message = format!(
+        Err(CliFailure::usage(format!(
             "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \
              other member's slots would wait for ever; {instead}",
             outbox.as_str()
-        );
-        Err(CliFailure::new(Code::Usage, message))
+        )))
     })
 }
 
@@ -99,31 +96,14 @@ fn waits_for(policy: &str) -> String {
     format!("the discovery backend of policy {policy:?}")
 }
 
-/// The same for several policies.
-fn waits_for_all(policies: &[String]) -> String {
-    match policies {
-        [only] => waits_for(only),
-        several => format!("the discovery backends of the policies {}", several.join(", ")),
-    }
-}
-
 /// What to look at while the backend of an observer or a store does not answer.
 const IS_IT_THERE: &str = "is it running and reachable?";
 /// The same for a member: a backend that answers may still wait for a former process with the same id to expire.
 const WHY_NOT_JOINED: &str =
     "either it is not reachable, or it still has a record of this id from a process that was killed, which expires within a TTL";
 
-/// Runs `work`, and prints a note on stderr if it has to wait.
-async fn waiting<T>(what: String, work: impl Future<Output = T>) -> T {
-    waiting_with(&what, IS_IT_THERE, work).await
-}
-
-/// The same for joining the group of a policy.
-async fn joining<T>(policy: &str, work: impl Future<Output = T>) -> T {
-    waiting_with(&waits_for(policy), WHY_NOT_JOINED, work).await
-}
-
-async fn waiting_with<T>(what: &str, hint: &str, work: impl Future<Output = T>) -> T {
+/// Runs `work`, and prints a note with the hint on stderr if it has to wait.
+async fn waiting<T>(what: &str, hint: &str, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     if let Ok(done) = tokio::time::timeout(WAITS_QUIETLY, &mut work).await {
         return done;

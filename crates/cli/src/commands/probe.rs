@@ -9,11 +9,9 @@ use serde_json::json;
 
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output::{self, Format};
 
 const ANSWER_BYTES: u64 = 64 * 1024;
 
-/// Ask a sidecar or a publisher on this machine whether it is healthy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a container's health check: the image has no other program. It speaks HTTP without TLS.
@@ -48,10 +46,8 @@ impl Probe {
             CliFailure::new(Code::Unavailable, format!("cannot ask {}: {why}", self.at))
         })?;
         let is_well = status == 200;
-        match common.format() {
-            Format::Human => output::text(&format!("{status} {}\n", answer.trim()))?,
-            Format::Json => output::json_line(&json!({"well": is_well, "status": status, "answer": answer.trim()}))?,
-        }
+        let answer = answer.trim();
+        common.print(&json!({"well": is_well, "status": status, "answer": answer}), || format!("{status} {answer}\n"))?;
         Ok(if is_well { Code::Ok } else { Code::No })
     }
 

@@ -15,13 +15,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{IdArg, implied_policy};
 use super::outbox::SidecarOutbox;
-use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for_all};
+use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::supervisor::Supervisor;
 use crate::{descriptors, output, recorder, signals, traces};
 
-/// Answer over HTTP beside a worker in any language
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \
@@ -97,10 +96,8 @@ impl Serve {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let mut loaded = load_with_outboxes(common)?;
         if !loaded.settings.enabled {
-            return Err(CliFailure::new(
-                Code::Usage,
-                "enabled = false: there is no group to answer for; set it to true, or do without a sidecar",
-            ));
+            let why = "enabled = false: there is no group to answer for; set it to true, or do without a sidecar";
+            return Err(CliFailure::usage(why));
         }
         // With only --observe, no policy is joined by default.
         let is_implied = self.policy.is_empty() && self.observe.is_empty();
@@ -126,7 +123,7 @@ impl Serve {
             output::release_log();
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
             output::json_line(&Ready { listening: address, tls, policies: &policies, observes: &self.observe, instance_id })?;
-            supervisor.ready();
+            supervisor.notify("READY=1");
             // On the thread of the renewals, so that a hanging thread stops the notifications.
             watched.set(supervisor.watch(move || services.iter().all(goes_on)));
             Ok::<_, CliFailure>(())
@@ -138,13 +135,17 @@ impl Serve {
                     let is_quiet = tokio::time::timeout(WAITS_QUIETLY, token.cancelled()).await.is_err();
                     if is_quiet && !has_joined.get() {
                         let hint = if policies.is_empty() { IS_IT_THERE } else { WHY_NOT_JOINED };
-                        still_waiting(&waits_for_all(&[&policies[..], &self.observe].concat()), hint);
+                        let what = match &[&policies[..], &self.observe].concat()[..] {
+                            [only] => waits_for(only),
+                            several => format!("the discovery backends of the policies {}", several.join(", ")),
+                        };
+                        still_waiting(&what, hint);
                     }
                     token.cancelled().await;
                 }
                 Err(failure) => unheard.set(Some(failure)),
             }
-            supervisor.stopping();
+            supervisor.notify("STOPPING=1");
         };
         sidecar.run(ready, shutdown)?;
         unheard.take().map_or(Ok(Code::Ok), Err)

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use shardwise::ShardingFactory;
+use shardwise::settings::Setting;
 
 use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, Format};
+use crate::output::table;
 
-/// Print the settings in force and where each came from
 #[derive(Debug, Args)]
 pub(crate) struct SettingsArgs {
     /// Also print what each key is for
@@ -23,18 +23,15 @@ impl SettingsArgs {
             // Finds errors that every other command would report, such as a backend that this build lacks. Nothing is contacted.
             ShardingFactory::from_settings(settings.clone())?;
         }
-        if common.format() == Format::Json {
-            output::json_line(&settings.in_force())?;
-            return Ok(Code::Ok);
-        }
-        let row = |setting: &shardwise::settings::Setting| {
-            let mut row = vec![setting.key.clone(), setting.value.clone(), setting.origin.to_string()];
-            row.extend(self.why.then(|| setting.why.to_owned()));
-            row
-        };
-        let heading = ["key", "value", "from", "why"];
-        let rows: Vec<_> = settings.in_force().iter().map(row).collect();
-        output::text(&output::table(&heading[..if self.why { 4 } else { 3 }], &rows))?;
+        let in_force = settings.in_force();
+        common.print(&in_force, || {
+            let columns = if self.why { 4 } else { 3 };
+            let row = |setting: &Setting| {
+                let cells = [setting.key.clone(), setting.value.clone(), setting.origin.to_string(), setting.why.to_owned()];
+                cells[..columns].to_vec()
+            };
+            table(&["key", "value", "from", "why"][..columns], &in_force.iter().map(row).collect::<Vec<_>>())
+        })?;
         Ok(Code::Ok)
     }
 }

@@ -4,7 +4,6 @@ use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use reqwest::Client;
 use reqwest::header::RETRY_AFTER;
-use rustls::ClientConfig;
 use shardwise::discovery::tls::{SystemTrust, TlsFiles};
 use tokio::runtime::Handle;
 
@@ -24,8 +23,11 @@ impl Carrier {
     ///
     /// If the TLS options cannot be used.
     pub(super) fn new(asked: &TraceExportConfig, runtime: Handle) -> Result<Self, String> {
+        // Without TLS it trusts no CA; reqwest requires a configuration in any case.
+        let trust = if asked.endpoint.scheme() == "https" { SystemTrust::Required } else { SystemTrust::Unused };
+        let tls = TlsFiles { ca: asked.ca.clone(), identity: None }.client_config(trust);
         let client = Client::builder()
-            .tls_backend_preconfigured(tls(asked)?)
+            .tls_backend_preconfigured(tls.map_err(|error| format!("TLS to the collector: {error}"))?)
             .timeout(asked.within)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
@@ -59,10 +61,4 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
     }
     // The collector's remarks on single spans are dropped, because nobody could act on them.
     Ok(response.body(Bytes::new())?)
-}
-
-/// Without TLS it trusts no CA; reqwest requires a configuration in any case.
-fn tls(asked: &TraceExportConfig) -> Result<ClientConfig, String> {
-    let trust = if asked.endpoint.scheme() == "https" { SystemTrust::Required } else { SystemTrust::Unused };
-    TlsFiles { ca: asked.ca.clone(), identity: None }.client_config(trust).map_err(|error| format!("TLS to the collector: {error}"))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
-use super::endpoint::TraceEndpoint;
+use super::TraceEndpoint;
 
 /// The default and longest timeout of a request.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ impl TraceExportConfig {
     /// # Errors
     ///
     /// Which variable is wrong. The endpoint is not repeated, because it may contain a password.
-    pub(super) fn of(endpoint: &TraceEndpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub(super) fn of((name, address): &TraceEndpoint, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         // An empty variable counts as not set.
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let either = |name: &str| {
@@ -41,8 +41,8 @@ impl TraceExportConfig {
             return Err(format!("{name} is {other:?}: there is http/protobuf, which collectors take at port 4318"));
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-        let url = Url::parse(&endpoint.address).ok().filter(is_http);
-        let endpoint = url.ok_or_else(|| format!("{}: write it as http://HOST:4318", endpoint.variable))?;
+        let url = Url::parse(address).ok().filter(is_http);
+        let endpoint = url.ok_or_else(|| format!("{name}: write it as http://HOST:4318"))?;
         let within = either("TIMEOUT").and_then(|(_, value)| value.parse().ok()).map_or(WITHIN, Duration::from_millis);
         let level = match set("SHARDWISE_TRACES").as_deref() {
             None | Some("info") => LevelFilter::INFO,
@@ -56,7 +56,7 @@ impl TraceExportConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::endpoint::{ENDPOINT, TRACES_ENDPOINT, wanted};
+    use super::super::{ENDPOINT, TRACES_ENDPOINT, wanted};
     use super::*;
 
     fn asked(variables: &[(&str, &str)]) -> Result<Option<TraceExportConfig>, String> {

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
+use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
-use opentelemetry::{Context, Key, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use shardwise::trace::{self, TraceParent};
 use tokio::runtime::{Builder, Runtime};
@@ -16,15 +15,15 @@ use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
 
+use super::TraceEndpoint;
 use super::carrier::Carrier;
-use super::endpoint::TraceEndpoint;
 use super::export_config::TraceExportConfig;
-use super::exporter::{BoundedProcessor, Exporter};
+use super::exporter::BoundedProcessor;
 
 /// How long the end of the process waits for the remaining spans.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-pub(super) struct RunningExport {
+pub(crate) struct RunningExport {
     provider: SdkTracerProvider,
     level: LevelFilter,
     /// The runtime of the requests.
@@ -48,14 +47,13 @@ impl RunningExport {
             .build()
             // The error may repeat the endpoint, which may contain a password.
             .map_err(|_| "the variables of OpenTelemetry cannot be used together".to_owned())?;
-        let processor = BoundedProcessor::new(|queued| Exporter::new(exporter, queued));
-        let provider = SdkTracerProvider::builder().with_resource(resource()).with_span_processor(processor).build();
+        let provider = SdkTracerProvider::builder().with_span_processor(BoundedProcessor::new(exporter)).build();
         trace::connect(SpanNames);
         Ok(Self { provider, level: asked.level, runtime })
     }
 
     /// Sends the remaining spans, and waits for a short time.
-    pub(super) fn end(self) {
+    pub(crate) fn end(self) {
         let Self { provider, runtime, .. } = self;
         if provider.shutdown_with_timeout(FAREWELL).is_err() {
             tracing::debug!("the last traces were not taken in time and are lost");
@@ -75,21 +73,6 @@ impl RunningExport {
             .with_tracked_inactivity(false)
             .with_filter(is_ours.with_max_level_hint(level))
     }
-}
-
-/// The resource: from the environment, or else the name and the version of this program.
-fn resource() -> Resource {
-    let said = Resource::builder().build();
-    let named = said.get(&Key::new("service.name")).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
-    let versioned = said.get(&Key::new("service.version")).is_some();
-    let mut resource = Resource::builder();
-    if !named {
-        resource = resource.with_service_name("shardwise");
-    }
-    if !versioned {
-        resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    }
-    resource.build()
 }
 
 /// Implements the library's trace hooks with OpenTelemetry's span contexts.

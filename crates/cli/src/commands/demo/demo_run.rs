@@ -23,24 +23,24 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(super) struct DemoRun {
     pub(super) stage: DemoStage,
     pub(super) store: SqliteStore,
-    pub(super) writer: EventWriter,
     pub(super) ledger: Ledger,
-    pub(super) tail: FileTail,
-    pub(super) show: DemoDisplay,
-    pub(super) placement: PlacementParams,
-    pub(super) ttl: Duration,
+    writer: EventWriter,
+    tail: FileTail,
+    show: DemoDisplay,
+    placement: PlacementParams,
+    ttl: Duration,
     /// The holder of each slot by the fence, at the last check.
     fence: Vec<Option<String>>,
     /// Publishers by incarnation, including dead ones.
     names: HashMap<String, String>,
     kill: FleetChange,
     join: FleetChange,
-    started: Instant,
-    writing: bool,
+    /// When the last change of the fleet began or settled, or the last event was written.
+    progressed: Instant,
 }
 
 /// A change of the fleet: not begun, begun and waiting for these slots, or done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 enum FleetChange {
     Ahead,
     Begun { at: Instant, worker: String, slots: BTreeSet<u32> },
@@ -62,11 +62,21 @@ impl DemoRun {
         placement: PlacementParams,
         ttl: Duration,
     ) -> Self {
-        let tail = FileTail::of(stage.delivered_file());
-        let (ledger, names) = (Ledger::default(), HashMap::new());
-        let fence = vec![None; placement.slots as usize];
-        let (kill, join, started, writing) = (FleetChange::Ahead, FleetChange::Ahead, Instant::now(), false);
-        Self { stage, store, writer, ledger, tail, show, placement, ttl, fence, names, kill, join, started, writing }
+        Self {
+            tail: FileTail::of(stage.delivered_file()),
+            stage,
+            store,
+            ledger: Ledger::default(),
+            writer,
+            show,
+            placement,
+            ttl,
+            fence: vec![None; placement.slots as usize],
+            names: HashMap::new(),
+            kill: FleetChange::Ahead,
+            join: FleetChange::Ahead,
+            progressed: Instant::now(),
+        }
     }
 
     /// Runs the demo; the workers have stopped when it returns.
@@ -75,23 +85,24 @@ impl DemoRun {
             let name = self.stage.start_worker()?;
             self.show.worker(&name);
         }
-        self.until("every slot is held", shutdown, |run| Ok(run.fence.iter().all(Option::is_some))).await?;
+        self.until("every slot is held", shutdown, |run| run.fence.iter().all(Option::is_some)).await?;
         // Only for appearance: at the start every worker should have its share.
         let (owners, patient) = (self.owners()?, Instant::now() + self.ttl);
         self.until("every publisher has its share", shutdown, |run| {
             let placed = |slot: u32| owners.owner_of_slot(slot).map(InstanceId::as_str);
-            Ok(Instant::now() > patient || (0u32..).zip(&run.fence).all(|(slot, holder)| holder.as_deref() == placed(slot)))
+            Instant::now() > patient || (0u32..).zip(&run.fence).all(|(slot, holder)| holder.as_deref() == placed(slot))
         })
         .await?;
         self.show.line(format_args!("{workers} publishers share {} slots: {}", self.placement.slots, self.shares_line()));
         self.writer.start();
-        (self.started, self.writing) = (Instant::now(), true);
-        self.until("both changes have settled", shutdown, |run| Ok(run.is_settled())).await?;
-        self.until("everything is delivered", shutdown, |run| Ok(run.ledger.lost() == 0)).await.or_else(|failure| {
+        let started = Instant::now();
+        let is_written = |run: &Self| run.is_settled() && run.writer.written >= run.writer.planned;
+        self.until("both changes have settled", shutdown, is_written).await?;
+        self.until("everything is delivered", shutdown, |run| run.ledger.lost() == 0).await.or_else(|failure| {
             // Lost events are reported by the verdict and are not a failure here.
             if shutdown.is_cancelled() { Err(failure) } else { Ok(()) }
         })?;
-        let elapsed = self.started.elapsed();
+        let elapsed = started.elapsed();
         self.stage.stop_all().await?;
         self.read_delivered()?;
         let (FleetChange::Done(takeover), FleetChange::Done(handover)) = (&self.kill, &self.join) else {
@@ -100,11 +111,11 @@ impl DemoRun {
         Ok(DemoTimings { takeover: *takeover, handover: *handover, elapsed })
     }
 
-    /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with each change of the fleet.
-    async fn until(&mut self, what: &str, shutdown: &CancellationToken, mut done: impl FnMut(&mut Self) -> Result<bool>) -> Result<()> {
+    /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with all progress.
+    async fn until(&mut self, what: &str, shutdown: &CancellationToken, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut since, mut changes) = (Instant::now(), (self.kill.clone(), self.join.clone(), self.writer.written));
+        self.progressed = Instant::now();
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
@@ -112,32 +123,27 @@ impl DemoRun {
             }
             self.stage.check()?;
             self.look().await?;
-            if self.writing {
-                let settled = matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)));
-                self.writer.write_due(&self.store, &mut self.ledger, !settled).await?;
+            let (before, go_on) = (self.writer.written, !self.is_settled());
+            self.writer.write_due(&self.store, &mut self.ledger, go_on).await?;
+            if self.writer.written != before {
+                self.progressed = Instant::now();
             }
             self.read_delivered()?;
             self.act().await?;
-            let shares = self.shares();
-            self.show.update(&shares, self.ledger.delivered, self.writer.planned);
-            if done(self)? {
+            self.show.update(&self.shares(), self.ledger.delivered, self.writer.planned);
+            if done(self) {
                 return Ok(());
             }
-            let now = (self.kill.clone(), self.join.clone(), self.writer.written);
-            if now != changes {
-                (since, changes) = (Instant::now(), now);
-            }
-            if since.elapsed() > self.ttl + PATIENCE {
+            if self.progressed.elapsed() > self.ttl + PATIENCE {
                 let late = format!("not within {:?}: {what}; try fewer --workers or a longer --ttl", self.ttl + PATIENCE);
                 return Err(CliFailure::new(Code::No, late));
             }
         }
     }
 
-    /// Whether all events are written and both changes have settled.
+    /// Whether both changes have settled.
     fn is_settled(&self) -> bool {
-        let settled = matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)));
-        settled && self.writer.written >= self.writer.planned
+        matches!((&self.kill, &self.join), (FleetChange::Done(_), FleetChange::Done(_)))
     }
 
     /// Kills a worker at a third of the events, starts another at two thirds, and notices when each change has settled.
@@ -147,55 +153,43 @@ impl DemoRun {
             let victim = self.stage.workers().next().map(str::to_owned).unwrap_or_default();
             let slots: BTreeSet<u32> = (0u32..).zip(&self.fence).filter(|(_, h)| h.as_deref() == Some(&*victim)).map(|(s, _)| s).collect();
             self.show.line(format_args!("{victim} gets SIGKILL; it held {} slots", slots.len()));
-            let at = Instant::now();
+            self.progressed = Instant::now();
+            self.kill = FleetChange::Begun { at: self.progressed, worker: victim.clone(), slots };
             self.stage.kill(&victim).await?;
             self.show.killed(&victim);
-            self.kill = FleetChange::Begun { at, worker: victim, slots };
         }
         // Not before the takeover is over: the new worker would wait for the killed worker's slots too, which would not be a handover.
         let taken_over =
             matches!(self.kill, FleetChange::Done(_)) || (self.kill != FleetChange::Ahead && self.stage.workers().next().is_none());
         if self.join == FleetChange::Ahead && written * 3 >= planned * 2 && taken_over {
-            let at = Instant::now();
+            self.progressed = Instant::now();
             let newcomer = self.stage.start_worker()?;
             self.show.worker(&newcomer);
             self.show.line(format_args!("{newcomer} joins"));
-            let slots = self.share_of(&newcomer)?;
-            self.join = FleetChange::Begun { at, worker: newcomer, slots };
+            let slots = self.owners()?.slots_of(&member(&newcomer)?).iter().collect();
+            self.join = FleetChange::Begun { at: self.progressed, worker: newcomer, slots };
         }
         let held_by = |slot: &u32| self.fence.get(*slot as usize).and_then(Option::as_deref);
         if let FleetChange::Begun { at, worker, slots } = &self.kill
             && slots.iter().all(|slot| held_by(slot).is_some_and(|holder| holder != worker))
         {
-            let took = at.elapsed();
-            self.show.line(format_args!(
-                "{worker}'s {} slots taken over after {} ms: {}",
-                slots.len(),
-                took.as_millis(),
-                self.shares_line()
-            ));
+            let (took, slots, shares) = (at.elapsed(), slots.len(), self.shares_line());
+            self.show.line(format_args!("{worker}'s {slots} slots taken over after {} ms: {shares}", took.as_millis()));
             self.kill = FleetChange::Done(took);
+            self.progressed = Instant::now();
         }
         if let FleetChange::Begun { at, worker, slots } = &self.join
             && slots.iter().all(|slot| held_by(slot) == Some(&**worker))
         {
-            let took = at.elapsed();
-            self.show.line(format_args!(
-                "{worker} holds its {} slots {} ms after its start: {}",
-                slots.len(),
-                took.as_millis(),
-                self.shares_line()
-            ));
+            let (took, slots, shares) = (at.elapsed(), slots.len(), self.shares_line());
+            self.show.line(format_args!("{worker} holds its {slots} slots {} ms after its start: {shares}", took.as_millis()));
             self.join = FleetChange::Done(took);
+            self.progressed = Instant::now();
         }
         Ok(())
     }
 
-    /// The slots that the placement assigns to one of the running workers.
-    fn share_of(&self, worker: &str) -> Result<BTreeSet<u32>> {
-        Ok(self.owners()?.slots_of(&member(worker)?).iter().collect())
-    }
-
+    /// The placement of the running workers.
     fn owners(&self) -> Result<SlotOwners> {
         let members = self.stage.workers().map(|name| Ok((member(name)?, Weight::ONE))).collect::<Result<Vec<_>>>()?;
         Ok(SlotOwners::place(members, self.placement))
@@ -215,11 +209,10 @@ impl DemoRun {
     }
 
     fn read_delivered(&mut self) -> Result<()> {
-        let (ledger, fence, show) = (&mut self.ledger, &self.fence, &mut self.show);
         let read = self.tail.read(|event| {
-            ledger.delivered(&event.id);
-            if let Some(Some(holder)) = fence.get(event.slot as usize) {
-                show.delivered_by(holder);
+            self.ledger.delivered(&event.id);
+            if let Some(Some(holder)) = self.fence.get(event.slot as usize) {
+                self.show.delivered_by(holder);
             }
         });
         read.map_err(|error| CliFailure::io("read the delivered file", &error))
@@ -238,5 +231,5 @@ impl DemoRun {
 }
 
 fn member(worker: &str) -> Result<InstanceId> {
-    InstanceId::new(worker).map_err(|error| CliFailure::new(Code::Usage, error.to_string()))
+    InstanceId::new(worker).map_err(|error| CliFailure::usage(error.to_string()))
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use shardwise::Timing;
 use shardwise::core::{format_duration, parse_duration};
 use shardwise_outbox::SqliteStore;
@@ -20,14 +20,14 @@ use shardwise_outbox::settings::StoreSettings;
 
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output::{self, Format};
-use crate::signals;
+use crate::output::{self, Format, millis};
+use crate::{signals, status_line};
 use demo_run::{DemoRun, DemoTimings};
+use ledger::Ledger;
 use show::DemoDisplay;
 use stage::{DemoStage, NAME};
 use writer::EventWriter;
 
-/// Watch publishers share an outbox while one is killed and one joins
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes events while publisher processes share one outbox. After a third of the events one of them gets SIGKILL, after two thirds a new one \
@@ -63,23 +63,6 @@ pub(crate) struct Demo {
     from: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Verdict {
-    events: u64,
-    delivered: u64,
-    repeated: u64,
-    repeated_late: u64,
-    lost: u64,
-    out_of_order: u64,
-    takeover_ms: u64,
-    handover_ms: u64,
-    events_per_second: u64,
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Events per second, rounded down.
 fn rate(events: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(events) * 1_000_000_000 / time.as_nanos().max(1)).unwrap_or(u64::MAX)
@@ -87,87 +70,67 @@ fn rate(events: u64, time: Duration) -> u64 {
 
 impl Demo {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let quiet = common.format() == Format::Json;
         common.without_settings("the demo writes its own; set it by its options")?;
         Timing::new(self.ttl, None, Timing::default().stop_margin)
-            .map_err(|error| CliFailure::new(Code::Usage, format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
+            .map_err(|error| CliFailure::usage(format!("--ttl {}: {}", format_duration(self.ttl), error.allowed)))?;
         self.keep.as_deref().map_or(Ok(()), DemoStage::check_keep)?;
         let (writer, refused) = match &self.from {
             Some(from) => {
-                let real = real::read(from).await?;
-                (EventWriter::real(real.events, self.rate, self.ttl), real.refused)
+                let (events, refused) = real::read(from).await?;
+                (EventWriter::real(events, self.rate, self.ttl), refused)
             }
             None => (EventWriter::made(self.events, self.aggregates, self.rate), 0),
         };
         let stage = DemoStage::set(self.keep.as_deref(), self.ttl)?;
         let settings = stage.settings()?;
         let StoreSettings::Sqlite { path } = &settings.outbox(NAME)?.store else {
-            return Err(CliFailure::new(Code::Usage, "the demo's settings name another store than it wrote"));
+            return Err(CliFailure::usage("the demo's settings name another store than it wrote"));
         };
         let store = SqliteStore::init(path.clone()).await?;
         let placement = settings.settings.policy(NAME)?.policy.placement;
         let shutdown = signals::shutdown()?;
-        let mut run = DemoRun::new(stage, store, writer, DemoDisplay::new(quiet, placement.slots), placement, self.ttl);
+        let show = DemoDisplay::new(common.format() == Format::Json, placement.slots);
+        let mut run = DemoRun::new(stage, store, writer, show, placement, self.ttl);
         let outcome = run.run(self.workers.into(), &shutdown).await;
-        run.show.end();
+        // Removes the bars; printed lines stay.
+        status_line::draw(&[]);
         run.store.close().await;
-        if outcome.is_err() {
-            run.stage.kill_all().await;
-        }
         match outcome {
-            Ok(measured) => self.conclude(&mut run, &measured, refused, quiet),
+            Ok(measured) => self.conclude(&mut run, &measured, refused, common),
             Err(failure) => {
+                run.stage.kill_all().await;
                 let interrupted = shutdown.is_cancelled();
                 Err(if interrupted { failure } else { failure.and(format_args!("look into {}", run.stage.keep().display())) })
             }
         }
     }
 
-    fn conclude(&self, run: &mut DemoRun, measured: &DemoTimings, refused: u64, quiet: bool) -> Result<Code> {
-        let ledger = &run.ledger;
-        let verdict = Verdict {
-            events: ledger.events(),
-            delivered: ledger.delivered,
-            repeated: ledger.repeated,
-            repeated_late: ledger.repeated_late,
-            lost: ledger.lost(),
-            out_of_order: ledger.out_of_order,
-            takeover_ms: millis(measured.takeover),
-            handover_ms: millis(measured.handover),
-            events_per_second: rate(ledger.delivered, measured.elapsed),
-        };
-        let clean = ledger.is_clean();
-        if quiet {
-            output::json_line(&verdict)?;
-        } else {
-            output::text(&self.summary(&verdict, refused, clean))?;
-        }
-        if !clean || self.keep.is_some() {
+    fn conclude(&self, run: &mut DemoRun, measured: &DemoTimings, refused: u64, common: &Common) -> Result<Code> {
+        let Ledger { delivered, repeated, repeated_late, out_of_order, .. } = run.ledger;
+        let (events, lost, is_clean) = (run.ledger.events(), run.ledger.lost(), run.ledger.is_clean());
+        let (takeover_ms, handover_ms) = (millis(measured.takeover), millis(measured.handover));
+        let events_per_second = rate(delivered, measured.elapsed);
+        let json = json!({
+            "events": events, "delivered": delivered, "repeated": repeated, "repeated_late": repeated_late, "lost": lost,
+            "out_of_order": out_of_order, "takeover_ms": takeover_ms, "handover_ms": handover_ms, "events_per_second": events_per_second,
+        });
+        common.print(&json, || {
+            let verdict =
+                if is_clean { "Nothing lost, nothing out of order." } else { "NOT CLEAN: events are lost, out of order or unknown." };
+            let refused = if refused == 0 { String::new() } else { format!("  {refused:>9} of the lines of --from refused\n") };
+            format!(
+                "\n{verdict}\n\n{refused}  \
+                 {events:>9} events written, {delivered} delivered ({events_per_second} a second)\n  \
+                 {lost:>9} lost, {out_of_order} out of order\n  \
+                 {repeated:>9} repeats of events that were in flight at the kill, {repeated_late} of them after a later event\n  \
+                 {takeover_ms:>6} ms from the kill until others held the victim's slots (TTL {})\n  \
+                 {handover_ms:>6} ms from the newcomer's start until it held its share\n",
+                format_duration(self.ttl)
+            )
+        })?;
+        if !is_clean || self.keep.is_some() {
             output::note(format_args!("settings, outbox, delivered events and logs: {}", run.stage.keep().display()));
         }
-        Ok(if clean { Code::Ok } else { Code::No })
-    }
-
-    fn summary(&self, v: &Verdict, refused: u64, clean: bool) -> String {
-        let verdict = if clean { "Nothing lost, nothing out of order." } else { "NOT CLEAN: events are lost, out of order or unknown." };
-        let refused = if refused == 0 { String::new() } else { format!("  {refused:>9} of the lines of --from refused\n") };
-        format!(
-            "\n{verdict}\n\n{refused}  \
-             {:>9} events written, {} delivered ({} a second)\n  \
-             {:>9} lost, {} out of order\n  \
-             {:>9} repeats of events that were in flight at the kill, {} of them after a later event\n  \
-             {:>6} ms from the kill until others held the victim's slots (TTL {})\n  \
-             {:>6} ms from the newcomer's start until it held its share\n",
-            v.events,
-            v.delivered,
-            v.events_per_second,
-            v.lost,
-            v.out_of_order,
-            v.repeated,
-            v.repeated_late,
-            v.takeover_ms,
-            format_duration(self.ttl),
-            v.handover_ms
-        )
+        Ok(if is_clean { Code::Ok } else { Code::No })
     }
 }

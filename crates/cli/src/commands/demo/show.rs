@@ -5,96 +5,72 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::output;
-use crate::redrawn::RedrawnLines;
+use crate::{output, status_line};
 
-const RATE_EVERY: Duration = Duration::from_millis(500);
+/// How often the bars are drawn; also the time over which a rate is measured.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
 const BAR_COLUMNS: u64 = 30;
 
 pub(super) struct DemoDisplay {
     quiet: bool,
-    /// `None` without a terminal.
-    bars: Option<RedrawnLines>,
     /// In order of appearance.
     workers: Vec<WorkerBar>,
     slots: u64,
-    measured: Instant,
+    drawn: Instant,
 }
 
 struct WorkerBar {
     name: String,
     delivered: u64,
-    at_last_measure: u64,
-    rate: f64,
+    delivered_when_drawn: u64,
     killed: bool,
 }
 
 impl DemoDisplay {
     pub(super) fn new(quiet: bool, slots: u32) -> Self {
-        let bars = if quiet { None } else { RedrawnLines::on_terminal() };
-        Self { quiet, bars, workers: Vec::new(), slots: slots.into(), measured: Instant::now() }
+        Self { quiet, workers: Vec::new(), slots: slots.into(), drawn: Instant::now() }
     }
 
     /// Prints a line that stays.
-    pub(super) fn line(&mut self, line: impl std::fmt::Display) {
-        match &mut self.bars {
-            _ if self.quiet => {}
-            Some(bars) => bars.print(&line.to_string()),
-            None => output::note(line),
+    pub(super) fn line(&self, line: impl std::fmt::Display) {
+        if !self.quiet {
+            output::note(line);
         }
     }
 
     pub(super) fn worker(&mut self, name: &str) {
-        self.workers.push(WorkerBar { name: name.to_owned(), delivered: 0, at_last_measure: 0, rate: 0.0, killed: false });
+        self.workers.push(WorkerBar { name: name.to_owned(), delivered: 0, delivered_when_drawn: 0, killed: false });
     }
 
     /// That worker was killed; its bar empties when the others have its slots.
     pub(super) fn killed(&mut self, name: &str) {
-        if let Some(worker) = self.named(name) {
-            worker.killed = true;
-        }
+        self.workers.iter_mut().filter(|worker| worker.name == name).for_each(|worker| worker.killed = true);
     }
 
     pub(super) fn delivered_by(&mut self, name: &str) {
-        if let Some(worker) = self.named(name) {
-            worker.delivered += 1;
-        }
-    }
-
-    fn named(&mut self, name: &str) -> Option<&mut WorkerBar> {
-        self.workers.iter_mut().find(|worker| worker.name == name)
+        self.workers.iter_mut().filter(|worker| worker.name == name).for_each(|worker| worker.delivered += 1);
     }
 
     /// Shows the present shares and the progress.
     pub(super) fn update(&mut self, shares: &BTreeMap<String, u32>, delivered: u64, planned: u64) {
-        let Some(bars) = &mut self.bars else { return };
-        let since = self.measured.elapsed();
-        if since >= RATE_EVERY {
-            self.measured = Instant::now();
-            for worker in &mut self.workers {
-                worker.rate = (worker.delivered - worker.at_last_measure) as f64 / since.as_secs_f64();
-                worker.at_last_measure = worker.delivered;
-            }
+        let since = self.drawn.elapsed();
+        if self.quiet || since < DRAW_EVERY || !status_line::is_possible() {
+            return;
         }
-        let total = format!("  {:<10} {} {delivered:>5} events", "delivered", bar(delivered, planned.max(delivered)));
-        let workers = self.workers.iter().map(|worker| worker.line(shares.get(&worker.name).copied().unwrap_or(0).into(), self.slots));
-        bars.show(std::iter::once(total).chain(workers).collect());
-    }
-
-    /// Removes the bars; printed lines stay.
-    pub(super) fn end(&mut self) {
-        self.bars = None;
-    }
-}
-
-impl WorkerBar {
-    fn line(&self, slots: u64, of: u64) -> String {
-        let state = match slots {
-            _ if self.killed => format!("{slots:>5} slots  killed"),
-            0 if self.delivered == 0 => "starting".to_owned(),
-            _ => format!("{slots:>5} slots {:>7.0} events/s", self.rate),
-        };
-        format!("  {:<10} {} {state}", self.name, bar(slots, of))
+        self.drawn = Instant::now();
+        let mut lines = vec![format!("  {:<10} {} {delivered:>5} events", "delivered", bar(delivered, planned.max(delivered)))];
+        for worker in &mut self.workers {
+            let slots: u64 = shares.get(&worker.name).copied().unwrap_or(0).into();
+            let rate = (worker.delivered - worker.delivered_when_drawn) as f64 / since.as_secs_f64();
+            worker.delivered_when_drawn = worker.delivered;
+            let state = match slots {
+                _ if worker.killed => format!("{slots:>5} slots  killed"),
+                0 if worker.delivered == 0 => "starting".to_owned(),
+                _ => format!("{slots:>5} slots {rate:>7.0} events/s"),
+            };
+            lines.push(format!("  {:<10} {} {state}", worker.name, bar(slots, self.slots)));
+        }
+        status_line::draw(&lines);
     }
 }
 

@@ -40,7 +40,7 @@ impl DemoStage {
             Err(error) if error.kind() == ErrorKind::NotADirectory => "this is a file, or in a file",
             Err(error) => return Err(CliFailure::io(format_args!("read --keep {}", keep.display()), &error)),
         };
-        Err(CliFailure::new(Code::Usage, format!("--keep {}: {why}; name a new directory", keep.display())))
+        Err(CliFailure::usage(format!("--keep {}: {why}; name a new directory", keep.display())))
     }
 
     /// Creates the demo's directory: `keep`, or a temporary one.
@@ -83,16 +83,16 @@ impl DemoStage {
     pub(super) fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
-        let log = self.log_file(&name);
+        let log = self.dir.join(format!("{name}.log"));
         let log = File::create(&log).map_err(|error| CliFailure::io(format_args!("write {}", log.display()), &error))?;
         let program = std::env::current_exe().map_err(|error| CliFailure::io("find this program", &error))?;
         let mut command = Command::new(program);
         command.args(["outbox", "run", "--name", NAME, "--settings"]).arg(self.settings_file());
         command.arg("--exit-with-parent").arg(std::process::id().to_string());
         // Variables that the user has set for other workers must not affect these.
-        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE_")).for_each(|(name, _)| {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE_")) {
             command.env_remove(name);
-        });
+        }
         command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", &name);
         // Ctrl-C is for the demo, which stops its workers itself.
         command.process_group(0);
@@ -100,10 +100,6 @@ impl DemoStage {
         let child = command.spawn().map_err(|error| CliFailure::io(format_args!("start {name}"), &error))?;
         self.workers.insert(name.clone(), child);
         Ok(name)
-    }
-
-    fn log_file(&self, worker: &str) -> PathBuf {
-        self.dir.join(format!("{worker}.log"))
     }
 
     /// The names of the running workers.

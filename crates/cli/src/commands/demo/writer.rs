@@ -1,6 +1,5 @@
 //! The application of the demo: writes generated or real events into the outbox at a steady rate.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use shardwise_outbox::{NewEvent, SqliteStore};
@@ -14,13 +13,8 @@ const TRANSACTIONS_MAX: usize = 50;
 /// The least duration over which real events are spread, in TTLs, so that a takeover and a handover fit in.
 const REAL_TTLS: u32 = 4;
 
-enum EventSource {
-    Made { aggregates: u64 },
-    Real(VecDeque<NewEvent>),
-}
-
 pub(super) struct EventWriter {
-    source: EventSource,
+    source: Box<dyn Iterator<Item = NewEvent> + Send>,
     /// The time from one event to the next.
     interval: Duration,
     /// The least number of events to write.
@@ -28,72 +22,63 @@ pub(super) struct EventWriter {
     pub(super) written: u64,
     /// Events that the store could not take yet.
     waiting: Vec<NewEvent>,
-    started: Instant,
+    /// `None` before the start.
+    started: Option<Instant>,
 }
 
 impl EventWriter {
     pub(super) fn made(events: u64, aggregates: u64, rate: u64) -> Self {
-        Self::new(EventSource::Made { aggregates }, events, interval(rate))
+        let made = (0u64..).map(move |n| {
+            let (order, change) = (n % aggregates, n / aggregates + 1);
+            let event = NewEvent::new("order", order.to_string(), "OrderChanged", format!(r#"{{"change":{change}}}"#));
+            event.with_id(format!("event-{n}"))
+        });
+        Self::new(Box::new(made), events, interval(rate))
     }
 
     /// Real events, written slowly enough for both changes to fit in.
-    pub(super) fn real(events: VecDeque<NewEvent>, rate: u64, ttl: Duration) -> Self {
+    pub(super) fn real(events: Vec<NewEvent>, rate: u64, ttl: Duration) -> Self {
         let planned = events.len() as u64;
         let slow_enough = (ttl * REAL_TTLS).div_f64(planned.max(1) as f64);
-        Self::new(EventSource::Real(events), planned, interval(rate).max(slow_enough))
+        Self::new(Box::new(events.into_iter()), planned, interval(rate).max(slow_enough))
     }
 
-    fn new(source: EventSource, planned: u64, interval: Duration) -> Self {
-        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: Instant::now() }
+    fn new(source: Box<dyn Iterator<Item = NewEvent> + Send>, planned: u64, interval: Duration) -> Self {
+        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: None }
     }
 
     pub(super) fn start(&mut self) {
-        self.started = Instant::now();
+        self.started = Some(Instant::now());
     }
 
     /// Writes the events that are due. It exceeds the plan only if `go_on`, and never with real events.
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
-        let due = u64::try_from(self.started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let Some(started) = self.started else { return Ok(()) };
+        let due = u64::try_from(started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
         let due = if go_on { due } else { due.min(self.planned) };
         for _ in 0..TRANSACTIONS_MAX {
-            self.write_up_to(due, store, ledger).await?;
-            let exhausted = matches!(&self.source, EventSource::Real(events) if events.is_empty());
-            if self.written >= due || exhausted || !self.waiting.is_empty() {
+            while self.written < due
+                && (self.waiting.len() as u64) < TRANSACTION_MAX
+                && let Some(event) = self.source.next()
+            {
+                self.written += 1;
+                ledger.written(event.id.as_deref().unwrap_or_default(), &event.key());
+                self.waiting.push(event);
+            }
+            if self.waiting.is_empty() {
                 break;
             }
-        }
-        Ok(())
-    }
-
-    async fn write_up_to(&mut self, due: u64, store: &SqliteStore, ledger: &mut Ledger) -> Result<()> {
-        while self.written < due && (self.waiting.len() as u64) < TRANSACTION_MAX {
-            let Some(event) = self.next() else { break };
-            self.written += 1;
-            ledger.written(event.id.as_deref().unwrap_or_default(), &event.key());
-            self.waiting.push(event);
-        }
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        match store.enqueue_all(self.waiting.clone()).await {
-            Ok(_) => self.waiting.clear(),
-            // The machine is busy, and so is the application's writer: the next turn retries.
-            Err(error) if error.is_retryable() => tracing::info!(%error, "the writer waits"),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    fn next(&mut self) -> Option<NewEvent> {
-        let n = self.written;
-        match &mut self.source {
-            EventSource::Made { aggregates } => {
-                let order = n % *aggregates;
-                let event = NewEvent::new("order", order.to_string(), "OrderChanged", format!(r#"{{"change":{}}}"#, n / *aggregates + 1));
-                Some(event.with_id(format!("event-{n}")))
+            match store.enqueue_all(self.waiting.clone()).await {
+                Ok(_) => self.waiting.clear(),
+                // The machine is busy, and so is the application's writer: the next turn retries.
+                Err(error) if error.is_retryable() => {
+                    tracing::info!(%error, "the writer waits");
+                    break;
+                }
+                Err(error) => return Err(error.into()),
             }
-            EventSource::Real(events) => events.pop_front(),
         }
+        Ok(())
     }
 }
 
@@ -115,9 +100,10 @@ mod tests {
         let (mut ledger, path) = (Ledger::default(), folder.path().join("outbox.db"));
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             let store = SqliteStore::init(path).await.unwrap();
-            writer.started = Instant::now().checked_sub(ago).unwrap();
+            let started = Instant::now().checked_sub(ago).unwrap();
+            writer.started = Some(started);
             writer.write_due(&store, &mut ledger, go_on).await.unwrap();
-            let writing = writer.started.elapsed();
+            let writing = started.elapsed();
             assert_eq!((ledger.events(), store.status().await.unwrap().pending), (writer.written, writer.written));
             store.close().await;
             (writer.written, writing)

@@ -1,18 +1,17 @@
 //! `shardwise members`: the members of the group and their shares.
 
-use std::collections::BTreeMap;
-
 use clap::Args;
-use serde::Serialize;
-use shardwise::core::ViewPlacement;
-use shardwise::{InstanceId, Member, MemberState, Observer};
+use serde_json::{Value, json};
+use shardwise::{InstanceId, Member, MemberState, View};
 
-use super::{GroupArgs, frozen};
 use crate::args::Common;
+use crate::commands::group::{GroupSnapshot, PolicyArg};
 use crate::exit::{Code, Result};
-use crate::output::{self, Format, count, table};
+use crate::output::{self, count, table};
 
-/// List a group's members, without joining it
+/// The most ids in one message.
+const SHOWN_MAX: usize = 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 States: active; draining (leaves); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in \
@@ -24,30 +23,17 @@ Exit code 1: there is no member.
   shardwise members --policy my_custom_workers")]
 pub(crate) struct Members {
     #[command(flatten)]
-    group: GroupArgs,
+    group: PolicyArg,
 }
 
-#[derive(Serialize)]
-struct MembersReport<'a> {
-    policy: &'a str,
-    revision: u64,
-    view_fingerprint: String,
-    members: Vec<MemberReport<'a>>,
-}
-
-#[derive(Serialize)]
-struct MemberReport<'a> {
-    instance_id: &'a str,
+/// A member as it is shown.
+struct MemberRow<'a> {
+    member: &'a Member,
     state: &'static str,
     /// An operator has requested the drain, and the member does not show it yet.
     drain_requested: bool,
-    address: Option<String>,
-    zone: Option<&'a str>,
-    version: Option<&'a str>,
-    weight: u8,
     /// `None` under a key placement, or while no member owns anything.
     slots: Option<u32>,
-    metadata: &'a BTreeMap<String, String>,
 }
 
 impl Members {
@@ -56,66 +42,71 @@ impl Members {
         output::release_log();
         // If the backend does not support draining, no member is drained.
         let drained = factory.drained(&policy).await.unwrap_or_default();
-        let (view, slots) = (observer.members(), slots(&observer));
-        let members: Vec<_> = view.members().iter().map(|member| one(member, slots.get(&member.instance_id).copied(), &drained)).collect();
-        let code = if members.is_empty() { Code::No } else { Code::Ok };
-        let report =
-            MembersReport { policy: &policy, revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), members };
-        match common.format() {
-            Format::Json => output::json_line(&report)?,
-            Format::Human => output::text(&in_words(&report))?,
-        }
-        if let Some(line) = frozen(&view, &policy) {
-            output::note(line);
-        }
-        Ok(code)
+        let group = GroupSnapshot::of(&observer);
+        let rows: Vec<_> = group.view.members().iter().map(|member| MemberRow::of(member, &group, &drained)).collect();
+        let (revision, fingerprint) = (group.view.revision(), group.view.fingerprint().to_string());
+        let json = json!({
+            "policy": policy, "revision": revision, "view_fingerprint": fingerprint,
+            "members": rows.iter().map(MemberRow::as_json).collect::<Vec<_>>(),
+        });
+        common.print(&json, || {
+            let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
+            let cells: Vec<_> = rows.iter().map(MemberRow::cells).collect();
+            let total = count(rows.len() as u64, "member");
+            format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
+        })?;
+        note_frozen(&group.view, &policy);
+        Ok(if rows.is_empty() { Code::No } else { Code::Ok })
     }
 }
 
-/// The number of slots of each member; empty if there are no slots.
-fn slots(observer: &Observer) -> BTreeMap<InstanceId, u32> {
-    let Ok(Some(ViewPlacement::Slots(owners))) = observer.placed() else { return BTreeMap::new() };
-    owners.members().iter().map(|(id, _)| (id.clone(), owners.slots_of(id).len())).collect()
-}
-
-fn one<'a>(member: &'a Member, slots: Option<u32>, drained: &[InstanceId]) -> MemberReport<'a> {
-    let wanted = drained.contains(&member.instance_id);
-    let is_drained = member.state == MemberState::Draining && wanted;
-    MemberReport {
-        instance_id: member.instance_id.as_str(),
-        state: if is_drained { "drained" } else { member.state.as_str() },
-        drain_requested: wanted && member.state == MemberState::Active,
-        address: member.address.as_ref().map(ToString::to_string),
-        zone: member.zone.as_deref(),
-        version: member.version.as_deref(),
-        weight: member.weight.get(),
-        slots,
-        metadata: &member.metadata,
+impl<'a> MemberRow<'a> {
+    fn of(member: &'a Member, group: &GroupSnapshot, drained: &[InstanceId]) -> Self {
+        let wanted = drained.contains(&member.instance_id);
+        let is_drained = member.state == MemberState::Draining && wanted;
+        let owners = group.owners.as_ref().filter(|owners| owners.members().iter().any(|(id, _)| *id == member.instance_id));
+        Self {
+            member,
+            state: if is_drained { "drained" } else { member.state.as_str() },
+            drain_requested: wanted && member.state == MemberState::Active,
+            slots: owners.map(|owners| owners.slots_of(&member.instance_id).len()),
+        }
     }
-}
 
-fn in_words(report: &MembersReport<'_>) -> String {
-    let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
-    let row = |member: &MemberReport<'_>| {
-        let slots = member.slots.map_or_else(|| "-".to_owned(), |slots| slots.to_string());
+    fn as_json(&self) -> Value {
+        let Self { member, state, drain_requested, slots } = self;
+        json!({
+            "instance_id": member.instance_id, "state": state, "drain_requested": drain_requested, "slots": slots,
+            "address": member.address.as_ref().map(ToString::to_string), "zone": member.zone, "version": member.version,
+            "weight": member.weight.get(), "metadata": member.metadata,
+        })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
-            member.instance_id.to_owned(),
-            if member.drain_requested { "drain requested" } else { member.state }.to_owned(),
-            slots,
-            member.weight.to_string(),
-            text(member.zone),
-            text(member.version),
-            text(member.address.as_deref()),
+            self.member.instance_id.as_str().to_owned(),
+            if self.drain_requested { "drain requested" } else { self.state }.to_owned(),
+            or_dash(self.slots.map(|slots| slots.to_string())),
+            self.member.weight.get().to_string(),
+            or_dash(self.member.zone.clone()),
+            or_dash(self.member.version.clone()),
+            or_dash(self.member.address.as_ref().map(ToString::to_string)),
         ]
-    };
-    let rows: Vec<_> = report.members.iter().map(row).collect();
-    let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
-    let total = count(report.members.len() as u64, "member");
-    format!(
-        "{}\npolicy {}: {total} at revision {}, view {}\n",
-        table(&heading, &rows),
-        report.policy,
-        report.revision,
-        report.view_fingerprint
-    )
+    }
+}
+
+/// Notes on stderr which vanished members' keys no member takes over, if there are any, and what to do.
+fn note_frozen(view: &View, policy: &str) {
+    let missing: Vec<String> = view.missing().iter().map(|(id, _)| id.to_string()).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let shown = missing.get(..SHOWN_MAX).unwrap_or(&missing).join(", ");
+    let more = missing.len().saturating_sub(SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    output::note(format_args!(
+        "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
+         If they are gone for good: shardwise confirm-loss --policy {policy}"
+    ));
 }

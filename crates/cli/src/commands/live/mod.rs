@@ -1,85 +1,13 @@
-//! Commands that show the live group without joining it.
+//! Commands on the live group that do not join it.
 
+mod confirm;
 mod drain;
-mod explain;
 mod members;
 mod owner;
 mod rebalances;
 
+pub(crate) use confirm::{ConfirmLoss, EndAbsence};
 pub(crate) use drain::{Drain, Undrain};
-pub(crate) use explain::Explain;
 pub(crate) use members::Members;
-pub(crate) use owner::Owner;
+pub(crate) use owner::{Explain, Owner};
 pub(crate) use rebalances::RebalancesArgs;
-
-use clap::Args;
-use shardwise::core::Escaped;
-use shardwise::{InstanceId, MemberState, Observer, ShardingFactory, View};
-
-use super::group::PolicyArg;
-use super::{load_settings, waiting, waits_for};
-use crate::args::Common;
-use crate::exit::Result;
-use crate::output;
-
-/// The most ids in one message.
-const SHOWN_MAX: usize = 20;
-
-fn no_owner(observer: &Observer) -> String {
-    let needed = observer.policy().min_members;
-    match observer.members().active() {
-        0 => format!("no owner: active members: none; {needed} needed (min_members)"),
-        active => format!("no owner: active members: {active}; {needed} needed (min_members)"),
-    }
-}
-
-/// The vanished members whose keys no member takes over, and what to do; `None` if there are none.
-fn frozen(view: &View, policy: &str) -> Option<String> {
-    let missing: Vec<String> = view.missing().iter().map(|(id, _)| Escaped(id.as_str()).to_string()).collect();
-    let shown = missing.get(..SHOWN_MAX).unwrap_or(&missing).join(", ");
-    let more = missing.len().saturating_sub(SHOWN_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!missing.is_empty()).then(|| {
-        format!(
-            "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
-             If they are gone for good: shardwise confirm-loss --policy {policy}"
-        )
-    })
-}
-
-/// Notes on stderr that no member works on the keys of this owner, if that is so.
-fn note_idle_owner(owner: &InstanceId, view: &View, policy: &str) {
-    let id = Escaped(owner.as_str());
-    match view.member(owner).map(|member| member.state) {
-        None => output::note(format_args!(
-            "shardwise: {id} has vanished, and because of max_loss no member takes over its keys: see shardwise members --policy {policy}"
-        )),
-        Some(MemberState::Away) => output::note(format_args!(
-            "shardwise: {id} is away, and no member works on its keys until it is back or rejoin_grace ends. If it does not come back: \
-             shardwise end-absence {id} --policy {policy}"
-        )),
-        Some(_) => {}
-    }
-}
-
-/// Which group.
-#[derive(Debug, Args)]
-struct GroupArgs {
-    #[command(flatten)]
-    policy: PolicyArg,
-}
-
-impl GroupArgs {
-    /// Creates the factory and returns the policy's name.
-    fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
-        let settings = load_settings(common)?;
-        let name = self.policy.of(&settings)?;
-        Ok((ShardingFactory::from_settings(settings)?, name))
-    }
-
-    async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {
-        let (factory, name) = self.open(common)?;
-        let observer = waiting(waits_for(&name), factory.observe(&name)).await?;
-        Ok((factory, name, observer))
-    }
-}

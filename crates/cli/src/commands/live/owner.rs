@@ -1,16 +1,15 @@
-//! `shardwise owner`: prints the owner of a key.
+//! `shardwise owner` and `shardwise explain`: a key's owner in the live group, and why.
 
 use clap::Args;
-use serde::Serialize;
-use shardwise::InstanceId;
-use shardwise::core::Escaped;
+use serde_json::json;
+use shardwise::{InstanceId, MemberState, Observer, View};
 
-use super::{GroupArgs, no_owner, note_idle_owner};
 use crate::args::Common;
+use crate::commands::group::PolicyArg;
+use crate::commands::ring;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 
-/// Print who owns a key, without joining
 #[derive(Debug, Args)]
 #[command(after_help = "\
 By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer. A note on stderr says if \
@@ -22,15 +21,20 @@ pub(crate) struct Owner {
     /// Look up this key
     key: String,
     #[command(flatten)]
-    group: GroupArgs,
+    group: PolicyArg,
 }
 
-#[derive(Serialize)]
-struct OwnerReport<'a> {
-    key: &'a str,
-    owner: Option<&'a str>,
-    address: Option<String>,
-    revision: u64,
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The same as `ring explain`, with the members and the placement of the live group.
+Exit code 1: the key has no owner.
+
+  shardwise explain tenant-7")]
+pub(crate) struct Explain {
+    /// Explain the owner of this key
+    key: String,
+    #[command(flatten)]
+    group: PolicyArg,
 }
 
 impl Owner {
@@ -38,15 +42,51 @@ impl Owner {
         let (_, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-        let report = OwnerReport { key: &self.key, owner: owner.as_ref().map(InstanceId::as_str), address, revision: view.revision() };
-        match (common.format(), report.owner) {
-            (Format::Json, _) => output::json_line(&report)?,
-            (Format::Human, Some(owner)) => output::text(&format!("{}\n", Escaped(owner)))?,
+        match (common.format(), &owner) {
+            (Format::Json, _) => {
+                let revision = view.revision();
+                output::json_line(&json!({"key": self.key, "owner": owner, "address": address, "revision": revision}))?;
+            }
+            (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
             (Format::Human, None) => output::note(no_owner(&observer)),
         }
         if let Some(owner) = &owner {
             note_idle_owner(owner, &view, &policy);
         }
         Ok(if owner.is_some() { Code::Ok } else { Code::No })
+    }
+}
+
+impl Explain {
+    pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
+        let (_, policy, observer) = self.group.observe(common).await?;
+        let Some(placed) = observer.placed()? else {
+            output::note(no_owner(&observer));
+            return Ok(Code::No);
+        };
+        ring::explain::print(&placed, &self.key, common)?;
+        if let Some(owner) = observer.owner(self.key.as_str())? {
+            note_idle_owner(&owner, &observer.members(), &policy);
+        }
+        Ok(Code::Ok)
+    }
+}
+
+fn no_owner(observer: &Observer) -> String {
+    let (active, needed) = (observer.members().active(), observer.policy().min_members);
+    format!("no owner: active members: {active}; {needed} needed (min_members)")
+}
+
+/// Notes on stderr that no member works on the keys of this owner, if that is so.
+fn note_idle_owner(owner: &InstanceId, view: &View, policy: &str) {
+    match view.member(owner).map(|member| member.state) {
+        None => output::note(format_args!(
+            "shardwise: {owner} has vanished, and because of max_loss no member takes over its keys: see shardwise members --policy {policy}"
+        )),
+        Some(MemberState::Away) => output::note(format_args!(
+            "shardwise: {owner} is away, and no member works on its keys until it is back or rejoin_grace ends. If it does not come back: \
+             shardwise end-absence {owner} --policy {policy}"
+        )),
+        Some(_) => {}
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use shardwise::ShardingService;
 use shardwise_outbox::{PublisherSnapshot, PublisherStats, Trouble};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -56,24 +56,6 @@ impl CountsDisplay {
     }
 }
 
-#[derive(Serialize)]
-struct CountsLine {
-    at: String,
-    instance_id: String,
-    state: &'static str,
-    held_slots: u32,
-    wanted_slots: u32,
-    delivered: u64,
-    repeated: u64,
-    retried: u64,
-    blocked: u64,
-    parked: u64,
-    discarded: u64,
-    fenced: u64,
-    destination_down: bool,
-    trouble: Option<&'static str>,
-}
-
 async fn draw(stats: &PublisherStats, sharding: &ShardingService) {
     let mut ticks = interval(DRAWN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -83,7 +65,7 @@ async fn draw(stats: &PublisherStats, sharding: &ShardingService) {
         let now = stats.snapshot();
         let rate = (now.delivered - before) as f64 / at.elapsed().as_secs_f64().max(f64::EPSILON);
         (before, at) = (now.delivered, Instant::now());
-        status_line::draw(&in_words(&now, rate, sharding));
+        status_line::draw(&[in_words(&now, rate, sharding)]);
     }
 }
 
@@ -101,41 +83,28 @@ fn in_words(now: &PublisherSnapshot, rate: f64, sharding: &ShardingService) -> S
 }
 
 /// Prints the counts whenever they have changed, until a write fails. A full pipe does not delay publishing.
-async fn print(stats: &PublisherStats, sharding: &ShardingService, write: fn(&CountsLine) -> Result<()>) {
+async fn print(stats: &PublisherStats, sharding: &ShardingService, write: fn(&Value) -> Result<()>) {
     let mut ticks = interval(LINES_APART);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = None;
     loop {
         ticks.tick().await;
-        let now = (stats.snapshot(), sharding.state());
-        if before.as_ref() == Some(&now) {
+        let (now, state) = (stats.snapshot(), sharding.state());
+        let line = json!({
+            "at": humantime::format_rfc3339_millis(SystemTime::now()).to_string(), "instance_id": sharding.instance_id(),
+            "state": state.as_str(), "held_slots": now.held_slots, "wanted_slots": now.wanted_slots, "delivered": now.delivered,
+            "repeated": now.repeated, "retried": now.retried, "blocked": now.blocked, "parked": now.parked, "discarded": now.discarded,
+            "fenced": now.fenced, "destination_down": now.destinations_down > 0, "trouble": now.trouble.map(Trouble::as_str),
+        });
+        let now = Some((now, state));
+        if before == now {
             continue;
         }
-        let line = line(&now.0, sharding);
-        before = Some(now);
+        before = now;
         match tokio::task::spawn_blocking(move || write(&line)).await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return tracing::warn!(error = %failure, "the counts of this publisher are no longer printed"),
             Err(_) => return,
         }
-    }
-}
-
-fn line(now: &PublisherSnapshot, sharding: &ShardingService) -> CountsLine {
-    CountsLine {
-        at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-        instance_id: sharding.instance_id().to_string(),
-        state: sharding.state().as_str(),
-        held_slots: now.held_slots,
-        wanted_slots: now.wanted_slots,
-        delivered: now.delivered,
-        repeated: now.repeated,
-        retried: now.retried,
-        blocked: now.blocked,
-        parked: now.parked,
-        discarded: now.discarded,
-        fenced: now.fenced,
-        destination_down: now.destinations_down > 0,
-        trouble: now.trouble.map(Trouble::as_str),
     }
 }

@@ -2,16 +2,16 @@
 
 use clap::Args;
 use nix::unistd::{User, getuid};
-use serde_json::json;
-use shardwise_outbox::one_line;
-use shardwise_outbox::settings::LoadedSettings;
-use shardwise_outbox::store::{DeadLetter, DeadLetters, DeadState, REPLAY_EVENTS_MAX, ReplayResult, Signature};
+use serde_json::{Value, json};
+use shardwise_outbox::settings::OutboxSettings;
+use shardwise_outbox::store::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, ReplayResult, Signature};
+use shardwise_sidecar::OutboxReplay;
 
-use super::OutboxArgs;
 use super::open_store::OpenedStore;
+use super::{OutboxArgs, safe};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output::{self, Format, count};
+use crate::output::{self, Format, count, table_or};
 
 pub(super) const REPLAY_HELP: &str = "\
 A parked event becomes the newest event of its aggregate: it is late, has a new sequence and is marked `replayed`. A blocked event is \
@@ -23,14 +23,6 @@ Everything from the parked event on is sent again, in order, with sequences abov
 marked `replayed`. Events that retention has deleted in between stay deleted, and are counted. Events in flight in the aggregate's slot may \
 arrive twice, as at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
 Exit code 1: nothing of the aggregate is parked.";
-
-/// The result of an action, for terminals and for JSON.
-struct ActionReport {
-    id: String,
-    /// `None`: it is not a dead letter.
-    what: Option<String>,
-    sequence: Option<u64>,
-}
 
 /// Who acts, and why.
 #[derive(Debug, Args)]
@@ -55,7 +47,7 @@ impl SignatureArgs {
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    which: OutboxArgs,
+    pub(super) which: OutboxArgs,
     /// List only this aggregate, as TYPE/ID
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -65,30 +57,23 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
-        let store = OpenedStore::open(self.which.of(settings)?).await?;
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let store = OpenedStore::open(outbox).await?;
         let letters = store.dead_letters().dead_letters(self.key.as_deref(), self.limit.into()).await?;
         store.close().await;
         let cut = letters.len() == usize::from(self.limit);
-        match common.format() {
-            Format::Json => {
-                let letters: Vec<_> = letters.iter().map(as_json).collect();
-                output::json_line(&json!({"dead_letters": letters, "cut": cut}))?;
-            }
-            Format::Human if letters.is_empty() => output::text("no dead letter\n")?,
-            Format::Human => {
-                let rows: Vec<_> = letters.iter().map(row).collect();
-                output::text(&output::table(&["event", "aggregate", "type", "sequence", "is", "for", "why"], &rows))?;
-                if cut {
-                    output::note("there may be more: --limit");
-                }
-            }
+        common.print(&json!({"dead_letters": letters.iter().map(as_json).collect::<Vec<_>>(), "cut": cut}), || {
+            let rows: Vec<_> = letters.iter().map(row).collect();
+            table_or("no dead letter", &["event", "aggregate", "type", "sequence", "is", "for", "why"], &rows)
+        })?;
+        if cut && common.format() == Format::Human {
+            output::note("there may be more: --limit");
         }
         Ok(Code::Ok)
     }
 }
 
-fn as_json(letter: &DeadLetter) -> serde_json::Value {
+fn as_json(letter: &DeadLetter) -> Value {
     json!({
         "id": letter.id, "key": letter.key, "type": letter.event_type, "sequence": letter.sequence, "state": letter.state.as_str(),
         "dead_for_seconds": letter.dead_for.as_secs_f64(), "error": letter.error, "payload_bytes": letter.payload_bytes,
@@ -97,7 +82,6 @@ fn as_json(letter: &DeadLetter) -> serde_json::Value {
 }
 
 fn row(letter: &DeadLetter) -> Vec<String> {
-    let safe = |name: &str| one_line(name, usize::MAX);
     vec![
         safe(&letter.id),
         safe(&letter.key),
@@ -112,7 +96,7 @@ fn row(letter: &DeadLetter) -> Vec<String> {
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
     #[command(flatten)]
-    which: OutboxArgs,
+    pub(super) which: OutboxArgs,
     /// Send these events, by their ids in `list`
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
@@ -127,20 +111,15 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
-        let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let signature = self.signed.signature()?;
         let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
         let ids = if self.all { parked(&*dead, self.limit.into()).await? } else { self.ids.clone() };
         let mut done = Vec::with_capacity(ids.len());
         for id in ids {
-            let replayed = dead.replay(&id, &signature).await.map_err(|error| interrupted(error, &done))?;
-            let (what, sequence) = match replayed {
-                None => (None, None),
-                Some(ReplayResult::Unblocked) => (Some("unblocked".into()), None),
-                Some(ReplayResult::Appended { sequence }) => (Some("replayed".into()), Some(sequence)),
-            };
-            done.push(ActionReport { id, what, sequence });
+            let action = replay(&*dead, id, &signature).await.map_err(|error| interrupted(error, &done))?;
+            done.push(action);
         }
         store.close().await;
         report(&done, common)
@@ -148,42 +127,42 @@ impl Replay {
 }
 
 async fn parked(dead: &dyn DeadLetters, limit: usize) -> Result<Vec<String>> {
-    let letters = dead.dead_letters(None, shardwise_outbox::store::LIST_MAX).await?;
+    let letters = dead.dead_letters(None, LIST_MAX).await?;
     Ok(letters.into_iter().filter(|letter| letter.state == DeadState::Parked).map(|letter| letter.id).take(limit).collect())
 }
 
+/// Sends a dead letter again.
+pub(super) async fn replay(dead: &dyn DeadLetters, id: String, by: &Signature) -> shardwise_outbox::Result<OutboxReplay> {
+    let (done, sequence) = match dead.replay(&id, by).await? {
+        None => (None, None),
+        Some(ReplayResult::Unblocked) => (Some("unblocked".into()), None),
+        Some(ReplayResult::Appended { sequence }) => (Some("replayed".into()), Some(sequence)),
+    };
+    Ok(OutboxReplay { id, done, sequence })
+}
+
 /// The error after an interruption, with the actions that were already done.
-fn interrupted(error: shardwise_outbox::Error, done: &[ActionReport]) -> CliFailure {
-    let before = done.iter().filter(|done| done.what.is_some()).count() as u64;
+fn interrupted(error: shardwise_outbox::Error, done: &[OutboxReplay]) -> CliFailure {
+    let before = done.iter().filter(|action| action.done.is_some()).count() as u64;
     CliFailure::from(error).and(format_args!("{} done before", count(before, "event")))
 }
 
-fn report(done: &[ActionReport], common: &Common) -> Result<Code> {
-    let all = done.iter().all(|done| done.what.is_some());
-    match common.format() {
-        Format::Json => {
-            let lines: Vec<_> = done.iter().map(|done| json!({"id": done.id, "done": done.what, "sequence": done.sequence})).collect();
-            output::json_line(&json!({ "events": lines }))?;
-        }
-        Format::Human => {
-            let line = |done: &ActionReport| {
-                let id = one_line(&done.id, usize::MAX);
-                match (&done.what, done.sequence) {
-                    (Some(what), Some(sequence)) => format!("{id}: {what}, its sequence is now {sequence}\n"),
-                    (Some(what), None) => format!("{id}: {what}\n"),
-                    (None, _) => format!("{id}: neither parked nor at the head of a blocked aggregate; nothing done\n"),
-                }
-            };
-            output::text(&if done.is_empty() { "nothing is parked\n".into() } else { done.iter().map(line).collect::<String>() })?;
-        }
-    }
-    Ok(if all { Code::Ok } else { Code::No })
+fn report(done: &[OutboxReplay], common: &Common) -> Result<Code> {
+    common.print(&json!({"events": done}), || {
+        let line = |action: &OutboxReplay| match (safe(&action.id), &action.done, action.sequence) {
+            (id, Some(done), Some(sequence)) => format!("{id}: {done}, its sequence is now {sequence}\n"),
+            (id, Some(done), None) => format!("{id}: {done}\n"),
+            (id, None, _) => format!("{id}: neither parked nor at the head of a blocked aggregate; nothing done\n"),
+        };
+        if done.is_empty() { "nothing is parked\n".into() } else { done.iter().map(line).collect() }
+    })?;
+    Ok(if done.iter().all(|action| action.done.is_some()) { Code::Ok } else { Code::No })
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayAggregate {
     #[command(flatten)]
-    which: OutboxArgs,
+    pub(super) which: OutboxArgs,
     /// Send this aggregate, as TYPE/ID
     #[arg(value_name = "KEY")]
     key: String,
@@ -191,34 +170,24 @@ pub(crate) struct ReplayAggregate {
     #[arg(long, value_name = "ID")]
     from: Option<String>,
     /// Refuse if that is more events than this, up to 10000
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
-    limit: usize,
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
+    limit: u16,
     #[command(flatten)]
     signed: SignatureArgs,
 }
 
 impl ReplayAggregate {
-    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
-        let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
-        if !(1..=REPLAY_EVENTS_MAX).contains(&self.limit) {
-            return Err(CliFailure::new(
-                Code::Usage,
-                format!("--limit is {}: a number from 1 to {REPLAY_EVENTS_MAX} is allowed", self.limit),
-            ));
-        }
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let signature = self.signed.signature()?;
         let store = OpenedStore::open(outbox).await?;
-        let resent = store.dead_letters().replay_aggregate(&self.key, self.from.as_deref(), self.limit, &signature).await?;
+        let resent = store.dead_letters().replay_aggregate(&self.key, self.from.as_deref(), self.limit.into(), &signature).await?;
         store.close().await;
-        match (common.format(), resent) {
-            (Format::Json, None) => output::json_line(&json!({"events": 0, "gone": 0, "sequence": null}))?,
-            (Format::Json, Some(sent)) => output::json_line(&json!({"events": sent.events, "gone": sent.gone, "sequence": sent.from}))?,
-            (Format::Human, None) => output::text("nothing of this aggregate is parked, or not that event\n")?,
-            (Format::Human, Some(sent)) => {
-                let gone =
-                    if sent.gone == 0 { String::new() } else { format!("; {} in between were deleted before", count(sent.gone, "event")) };
-                output::text(&format!("{} sent again, the sequence goes on with {}{gone}\n", count(sent.events, "event"), sent.from))?;
-            }
-        }
+        let (events, gone) = resent.map_or((0, 0), |sent| (sent.events, sent.gone));
+        common.print(&json!({"events": events, "gone": gone, "sequence": resent.map(|sent| sent.from)}), || {
+            let Some(sent) = resent else { return "nothing of this aggregate is parked, or not that event\n".into() };
+            let gone = if gone == 0 { String::new() } else { format!("; {} in between were deleted before", count(gone, "event")) };
+            format!("{} sent again, the sequence goes on with {}{gone}\n", count(events, "event"), sent.from)
+        })?;
         Ok(if resent.is_some() { Code::Ok } else { Code::No })
     }
 }
@@ -226,7 +195,7 @@ impl ReplayAggregate {
 #[derive(Debug, Args)]
 pub(crate) struct Discard {
     #[command(flatten)]
-    which: OutboxArgs,
+    pub(super) which: OutboxArgs,
     /// Delete these events, by their ids in `list`
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
@@ -235,14 +204,14 @@ pub(crate) struct Discard {
 }
 
 impl Discard {
-    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
-        let (outbox, signature) = (self.which.of(settings)?, self.signed.signature()?);
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let signature = self.signed.signature()?;
         let store = OpenedStore::open(outbox).await?;
         let dead = store.dead_letters();
         let mut done = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             let discarded = dead.discard(id, &signature).await.map_err(|error| interrupted(error, &done))?;
-            done.push(ActionReport { id: id.clone(), what: discarded.then(|| "discarded".into()), sequence: None });
+            done.push(OutboxReplay { id: id.clone(), done: discarded.then(|| "discarded".into()), sequence: None });
         }
         store.close().await;
         report(&done, common)
@@ -252,29 +221,24 @@ impl Discard {
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     #[command(flatten)]
-    which: OutboxArgs,
+    pub(super) which: OutboxArgs,
     /// Print at most this many lines, the newest first
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     limit: u16,
 }
 
 impl Audit {
-    pub(super) async fn run(&self, settings: &LoadedSettings, common: &Common) -> Result<Code> {
-        let store = OpenedStore::open(self.which.of(settings)?).await?;
+    pub(super) async fn run(&self, outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+        let store = OpenedStore::open(outbox).await?;
         let entries = store.dead_letters().audit(self.limit.into()).await?;
         store.close().await;
-        if common.format() == Format::Json {
-            let entry = |entry: &shardwise_outbox::store::AuditEntry| {
-                json!({
-                    "ago_seconds": entry.ago.as_secs_f64(), "who": entry.who, "action": entry.action, "event": entry.event,
-                    "key": entry.key, "sequence": entry.sequence, "events": entry.events, "why": entry.why,
-                })
-            };
-            output::json_line(&json!({"audit": entries.iter().map(entry).collect::<Vec<_>>()}))?;
-            return Ok(Code::Ok);
-        }
-        let safe = |text: &str| one_line(text, usize::MAX);
-        let rows = entries.iter().map(|entry| {
+        let entry = |entry: &AuditEntry| {
+            json!({
+                "ago_seconds": entry.ago.as_secs_f64(), "who": entry.who, "action": entry.action, "event": entry.event,
+                "key": entry.key, "sequence": entry.sequence, "events": entry.events, "why": entry.why,
+            })
+        };
+        let row = |entry: &AuditEntry| {
             vec![
                 format!("{:.0?} ago", entry.ago),
                 safe(&entry.who),
@@ -285,12 +249,11 @@ impl Audit {
                 entry.events.to_string(),
                 safe(&entry.why),
             ]
-        });
-        let rows: Vec<_> = rows.collect();
-        output::text(&if rows.is_empty() {
-            "nothing was replayed or discarded\n".into()
-        } else {
-            output::table(&["when", "who", "did", "event", "aggregate", "sequence", "events", "why"], &rows)
+        };
+        common.print(&json!({"audit": entries.iter().map(entry).collect::<Vec<_>>()}), || {
+            let rows: Vec<_> = entries.iter().map(row).collect();
+            let heading = ["when", "who", "did", "event", "aggregate", "sequence", "events", "why"];
+            table_or("nothing was replayed or discarded", &heading, &rows)
         })?;
         Ok(Code::Ok)
     }

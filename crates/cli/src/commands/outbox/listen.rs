@@ -1,7 +1,6 @@
 //! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for monitoring.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::str::FromStr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,21 +20,11 @@ const TURN_MIN: Duration = Duration::from_secs(30);
 /// The upper bounds of the histograms' buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
-/// The address to listen on: an address with a port, or only a port, which listens on loopback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ListenAddress(SocketAddr);
-
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        let port = text.strip_prefix(':').unwrap_or(text).parse().map(loopback);
-        let address = port.ok().or_else(|| text.parse().ok());
-        address
-            .map(Self)
-            .ok_or_else(|| "write a port, such as 9600, for this machine alone, or an IP address and a port, such as 0.0.0.0:9600".into())
-    }
+/// An address with a port, or only a port, which listens on loopback.
+pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, &'static str> {
+    let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let wrong = "write a port, such as 9600, for this machine alone, or an IP address and a port, such as 0.0.0.0:9600";
+    port.ok().or_else(|| text.parse().ok()).ok_or(wrong)
 }
 
 /// The state that the answers report.
@@ -45,8 +34,8 @@ pub(super) struct ListenState {
 }
 
 /// Listens, and records metrics from now on: this must precede the publisher's request for its counters.
-pub(super) async fn bind(address: ListenAddress) -> Result<(TcpListener, Option<Render>)> {
-    let listener = TcpListener::bind(address.0).await.map_err(|error| CliFailure::io(format_args!("listen on {}", address.0), &error))?;
+pub(super) async fn bind(address: SocketAddr) -> Result<(TcpListener, Option<Render>)> {
+    let listener = TcpListener::bind(address).await.map_err(|error| CliFailure::io(format_args!("listen on {address}"), &error))?;
     Ok((listener, recorder::install(&BUCKETS)?))
 }
 
@@ -59,7 +48,8 @@ pub(super) fn serve(listener: TcpListener, hosts: Vec<String>, publisher: Listen
     };
     let mut readings = vec![("/livez", reading(alive)), ("/readyz", reading(ready))];
     if let Some(render) = render {
-        readings.push(("/metrics", Box::new(move || metrics(render()))));
+        let metrics = move || Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text: render() };
+        readings.push(("/metrics", Box::new(metrics)));
     }
     AbortOnDropHandle::new(tokio::spawn(serve_readings(listener, hosts, readings)))
 }
@@ -74,15 +64,12 @@ pub(super) fn turns(stats: &PublisherStats, sharding: &ShardingService) -> std::
     stats.turned_ago().filter(|ago| *ago > longest).map_or(Ok(()), Err)
 }
 
-fn text(status: u16, text: String) -> Reading {
-    Reading { status, content_type: "text/plain; charset=utf-8", text }
-}
-
 fn alive(publisher: &ListenState) -> Reading {
-    match turns(&publisher.stats, &publisher.sharding) {
-        Ok(()) => text(200, "alive\n".into()),
-        Err(ago) => text(503, format!("the publisher has done nothing for {ago:.0?}\n")),
-    }
+    let (status, text) = match turns(&publisher.stats, &publisher.sharding) {
+        Ok(()) => (200, "alive\n".into()),
+        Err(ago) => (503, format!("the publisher has done nothing for {ago:.0?}\n")),
+    };
+    Reading { status, content_type: "text/plain; charset=utf-8", text }
 }
 
 /// Ready means: a member that takes its share and holds part of it. The answer mentions a sink that is down, but the publisher stays
@@ -98,23 +85,19 @@ fn ready(publisher: &ListenState) -> Reading {
     Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
 }
 
-fn metrics(text: String) -> Reading {
-    Reading { status: 200, content_type: "text/plain; version=0.0.4; charset=utf-8", text }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_port_alone_is_for_this_machine() {
-        for (text, address) in
+        for (text, expected) in
             [("9600", "127.0.0.1:9600"), (":9600", "127.0.0.1:9600"), ("0.0.0.0:9600", "0.0.0.0:9600"), ("[::1]:1", "[::1]:1")]
         {
-            assert_eq!(text.parse(), Ok(ListenAddress(address.parse().unwrap())), "{text}");
+            assert_eq!(address(text), Ok(expected.parse().unwrap()), "{text}");
         }
         for text in ["", "localhost:9600", "127.0.0.1", "70000"] {
-            assert!(text.parse::<ListenAddress>().unwrap_err().starts_with("write a port"), "{text}");
+            assert!(address(text).unwrap_err().starts_with("write a port"), "{text}");
         }
     }
 }

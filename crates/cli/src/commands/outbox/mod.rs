@@ -9,34 +9,33 @@ mod sidecar_outbox;
 mod sink;
 mod status;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 use shardwise::ShardingFactory;
 use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
-use shardwise_outbox::{ErrorKind, OutboxPublisher};
+use shardwise_outbox::{ErrorKind, OutboxPublisher, one_line};
 use shardwise_sidecar::goes_on;
-use tokio_util::task::AbortOnDropHandle;
 
 use self::counts::CountsDisplay;
 use self::open_store::OpenedStore;
 pub(crate) use self::sidecar_outbox::SidecarOutbox;
 use super::group::IdArg;
-use super::{joining, load_with_outboxes, waiting};
+use super::{IS_IT_THERE, WHY_NOT_JOINED, load_with_outboxes, waiting, waits_for};
 use crate::args::Common;
+use crate::events::{self, EventLine};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
-use crate::{events, signals, status_line, traces};
+use crate::{signals, status_line, traces};
 
 /// The most refused lines in the JSON output; all are counted.
 const REFUSED_SHOWN_MAX: usize = 10_000;
 /// The most lines in one transaction.
 const ENQUEUE_BATCH: usize = 500;
 
-/// Create, fill, publish and inspect an outbox
 #[derive(Debug, Subcommand)]
 pub(crate) enum OutboxCommand {
     /// Create the tables, or bring them up to date
@@ -115,13 +114,10 @@ impl Unblock {
         let store = OpenedStore::open(outbox).await?;
         let unblocked = store.shared().unblock(self.key.as_deref()).await?;
         store.close().await;
-        match common.format() {
-            Format::Human => output::text(&match &self.key {
-                Some(key) if unblocked == 0 => format!("{key} is not blocked; `shardwise outbox list` shows what is, as TYPE/ID\n"),
-                _ => format!("{} unblocked\n", count(unblocked, "aggregate")),
-            })?,
-            Format::Json => output::json_line(&json!({"unblocked": unblocked}))?,
-        }
+        common.print(&json!({"unblocked": unblocked}), || match &self.key {
+            Some(key) if unblocked == 0 => format!("{key} is not blocked; `shardwise outbox list` shows what is, as TYPE/ID\n"),
+            _ => format!("{} unblocked\n", count(unblocked, "aggregate")),
+        })?;
         Ok(if unblocked == 0 { Code::No } else { Code::Ok })
     }
 }
@@ -133,8 +129,8 @@ pub(crate) struct RunPublisher {
     #[command(flatten)]
     id: IdArg,
     /// Serve /livez, /readyz and /metrics on a local port or ADDRESS:PORT
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<listen::ListenAddress>,
+    #[arg(long, value_name = "ADDR", value_parser = listen::address)]
+    listen: Option<SocketAddr>,
     /// Accept requests for this host name too; repeatable
     #[arg(long, value_name = "NAME", requires = "listen")]
     allow_host: Vec<String>,
@@ -164,11 +160,11 @@ impl OutboxCommand {
             Self::Run(run) => Box::pin(run.run(settings, common)).await,
             Self::Status(which) => status::run(which.of(&settings)?, common).await,
             Self::Unblock(unblock) => unblock.run(unblock.which.of(&settings)?, common).await,
-            Self::List(list) => list.run(&settings, common).await,
-            Self::Replay(replay) => replay.run(&settings, common).await,
-            Self::ReplayAggregate(replay) => replay.run(&settings, common).await,
-            Self::Discard(discard) => discard.run(&settings, common).await,
-            Self::Audit(audit) => audit.run(&settings, common).await,
+            Self::List(list) => list.run(list.which.of(&settings)?, common).await,
+            Self::Replay(replay) => replay.run(replay.which.of(&settings)?, common).await,
+            Self::ReplayAggregate(replay) => replay.run(replay.which.of(&settings)?, common).await,
+            Self::Discard(discard) => discard.run(discard.which.of(&settings)?, common).await,
+            Self::Audit(audit) => audit.run(audit.which.of(&settings)?, common).await,
             Self::Restored(restored) => restored.run(restored.which.of(&settings)?, common).await,
         }
     }
@@ -187,7 +183,7 @@ impl OutboxArgs {
             (None, _) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
                 let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
-                Err(CliFailure::new(Code::Usage, format!("which outbox? Write --name NAME; in the settings: {known}")))
+                Err(CliFailure::usage(format!("which outbox? Write --name NAME; in the settings: {known}")))
             }
         }
     }
@@ -196,10 +192,7 @@ impl OutboxArgs {
 async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
     let store = OpenedStore::init(outbox).await?;
     store.close().await;
-    match common.format() {
-        Format::Human => output::text(&format!("the outbox is ready: {}\n", store.place()))?,
-        Format::Json => output::json_line(&json!({"store": outbox.store.to_string()}))?,
-    }
+    common.print(&json!({"store": outbox.store.to_string()}), || format!("the outbox is ready: {}\n", store.place()))?;
     Ok(Code::Ok)
 }
 
@@ -223,7 +216,7 @@ impl Enqueue {
                 break;
             }
             let last = batch.last().and_then(|line| line.as_ref().ok()).map_or(through, |line| line.number);
-            let (written, mut bad) = write(&store, &self.from, std::mem::take(&mut batch)).await.map_err(so_far)?;
+            let (written, mut bad) = write(&store, std::mem::take(&mut batch)).await.map_err(so_far)?;
             (enqueued, through) = (enqueued + written, last);
             refused_total += bad.len() as u64;
             if common.format() == Format::Human {
@@ -234,34 +227,26 @@ impl Enqueue {
             }
         }
         store.close().await;
-        let printed = match common.format() {
-            Format::Human => output::text(&format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line"))),
-            Format::Json => {
-                let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
-                output::json_line(&json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total}))
-            }
-        };
+        let refused: Vec<_> = refused.iter().map(|(line, reason)| json!({"line": line, "reason": reason})).collect();
+        let json = json!({"enqueued": enqueued, "refused": refused, "refused_total": refused_total});
+        let text = || format!("{} enqueued, {} refused\n", count(enqueued, "event"), count(refused_total, "line"));
         // If only the failure of stdout were reported, the user would enqueue the events again.
-        printed.map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
+        common.print(&json, text).map_err(|failure| failure.and(format_args!("{} enqueued all the same", count(enqueued, "event"))))?;
         Ok(if refused_total == 0 { Code::Ok } else { Code::No })
     }
 }
 
 /// Writes the valid lines of a batch in one transaction; a line that the store refuses does not prevent the others.
-async fn write(
-    store: &OpenedStore,
-    from: &std::path::Path,
-    batch: Vec<std::io::Result<events::EventLine>>,
-) -> Result<(u64, Vec<(u64, String)>)> {
+async fn write(store: &OpenedStore, batch: Vec<Result<EventLine>>) -> Result<(u64, Vec<(u64, String)>)> {
     let (mut good, mut numbers, mut refused) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()), Vec::new());
     for line in batch {
-        let line = line.map_err(|error| events::unreadable(from, &error))?;
-        match line.event {
+        let EventLine { number, event } = line?;
+        match event {
             Ok(event) => {
                 good.push(event);
-                numbers.push(line.number);
+                numbers.push(number);
             }
-            Err(why) => refused.push((line.number, why)),
+            Err(why) => refused.push((number, why)),
         }
     }
     let answers = store.enqueue_each(good).await?;
@@ -287,27 +272,30 @@ impl RunPublisher {
             Some(address) => Some(listen::bind(address).await?),
             None => None,
         };
-        let store = waiting(format!("the outbox's store {}", outbox.store), OpenedStore::open(outbox)).await?;
-        if let Err(error) = sink::checked(&*sink).await {
-            store.close().await;
-            return Err(error);
-        }
-        let sharding = match store.serves(name).await.and_then(|serves| Ok(factory.create_serving(outbox.policy.as_str(), serves)?)) {
-            Ok(sharding) => sharding,
-            Err(error) => {
+        let store = waiting(&format!("the outbox's store {}", outbox.store), IS_IT_THERE, OpenedStore::open(outbox)).await?;
+        let what = waits_for(outbox.policy.as_str());
+        let joining = async {
+            // An unreachable sink may become reachable; an error that an operator must fix prevents the start.
+            match sink.check().await {
+                Err(error) if error.is_retryable() => output::note(format_args!("{error}; trying again while publishing")),
+                checked => checked?,
+            }
+            let serves = shardwise_outbox::serves(&*store.shared(), name).await?;
+            let sharding = factory.create_serving(outbox.policy.as_str(), serves)?;
+            let publisher = OutboxPublisher::new(store.shared(), sink, Arc::new(sharding.clone()))?.options(outbox.options.clone())?;
+            tokio::select! {
+                joined = waiting(&what, WHY_NOT_JOINED, sharding.register_self()) => joined?,
+                () = shutdown.cancelled() => {}
+            }
+            Ok::<_, CliFailure>((sharding, publisher))
+        };
+        let (sharding, publisher) = match joining.await {
+            Ok(joined) => joined,
+            Err(failure) => {
                 store.close().await;
-                return Err(error);
+                return Err(failure);
             }
         };
-        let publisher = OutboxPublisher::new(store.shared(), sink, Arc::new(sharding.clone()))?.options(outbox.options.clone())?;
-        let joined = tokio::select! {
-            joined = joining(outbox.policy.as_str(), sharding.register_self()) => joined,
-            () = shutdown.cancelled() => Ok(()),
-        };
-        if let Err(error) = joined {
-            store.close().await;
-            return Err(error.into());
-        }
         output::release_log();
         output::note(format_args!("publishing as {}; Ctrl-C or SIGTERM stops", sharding.instance_id()));
         let stats = publisher.stats();
@@ -322,14 +310,9 @@ impl RunPublisher {
         let display = CountsDisplay::of(common.format(), matches!(outbox.sink, SinkSettings::Stdout), self.listen.is_some());
         let counts = display.show(stats.clone(), sharding.clone());
         let supervisor = Supervisor::from_environment();
-        supervisor.ready();
+        supervisor.notify("READY=1");
         let (turns, driver) = (stats.clone(), sharding.clone());
         let _watched = supervisor.watch(move || listen::turns(&turns, &driver).is_ok() && goes_on(&driver));
-        let ends = shutdown.clone();
-        let _printing = AbortOnDropHandle::new(tokio::spawn(async move {
-            ends.cancelled().await;
-            supervisor.stopping();
-        }));
         // Both at once: other publishers want its slots while it finishes its work, and receive each slot as soon as it is released.
         let stopped = shutdown.clone();
         let publishing = async {
@@ -339,6 +322,7 @@ impl RunPublisher {
         };
         let leaving = async {
             stopped.cancelled().await;
+            supervisor.notify("STOPPING=1");
             sharding.deregister_self().await
         };
         let (published, left) = tokio::join!(publishing, leaving);
@@ -366,4 +350,9 @@ fn exit_with_parent(parent: u32) -> Result<()> {
     } else {
         Err(CliFailure::new(Code::No, "the process that started this one is gone"))
     }
+}
+
+/// A name escaped for a terminal; JSON output contains the original.
+fn safe(name: &str) -> String {
+    one_line(name, usize::MAX)
 }

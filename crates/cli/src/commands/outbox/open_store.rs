@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use shardwise::Serves;
 use shardwise_outbox::settings::{OutboxSettings, StoreSettings};
 use shardwise_outbox::{DeadLetters, NewEvent, SqliteStore, Store};
 #[cfg(feature = "postgres")]
 use shardwise_outbox::{PostgresConfig, PostgresStore};
 
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::{CliFailure, Result};
 use crate::features;
 
 pub(super) enum OpenedStore {
@@ -43,11 +42,6 @@ impl OpenedStore {
             #[cfg(feature = "postgres")]
             Self::Postgres(store) => Arc::new(store.clone()),
         }
-    }
-
-    /// The work that its publishers serve.
-    pub(super) async fn serves(&self, name: &str) -> Result<Serves> {
-        Ok(shardwise_outbox::serves(&*self.shared(), name).await?)
     }
 
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
@@ -97,8 +91,5 @@ fn config(outbox: &OutboxSettings) -> Result<PostgresConfig> {
 
 fn unknown(store: &StoreSettings) -> CliFailure {
     let missing = if matches!(store, StoreSettings::Postgres { .. }) { features::missing("postgres") } else { None };
-    CliFailure::new(
-        Code::Usage,
-        format!("the outbox's store is {store}: {}", missing.as_deref().unwrap_or("this program has no such store")),
-    )
+    CliFailure::usage(format!("the outbox's store is {store}: {}", missing.as_deref().unwrap_or("this program has no such store")))
 }

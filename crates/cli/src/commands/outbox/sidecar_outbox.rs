@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryFutureExt as _};
 use shardwise_outbox::report_backlog;
 use shardwise_outbox::settings::OutboxSettings;
-use shardwise_outbox::store::{DeadLetter, ReplayResult, Signature, Stuck};
+use shardwise_outbox::store::{DeadLetter, Signature, Stuck};
 use shardwise_sidecar::{OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 use tokio::sync::OnceCell;
 
 use super::open_store::OpenedStore;
-use super::sink;
+use super::{dead, sink};
+use crate::exit::CliFailure;
+use crate::output::millis;
 
 const SHOWN: usize = 100;
 
@@ -29,8 +31,8 @@ impl SidecarOutbox {
         Arc::new(Self { name: name.to_owned(), settings: settings.clone(), store: OnceCell::new() })
     }
 
-    async fn store(&self) -> Result<&OpenedStore, String> {
-        self.store.get_or_try_init(|| OpenedStore::open(&self.settings)).await.map_err(|failure| failure.to_string())
+    async fn store(&self) -> Result<&OpenedStore, CliFailure> {
+        self.store.get_or_try_init(|| OpenedStore::open(&self.settings)).await
     }
 
     /// Counts the outbox for `/metrics` as long as it is polled: publishers count it too, but only while one of them is alive.
@@ -40,43 +42,11 @@ impl SidecarOutbox {
         let (poll, shown) = (self.settings.options.poll, self);
         let look = move |most| {
             let shown = Arc::clone(&shown);
-            async move { shown.store().await?.shared().backlog(most).await.map_err(|error| error.to_string()) }.boxed()
+            async move { Ok::<_, CliFailure>(shown.store().await?.shared().backlog(most).await?) }
+                .map_err(|failure| failure.to_string())
+                .boxed()
         };
         report_backlog(look, &sink, poll, ttl).await;
-    }
-
-    async fn status(&self) -> Result<OutboxStatus, String> {
-        let store = self.store().await?;
-        let message = |error: shardwise_outbox::Error| error.to_string();
-        let status = store.shared().status().await.map_err(message)?;
-        let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await.map_err(message)?;
-        let more = dead.len() > SHOWN;
-        dead.truncate(SHOWN);
-        Ok(OutboxStatus {
-            outbox: self.name.clone(),
-            stuck: status.stuck(self.settings.options.poll).into_iter().map(stuck).collect(),
-            pending: status.pending,
-            oldest_pending_age_ms: status.oldest_pending_age.map(millis),
-            blocked_aggregates: status.blocked_aggregates,
-            retrying_aggregates: status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates),
-            parked: status.parked,
-            free_slots: status.free_slots,
-            publishers: status.publishers.iter().filter(|publisher| publisher.alive).count(),
-            dead: dead.into_iter().map(letter).collect(),
-            more,
-        })
-    }
-
-    async fn replay(&self, event: &str, who: &str, why: &str) -> Result<OutboxReplay, String> {
-        let message = |error: shardwise_outbox::Error| error.to_string();
-        let signature = Signature::new(who, why).map_err(message)?;
-        let replayed = self.store().await?.dead_letters().replay(event, &signature).await.map_err(message)?;
-        let (done, sequence) = match replayed {
-            None => (None, None),
-            Some(ReplayResult::Unblocked) => (Some("unblocked".to_owned()), None),
-            Some(ReplayResult::Appended { sequence }) => (Some("replayed".to_owned()), Some(sequence)),
-        };
-        Ok(OutboxReplay { id: event.to_owned(), done, sequence })
     }
 }
 
@@ -86,23 +56,40 @@ impl shardwise_sidecar::Outbox for SidecarOutbox {
     }
 
     fn status(&self) -> BoxFuture<'_, Result<OutboxStatus, String>> {
-        self.status().boxed()
+        let status = async move {
+            let store = self.store().await?;
+            let status = store.shared().status().await?;
+            let mut dead = store.dead_letters().dead_letters(None, SHOWN + 1).await?;
+            let more = dead.len() > SHOWN;
+            dead.truncate(SHOWN);
+            let stuck = status.stuck(self.settings.options.poll).into_iter();
+            Ok::<_, CliFailure>(OutboxStatus {
+                outbox: self.name.clone(),
+                stuck: stuck.map(|Stuck { cause, detail }| OutboxStuck { cause: cause.as_str().to_owned(), detail }).collect(),
+                pending: status.pending,
+                oldest_pending_age_ms: status.oldest_pending_age.map(millis),
+                blocked_aggregates: status.blocked_aggregates,
+                retrying_aggregates: status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates),
+                parked: status.parked,
+                free_slots: status.free_slots,
+                publishers: status.publishers.iter().filter(|publisher| publisher.alive).count(),
+                dead: dead.into_iter().map(letter).collect(),
+                more,
+            })
+        };
+        status.map_err(|failure| failure.to_string()).boxed()
     }
 
     fn replay<'a>(&'a self, event: &'a str, who: &'a str, why: &'a str) -> BoxFuture<'a, Result<OutboxReplay, String>> {
-        self.replay(event, who, why).boxed()
+        let replay = async move {
+            let signature = Signature::new(who, why)?;
+            Ok::<_, CliFailure>(dead::replay(&*self.store().await?.dead_letters(), event.to_owned(), &signature).await?)
+        };
+        replay.map_err(|failure| failure.to_string()).boxed()
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn letter(letter: DeadLetter) -> OutboxLetter {
     let DeadLetter { id, key, event_type, sequence, state, dead_for, error, .. } = letter;
     OutboxLetter { id, key, event_type, sequence, state: state.as_str().to_owned(), dead_for_ms: millis(dead_for), error }
-}
-
-fn stuck(Stuck { cause, detail }: Stuck) -> OutboxStuck {
-    OutboxStuck { cause: cause.as_str().to_owned(), detail }
 }

@@ -9,8 +9,8 @@ use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
 use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
-use crate::exit::{CliFailure, Code, Result};
-use crate::{features, output};
+use crate::exit::{CliFailure, Result};
+use crate::features;
 
 /// The attribute `source` of published events.
 const SOURCE: &str = "/shardwise/outbox";
@@ -29,17 +29,6 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
         #[cfg(feature = "http")]
         SinkSettings::Remote(remote) if remote.kind == SinkKind::Http => http(remote),
         other => Err(unknown(other)),
-    }
-}
-
-/// Checks the sink. An unreachable sink may become reachable; an error that an operator must fix prevents the start.
-pub(super) async fn checked(sink: &dyn Sink) -> Result<()> {
-    match sink.check().await {
-        Err(error) if error.is_retryable() => {
-            output::note(format_args!("{error}; trying again while publishing"));
-            Ok(())
-        }
-        checked => Ok(checked?),
     }
 }
 
@@ -126,6 +115,6 @@ fn unknown(sink: &SinkSettings) -> CliFailure {
         },
         _ => "",
     };
-    let missing = features::missing(feature);
-    CliFailure::new(Code::Usage, format!("the outbox's sink is {sink}: {}", missing.as_deref().unwrap_or("this program has no such sink")))
+    let why = features::missing(feature).unwrap_or_else(|| "this program has no such sink".into());
+    CliFailure::usage(format!("the outbox's sink is {sink}: {why}"))
 }

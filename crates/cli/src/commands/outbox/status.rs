@@ -1,28 +1,26 @@
 //! `shardwise outbox status`: the status of the outbox.
 
 use serde_json::json;
+use shardwise_outbox::Status;
 use shardwise_outbox::settings::OutboxSettings;
 use shardwise_outbox::store::{Stuck, StuckCause};
-use shardwise_outbox::{Status, one_line};
 
 use super::open_store::OpenedStore;
+use super::safe;
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, Format, count};
+use crate::output::{count, table_or};
 
 pub(super) async fn run(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
     let store = OpenedStore::open(outbox).await?;
     let status = store.shared().status().await?;
     store.close().await;
     let stuck = status.stuck(outbox.options.poll);
-    match common.format() {
-        Format::Human => {
-            let seen = format!("the group of its publishers: shardwise members --policy {}\n", outbox.policy.as_str());
-            let has_group = stuck.iter().any(|stuck| stuck.cause == StuckCause::NoPublisher) && !status.publishers.is_empty();
-            output::text(&(told(&status, &stuck) + if has_group { &seen } else { "" }))?;
-        }
-        Format::Json => output::json_line(&as_json(&status, &stuck))?,
-    }
+    common.print(&as_json(&status, &stuck), || {
+        let seen = format!("the group of its publishers: shardwise members --policy {}\n", outbox.policy.as_str());
+        let has_group = stuck.iter().any(|stuck| stuck.cause == StuckCause::NoPublisher) && !status.publishers.is_empty();
+        in_words(&status, &stuck) + if has_group { &seen } else { "" }
+    })?;
     Ok(if stuck.is_empty() { Code::Ok } else { Code::No })
 }
 
@@ -60,7 +58,7 @@ fn retrying(status: &Status) -> u64 {
     status.retrying.as_ref().map_or(0, |retrying| retrying.aggregates)
 }
 
-fn told(status: &Status, stuck: &[Stuck]) -> String {
+fn in_words(status: &Status, stuck: &[Stuck]) -> String {
     let age = status.oldest_pending_age.map(|age| format!(", the oldest for {age:.1?}")).unwrap_or_default();
     let mut lines = vec![
         format!("{} pending{age}", count(status.pending, "event")),
@@ -84,10 +82,8 @@ fn told(status: &Status, stuck: &[Stuck]) -> String {
         let seen = publisher.seen_ago.map_or_else(|| "before a restart of the machine".into(), |ago| format!("{ago:.1?} ago"));
         vec![safe(&publisher.publisher), if publisher.alive { "alive" } else { "dead" }.into(), seen, publisher.slots.to_string()]
     });
-    lines.push(match rows.collect::<Vec<_>>() {
-        rows if rows.is_empty() => "no publisher".into(),
-        rows => output::table(&["publisher", "is", "seen", "slots"], &rows).trim_end().into(),
-    });
+    let heading = ["publisher", "is", "seen", "slots"];
+    lines.push(table_or("no publisher", &heading, &rows.collect::<Vec<_>>()).trim_end().into());
     if status.blocked_aggregates > 0 {
         lines.push("when the cause is gone: shardwise outbox unblock".into());
     }
@@ -99,9 +95,4 @@ fn told(status: &Status, stuck: &[Stuck]) -> String {
     }
     lines.extend(stuck.iter().map(|stuck| format!("stuck: {}", stuck.detail)));
     lines.join("\n") + "\n"
-}
-
-/// A name escaped for a terminal; JSON output contains the original.
-fn safe(name: &str) -> String {
-    one_line(name, usize::MAX)
 }

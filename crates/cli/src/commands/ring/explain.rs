@@ -8,7 +8,7 @@ use shardwise::{InstanceId, KeyOwners, PlacementKind};
 use super::{Placement, RingMembers, place};
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, Format, count, table};
+use crate::output::{count, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct RingExplain {
@@ -29,24 +29,23 @@ impl RingExplain {
 
 /// Prints why `key` has its owner under that placement.
 pub(crate) fn print(placed: &ViewPlacement, key: &str, common: &Common) -> Result<()> {
-    match (placed, common.format()) {
-        (ViewPlacement::Slots(owners), Format::Json) => output::json_line(&as_json(key, owners.params().kind, &owners.explain(key))),
-        (ViewPlacement::Slots(owners), Format::Human) => output::text(&in_words(&owners.explain(key), owners.params().slots)),
-        (ViewPlacement::Keys(owners), Format::Json) => output::json_line(&key_as_json(key, owners)),
-        (ViewPlacement::Keys(owners), Format::Human) => output::text(&key_in_words(&owners.explain(key), owners)),
+    match placed {
+        ViewPlacement::Slots(owners) => {
+            let explained = owners.explain(key);
+            common.print(&as_json(key, owners.params().kind, &explained), || in_words(&explained, owners.params().slots))
+        }
+        ViewPlacement::Keys(owners) => {
+            let explained = owners.explain(key);
+            common.print(&key_as_json(key, &explained, owners), || key_in_words(&explained, owners))
+        }
     }
 }
 
-fn key_as_json(key: &str, owners: &KeyOwners) -> Value {
-    let KeyExplanation { hash, point, position, owner, next } = owners.explain(key);
-    let owner = owner.map(|id| json!({"id": id, "position": position, "point": point}));
+fn key_as_json(key: &str, explained: &KeyExplanation, owners: &KeyOwners) -> Value {
+    let KeyExplanation { hash, point, position, owner, next } = explained;
+    let owner = owner.as_ref().map(|id| json!({"id": id, "position": position, "point": point}));
     json!({
-        "key": key,
-        "placement": owners.placement().as_str(),
-        "hash": hash,
-        "members": owners.members().len(),
-        "owner": owner,
-        "next": next,
+        "key": key, "placement": owners.placement().as_str(), "hash": hash, "members": owners.members().len(), "owner": owner, "next": next,
     })
 }
 
@@ -64,14 +63,9 @@ fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
         json
     };
     let mut json = json!({
-        "key": key,
-        "placement": kind.as_str(),
-        "hash": format!("{:016x}", explained.hash),
-        "slot": explained.slot,
-        "start": format!("{:016x}", explained.start),
-        "passed": explained.passed.iter().map(stop).collect::<Vec<_>>(),
-        "owner": explained.owner.as_ref().map(stop),
-        "next": explained.next,
+        "key": key, "placement": kind.as_str(), "hash": format!("{:016x}", explained.hash), "slot": explained.slot,
+        "start": format!("{:016x}", explained.start), "passed": explained.passed.iter().map(stop).collect::<Vec<_>>(),
+        "owner": explained.owner.as_ref().map(stop), "next": explained.next,
     });
     if kind == PlacementKind::Quota {
         json["before"] = json!(explained.before.as_ref().map(stop));

@@ -8,7 +8,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use shardwise::core::{TooManyPoints, ViewPlacement};
+use shardwise::core::ViewPlacement;
 use shardwise::{LoadMargin, PlacementKind, PlacementParams};
 
 use crate::args::Common;
@@ -19,7 +19,6 @@ use text::{MemberWeight, in_order, members_of_lines, members_of_list, refuse_unu
 /// The most bytes of a members file: enough for more than a hundred thousand members.
 const MEMBERS_BYTES_MAX: u64 = 1 << 24;
 
-/// Ask the placement offline, without any backend
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ring {
     /// Read keys from stdin, one a line, and print each with its owner
@@ -78,10 +77,6 @@ struct Placement {
     load_margin: Option<String>,
 }
 
-fn usage(line: impl Into<String>) -> CliFailure {
-    CliFailure::new(Code::Usage, line)
-}
-
 impl Ring {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         common.without_settings("set slots, virtual nodes and load margin by their options")?;
@@ -103,24 +98,24 @@ impl Placement {
         params.slots = self.slots.unwrap_or(params.slots);
         params.virtual_nodes = self.virtual_nodes.unwrap_or(params.virtual_nodes);
         if let Some(text) = &self.load_margin {
-            params.load_margin = LoadMargin::parse(text).map_err(|error| usage(error.to_string()))?;
+            params.load_margin = LoadMargin::parse(text).map_err(usage)?;
         }
-        params.validated().map_err(|error| usage(error.to_string()))
+        params.validated().map_err(usage)
     }
 }
 
 fn place(members: Vec<MemberWeight>, params: PlacementParams) -> Result<ViewPlacement> {
-    ViewPlacement::place(members, params).map_err(|error| too_many(&error))
+    ViewPlacement::place(members, params).map_err(usage)
 }
 
-fn too_many(error: &TooManyPoints) -> CliFailure {
-    usage(error.to_string())
+fn usage(error: impl std::fmt::Display) -> CliFailure {
+    CliFailure::usage(error.to_string())
 }
 
 impl RingMembers {
     fn read(&self) -> Result<Vec<MemberWeight>> {
         let members = match (&self.members, &self.members_file) {
-            (Some(list), _) => list_of(list)?,
+            (Some(list), _) => members_of_list(list).map_err(usage)?,
             (None, Some(file)) => from_file(file)?,
             (None, None) => Vec::new(),
         };
@@ -128,16 +123,9 @@ impl RingMembers {
     }
 }
 
-fn list_of(text: &str) -> Result<Vec<MemberWeight>> {
-    members_of_list(text).map_err(usage)
-}
-
 fn from_file(path: &Path) -> Result<Vec<MemberWeight>> {
     let text = String::from_utf8(files::read(path, MEMBERS_BYTES_MAX)?)
-        .map_err(|error| usage(format!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
-    members_of_lines(&text).map_err(|(line, why)| at(path, line, &why))
-}
-
-fn at(path: &Path, line: usize, why: &str) -> CliFailure {
-    usage(format!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display()))
+        .map_err(|error| usage(format_args!("{} is not UTF-8 text after byte {}", path.display(), error.utf8_error().valid_up_to())))?;
+    members_of_lines(&text)
+        .map_err(|(line, why)| usage(format_args!("{} line {line}: {why}; write {{\"id\": \"worker-1\", \"weight\": 2}}", path.display())))
 }

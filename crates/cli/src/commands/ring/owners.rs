@@ -42,7 +42,7 @@ impl Owners {
             if key.last() == Some(&end) {
                 key.pop();
             } else if key.len() as u64 > KEY_BYTES_MAX {
-                return Err(usage(format!("a key has more than {KEY_BYTES_MAX} bytes; keys end with {called}")));
+                return Err(usage(format_args!("a key has more than {KEY_BYTES_MAX} bytes; keys end with {called}")));
             }
             let owner = owners.owner(&key[..]).map(InstanceId::as_str);
             write_line(&mut out, &key, owner, common.format(), end)?;

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use shardwise::InstanceId;
 use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
-use shardwise::{InstanceId, PlacementParams};
 
-use super::text::{MemberWeight, placement_after};
-use super::{Placement, RingMembers, from_file, list_of, too_many, usage};
+use super::text::{MemberWeight, members_of_list, placement_after};
+use super::{Placement, RingMembers, from_file, usage};
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, Format, count, table};
+use crate::output::{count, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct RingPlan {
@@ -38,27 +38,15 @@ impl RingPlan {
         let after = self.after(&before)?;
         let params = self.placement.params()?;
         // A key placement has no slots to print.
-        let next = self.next(params)?.or_else(|| params.kind.by_key().map(|_| params));
-        let Some(next) = next else {
+        if self.to.is_empty() && params.kind.by_key().is_none() {
             let plan = Moves::new(before, after, params);
-            match common.format() {
-                Format::Json => output::json_line(&plan)?,
-                Format::Human => output::text(&in_words(&plan))?,
-            }
-            return Ok(Code::Ok);
-        };
-        let change = PlacementChange::new((before, params), (after, next)).map_err(|error| too_many(&error))?;
-        match common.format() {
-            Format::Json => output::json_line(&change)?,
-            Format::Human => output::text(&change_in_words(&change))?,
+            common.print(&plan, || in_words(&plan))?;
+        } else {
+            let next = if self.to.is_empty() { params } else { placement_after(params, &self.to.join(",")).map_err(usage)? };
+            let change = PlacementChange::new((before, params), (after, next)).map_err(usage)?;
+            common.print(&change, || change_in_words(&change))?;
         }
         Ok(Code::Ok)
-    }
-
-    /// The placement after `--to`; `None` without it.
-    fn next(&self, now: PlacementParams) -> Result<Option<PlacementParams>> {
-        let change = || placement_after(now, &self.to.join(",")).map_err(usage);
-        (!self.to.is_empty()).then(change).transpose()
     }
 
     fn after(&self, before: &[MemberWeight]) -> Result<Vec<MemberWeight>> {
@@ -67,22 +55,19 @@ impl RingPlan {
         let is_id = |text: &String| before.iter().any(|(known, _)| known.as_str() == text);
         let leaving = self.leave.iter().flat_map(|list| if is_id(list) { vec![list.as_str()] } else { list.split(',').collect() });
         for id in leaving {
-            match after.iter().position(|(known, _)| known.as_str() == id) {
-                Some(at) => drop(after.remove(at)),
-                None => {
-                    return Err(usage(format!(
-                        "--leave {id}: no member of that id is left; give ids of --members, each once and without a weight"
-                    )));
-                }
-            }
+            let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
+                let why = "no member of that id is left; give ids of --members, each once and without a weight";
+                return Err(usage(format_args!("--leave {id}: {why}")));
+            };
+            after.remove(at);
         }
-        let lists = self.join.iter().map(|list| list_of(list)).chain(self.join_file.iter().map(|file| from_file(file)));
+        let lists =
+            self.join.iter().map(|list| members_of_list(list).map_err(usage)).chain(self.join_file.iter().map(|file| from_file(file)));
         for joining in lists {
             for (id, weight) in joining? {
                 if after.iter().any(|(known, _)| *known == id) {
-                    return Err(usage(format!(
-                        "--join {id}: there is a member of that id already; to change a weight, let it leave and join"
-                    )));
+                    let why = "there is a member of that id already; to change a weight, let it leave and join";
+                    return Err(usage(format_args!("--join {id}: {why}")));
                 }
                 after.push((id, weight));
             }

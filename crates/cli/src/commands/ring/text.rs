@@ -10,7 +10,6 @@ pub(crate) type MemberWeight = (InstanceId, Weight);
 #[serde(deny_unknown_fields)]
 struct MemberLine {
     id: String,
-    #[serde(default)]
     weight: Option<u64>,
 }
 

@@ -1,6 +1,5 @@
 //! `shardwise watch`: observe a group, or join it as a worker, and print every change.
 
-mod observing;
 mod printer;
 
 use std::path::{Path, PathBuf};
@@ -10,12 +9,13 @@ use std::time::SystemTime;
 use clap::Args;
 use futures::FutureExt;
 use serde::Serialize;
-use shardwise::{Absence, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots};
+use serde_json::{Value, json};
+use shardwise::{Absence, Observer, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots, View};
 use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
-use super::group::{IdArg, PolicyArg};
-use super::{joining, joins_no_outbox, load_settings};
+use super::group::{GroupSnapshot, IdArg, PolicyArg, follow};
+use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::{files, output, signals};
@@ -23,7 +23,6 @@ use crate::{files, output, signals};
 /// The most bytes of a file of keys: enough for far more than ten million keys.
 const ITEMS_BYTES_MAX: u64 = 1 << 30;
 
-/// Observe a group, or join it as a worker, and print every change
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --join it observes and joins nothing. On a terminal it draws one line in place; elsewhere, and with --json, it prints one JSON \
@@ -60,21 +59,8 @@ pub(crate) struct WatchArgs {
     slots: bool,
 }
 
-#[derive(Serialize)]
-struct AwayMember {
-    instance_id: String,
-    /// The longest possible time.
-    within_ms: u64,
-}
-
-impl From<Absence> for AwayMember {
-    fn from(Absence { instance_id, within, .. }: Absence) -> Self {
-        Self { instance_id: instance_id.into(), within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) }
-    }
-}
-
 /// One line of the output. Fields that only a worker has are `None` for an observer.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct WatchLine<'a> {
     at: String,
     monotonic_ns: Option<u64>,
@@ -92,21 +78,32 @@ struct WatchLine<'a> {
     slots_owned: Option<u32>,
     /// More members have vanished than `max_loss` allows: their slots are not taken over.
     stands_still: bool,
-    /// Members that have left for a while.
-    away: Vec<AwayMember>,
+    /// Members that have left for a while, each with the longest possible time.
+    away: Vec<Value>,
     gained: Option<u32>,
     lost: Option<u32>,
-    #[serde(flatten)]
-    which: Option<SlotChanges>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gained_slots: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_slots: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     items_owned: Option<usize>,
 }
 
-/// The slots gained and lost; `None` under a key placement.
-#[derive(Serialize)]
-struct SlotChanges {
-    gained_slots: Option<Vec<[u32; 2]>>,
-    lost_slots: Option<Vec<[u32; 2]>>,
+impl<'a> WatchLine<'a> {
+    /// What every member and every observer of that view sees.
+    fn of(policy: &'a str, view: &'a View, absences: Vec<Absence>) -> Self {
+        let away = |absence: Absence| json!({"instance_id": absence.instance_id, "within_ms": output::millis(absence.within)});
+        Self {
+            at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+            policy,
+            revision: view.revision(),
+            view_fingerprint: view.fingerprint().to_string(),
+            members: view.members().iter().map(|member| member.instance_id.as_str()).collect(),
+            away: absences.into_iter().map(away).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 impl WatchArgs {
@@ -117,10 +114,10 @@ impl WatchArgs {
         if !self.join {
             self.id.unused()?;
             if !settings.enabled {
-                return Err(CliFailure::new(Code::Usage, "enabled = false: there is no group to observe; set it to true"));
+                return Err(CliFailure::usage("enabled = false: there is no group to observe; set it to true"));
             }
             settings.policy(&policy)?;
-            return observing::observe(&ShardingFactory::from_settings(settings)?, &policy, printer).await;
+            return observe(&ShardingFactory::from_settings(settings)?, &policy, printer).await;
         }
         joins_no_outbox(&settings, &policy, "leave --join out to observe it")?;
         self.id.put(&mut settings)?;
@@ -136,6 +133,30 @@ impl WatchArgs {
     }
 }
 
+/// Prints every change of the group until the command is stopped.
+async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePrinter) -> Result<Code> {
+    output::note(format_args!(
+        "shardwise: observing policy {policy}: this process joins nothing and owns nothing (--join joins as a worker)"
+    ));
+    let shutdown = signals::shutdown()?;
+    let what = waits_for(policy);
+    let observer = tokio::select! {
+        observer = waiting(&what, IS_IT_THERE, factory.observe(policy)) => observer?,
+        () = shutdown.cancelled() => return Ok(Code::Ok),
+    };
+    output::release_log();
+    let print = |observer: &Observer, _: &GroupSnapshot, now: &GroupSnapshot| {
+        printer.print(&WatchLine {
+            state: "observing",
+            policy_fingerprint: now.view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
+            slots: now.owners.as_ref().map(|owners| owners.params().slots),
+            stands_still: !now.view.missing().is_empty(),
+            ..WatchLine::of(policy, &now.view, observer.absences())
+        })
+    };
+    follow(observer, &shutdown, print).await
+}
+
 struct WatchedWorker<'a> {
     watch: &'a WatchArgs,
     service: &'a ShardingService,
@@ -149,7 +170,8 @@ impl WatchedWorker<'_> {
     /// Joins, and prints every change until the shutdown or a failure.
     async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
-        let join = joining(service.policy().name.as_str(), service.register_self());
+        let what = waits_for(service.policy().name.as_str());
+        let join = waiting(&what, WHY_NOT_JOINED, service.register_self());
         tokio::pin!(join);
         let mut joined = false;
         while !shutdown.is_cancelled() {
@@ -212,28 +234,26 @@ impl WatchedWorker<'_> {
         }
         let had = before.map_or_else(|| SlotSet::empty(now.slots().slots()), |before| before.slots().clone());
         let (gained, lost) = (now.slots().minus(&had), had.minus(now.slots()));
+        // Under a key placement there are no slots.
+        let owned = now.slots_owned();
         let ranges =
-            |set: &SlotSet| now.slots_owned().map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect());
+            |set: &SlotSet| json!(owned.map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()));
         let moment = self.service.now();
         self.printer.print(&WatchLine {
-            at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
             monotonic_ns: Some(moment.as_nanos()),
             owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),
-            policy: self.service.policy().name.as_str(),
             instance_id: Some(self.service.instance_id().as_str()),
             state: now.state().as_str(),
-            revision: now.view().revision(),
-            view_fingerprint: now.view().fingerprint().to_string(),
             policy_fingerprint: now.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
-            members: now.view().members().iter().map(|member| member.instance_id.as_str()).collect(),
-            slots: now.slots_owned().map(|_| now.slots().slots()),
-            slots_owned: now.slots_owned(),
+            slots: owned.map(|_| now.slots().slots()),
+            slots_owned: owned,
             stands_still: now.rebalancing_frozen(),
-            away: self.service.absences().into_iter().map(AwayMember::from).collect(),
-            gained: now.slots_owned().map(|_| gained.len()),
-            lost: now.slots_owned().map(|_| lost.len()),
-            which: self.watch.slots.then(|| SlotChanges { gained_slots: ranges(&gained), lost_slots: ranges(&lost) }),
+            gained: owned.map(|_| gained.len()),
+            lost: owned.map(|_| lost.len()),
+            gained_slots: self.watch.slots.then(|| ranges(&gained)),
+            lost_slots: self.watch.slots.then(|| ranges(&lost)),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
+            ..WatchLine::of(self.service.policy().name.as_str(), now.view(), self.service.absences())
         })
     }
 }

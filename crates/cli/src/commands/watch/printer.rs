@@ -25,19 +25,16 @@ impl ChangePrinter {
     pub(super) fn print(&mut self, line: &WatchLine<'_>) -> Result<()> {
         let Self::Terminal { members: before } = self else { return output::json_line(line) };
         let members: BTreeSet<String> = line.members.iter().map(|id| (*id).to_owned()).collect();
-        let came_and_went = before.replace(members.clone()).map(|before| differences(&before, &members)).filter(|ids| !ids.is_empty());
-        if let Some(ids) = came_and_went {
+        let before = before.replace(members.clone()).unwrap_or_else(|| members.clone());
+        let came = members.difference(&before).map(|id| format!("+{id}"));
+        let ids: Vec<_> = came.chain(before.difference(&members).map(|id| format!("-{id}"))).collect();
+        if !ids.is_empty() {
             let at = line.at.get(..19).unwrap_or(&line.at);
             output::text(&format!("{at}Z  {}\n", ids.join("  ")))?;
         }
-        status_line::draw(&in_words(line));
+        status_line::draw(&[in_words(line)]);
         Ok(())
     }
-}
-
-fn differences(before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<String> {
-    let came = now.difference(before).map(|id| format!("+{id}"));
-    came.chain(before.difference(now).map(|id| format!("-{id}"))).collect()
 }
 
 fn in_words(line: &WatchLine<'_>) -> String {
