@@ -13,7 +13,7 @@ use shardwise_discovery::one_line;
 use crate::client::{Client, ConsulResponse};
 use crate::error::{Failure, Result};
 use crate::names::{literal, segment};
-use crate::wire::{AgentCheck, AgentService};
+use crate::wire::{AgentCheck, Service};
 
 /// The answer of an agent that has lost its servers, or of a server without a leader.
 const NO_SERVERS: [&str; 6] =
@@ -83,11 +83,11 @@ impl Client {
     }
 
     /// The services on this agent that have this id in either case, or say that they are this instance.
-    pub(crate) async fn agent_services(&self, id: &str) -> Result<Vec<AgentService>> {
+    pub(crate) async fn agent_services(&self, id: &str) -> Result<Vec<Service>> {
         let filter = format!("ID matches {} or Meta.shardwise_id == {}", crate::names::any_case(id), literal(id));
         let target = format!("/v1/agent/services?filter={}", segment(&filter));
         let answer = self.call("reading the agent's services", Method::GET, &target, None).await?;
-        let found: HashMap<String, AgentService> = self.parsed(&self.checked(answer, &AclPermission::ReadService(id))?)?;
+        let found: HashMap<String, Service> = self.parsed(&self.checked(answer, &AclPermission::ReadService(id))?)?;
         Ok(found.into_values().collect())
     }
 

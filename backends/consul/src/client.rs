@@ -13,7 +13,6 @@ use tokio::sync::Semaphore;
 use crate::ConsulConfig;
 use crate::config::AgentEndpoint;
 use crate::error::{Failure, Result};
-use crate::tls;
 
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -69,7 +68,7 @@ impl Client {
             headers.insert(HeaderName::from_static("x-consul-token"), token);
         }
         let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::client_config(config, &endpoint)?)
+            .tls_backend_preconfigured(config.tls(&endpoint)?)
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_FOR)
@@ -125,7 +124,7 @@ impl Client {
         }
     }
 
-    fn late(&self, what: &'static str, after: Duration) -> Failure {
+    pub(crate) fn late(&self, what: &'static str, after: Duration) -> Failure {
         Failure::TimedOut { at: self.endpoint.to_string(), what, after }
     }
 

@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::error::Result;
 use crate::health::InstanceFilter;
 use crate::names;
-use crate::reader::{self, GROUPS_MAX, GroupIndexes, GroupRead, TrackedGroup};
+use crate::reader::{self, GROUPS_MAX, TrackedGroup};
 use crate::registrar::Registrar;
 
 /// The longest and the shortest wait of a blocking query.
 const WAIT_LONGEST: Duration = Duration::from_secs(30);
 const WAIT_SHORTEST: Duration = Duration::from_millis(20);
-/// So many looks may follow each other at once; after that there is one per pause.
+/// So many looks may follow each other at once; after that there is one per pause. So a group that changes all the time is read in steps,
+/// and one that changes rarely at once.
 const BURST: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -36,11 +37,11 @@ pub(crate) trait BlockingQuery: Send + 'static {
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
 
     /// The group as it is now.
-    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<QueryResult<Self::Shown>>> + Send;
+    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<GroupRead<Self::Shown>>> + Send;
 }
 
 /// The result of one read of a group.
-pub(crate) struct QueryResult<T> {
+pub(crate) struct GroupRead<T> {
     pub(crate) shown: Arc<T>,
     pub(crate) proven: Moment,
     /// Consul's index of it.
@@ -54,19 +55,30 @@ pub(crate) struct IndexReader<Q> {
     query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
-    pace: Pace,
+    /// When the next look is due.
+    due: Instant,
 }
 
 impl<Q> IndexReader<Q> {
     pub(crate) fn new(query: Q) -> Self {
-        Self { query, known: None, pace: Pace::new() }
+        Self { query, known: None, due: a_burst_ago() }
     }
+
+    async fn turn(&mut self) {
+        sleep_until(self.due).await;
+        self.due = self.due.max(a_burst_ago()) + LOOK_EVERY;
+    }
+}
+
+fn a_burst_ago() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(LOOK_EVERY * BURST).unwrap_or(now)
 }
 
 impl<Q: BlockingQuery> IndexReader<Q> {
     async fn read(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
         self.known = None;
-        let QueryResult { shown, proven, index } = self.query.read(feed.group()).await?;
+        let GroupRead { shown, proven, index } = self.query.read(feed.group()).await?;
         self.known = Some(index);
         feed.show(shown, Some(proven));
         Ok(())
@@ -91,12 +103,12 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
     const NEXT_PROVES: bool = true;
 
     async fn open(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
-        self.pace.next().await;
+        self.turn().await;
         self.read(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 
     async fn next(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
-        self.pace.next().await;
+        self.turn().await;
         self.look(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 }
@@ -104,16 +116,15 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
 /// The members of a group.
 pub(crate) struct MembersQuery {
     registrar: Arc<Registrar>,
-    indexes: Arc<GroupIndexes>,
     /// Kept, so that the group is not forgotten.
     tracked: Option<TrackedGroup>,
-    /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
-    foreign: (usize, usize),
+    /// How many instances of another fleet were there last.
+    foreign: usize,
 }
 
 impl MembersQuery {
-    pub(crate) const fn new(registrar: Arc<Registrar>, indexes: Arc<GroupIndexes>) -> Self {
-        Self { registrar, indexes, tracked: None, foreign: (0, 0) }
+    pub(crate) const fn new(registrar: Arc<Registrar>) -> Self {
+        Self { registrar, tracked: None, foreign: 0 }
     }
 }
 
@@ -125,42 +136,16 @@ impl BlockingQuery for MembersQuery {
         Ok((list.index, list.started))
     }
 
-    async fn read(&mut self, group: &GroupName) -> Result<QueryResult<View>> {
+    async fn read(&mut self, group: &GroupName) -> Result<GroupRead<View>> {
         let tracked = match self.tracked.take() {
             Some(tracked) => tracked,
-            None => self.indexes.of(group)?,
+            None => self.registrar.indexes.of(group)?,
         };
-        let tracked = self.tracked.insert(tracked);
-        let GroupRead { view, proven, index, unnamed } =
-            reader::read(&self.registrar.client, &self.registrar.registrations, tracked, group).await?;
-        let found = (view.foreign().len(), unnamed);
-        if std::mem::replace(&mut self.foreign, found) != found {
-            tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
+        let read = reader::read(&self.registrar, self.tracked.insert(tracked), group).await?;
+        let foreign = read.shown.foreign().len();
+        if std::mem::replace(&mut self.foreign, foreign) != foreign {
+            tracing::info!(%group, foreign, "passing instances of this service are not ours; their fleet shares its name");
         }
-        Ok(QueryResult { shown: view, proven, index })
-    }
-}
-
-/// A token bucket: a group that changes all the time is read in steps, one that changes rarely at once.
-struct Pace {
-    left: u32,
-    filled: Instant,
-}
-
-impl Pace {
-    fn new() -> Self {
-        Self { left: BURST, filled: Instant::now() }
-    }
-
-    async fn next(&mut self) {
-        if self.left == 0 {
-            sleep(LOOK_EVERY.saturating_sub(self.filled.elapsed())).await;
-        }
-        let steps = u32::try_from(self.filled.elapsed().as_nanos() / LOOK_EVERY.as_nanos()).unwrap_or(u32::MAX);
-        if steps > 0 {
-            self.left = self.left.saturating_add(steps).min(BURST);
-            self.filled = Instant::now();
-        }
-        self.left = self.left.saturating_sub(1);
+        Ok(read)
     }
 }

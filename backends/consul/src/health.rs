@@ -51,25 +51,17 @@ impl Client {
             }
             InstanceFilter::Instance(id) => Some(format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", literal(id))),
         };
-        self.health(service, filter, &["passing", "consistent"], wait).await
+        let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
+        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
+        let parts: Vec<_> = ["passing", "consistent"].into_iter().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
+        let target = self.at(&format!("/v1/health/service/{}", segment(service)), &parts);
+        self.list(service, &target, wait.map(|(_, wait)| wait)).await
     }
 
     /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
     pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<InstanceList> {
-        let target = format!(
-            "/v1/health/service/{}?consistent&filter={}",
-            segment(service),
-            segment(&format!("Service.Meta.shardwise_check == {}", literal(check)))
-        );
-        self.list(service, &target, None).await
-    }
-
-    async fn health(&self, service: &str, filter: Option<String>, flags: &[&str], wait: Option<(u64, Duration)>) -> Result<InstanceList> {
-        let filter = filter.map(|filter| format!("filter={}", segment(&filter)));
-        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
-        let parts: Vec<_> = flags.iter().copied().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
-        let target = self.at(&format!("/v1/health/service/{}", segment(service)), &parts);
-        self.list(service, &target, wait.map(|(_, wait)| wait)).await
+        let filter = segment(&format!("Service.Meta.shardwise_check == {}", literal(check)));
+        self.list(service, &format!("/v1/health/service/{}?consistent&filter={filter}", segment(service)), None).await
     }
 
     async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<InstanceList> {

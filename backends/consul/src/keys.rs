@@ -1,4 +1,4 @@
-//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there, but for locks.
+//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there.
 
 use std::time::Duration;
 
@@ -16,13 +16,6 @@ use crate::names::segment;
 
 /// The most operations that Consul takes in one transaction.
 pub(crate) const OPERATIONS_MAX: usize = 64;
-
-/// The holder of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LockHolder {
-    pub(crate) by: u64,
-    pub(crate) index: u64,
-}
 
 /// One key.
 #[derive(Debug, Clone, Deserialize)]
@@ -72,31 +65,6 @@ pub(crate) struct TxnError {
     pub(crate) at: usize,
     /// Consul's words.
     pub(crate) what: String,
-}
-
-/// The kinds of Consul's error texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TxnErrorKind {
-    /// Another session has the lock.
-    Held,
-    /// The session that had the lock ended a moment ago.
-    Delayed,
-    /// The session that asks is over.
-    NoSession,
-    /// Something else is not as expected.
-    Other,
-}
-
-impl TxnError {
-    pub(crate) fn why(&self) -> TxnErrorKind {
-        let has = |text| self.what.contains(text);
-        match () {
-            () if has("already held") => TxnErrorKind::Held,
-            () if has("lock delay") => TxnErrorKind::Delayed,
-            () if has("invalid session") => TxnErrorKind::NoSession,
-            () => TxnErrorKind::Other,
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -171,28 +139,16 @@ impl Client {
         Ok(KvList { started, index: self.index_of(&answer, right)?, body: Some(answer) })
     }
 
-    /// Takes the lock if its index is still `expected`, 0 for none. Returns its new index, or `None` if another process was faster.
-    pub(crate) async fn take_lock(&self, key: &str, by: u64, expected: u64) -> Result<Option<u64>> {
-        let take = operation("cas", key, json!({"Value": "", "Flags": by, "Index": expected}));
-        match self.txn("taking the registration lock", &[take], &AclPermission::Key).await? {
+    /// Writes one key if its index is still `expected`, 0 for none. Its new index, or `None` if it is another one.
+    pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, expected: u64) -> Result<Option<u64>> {
+        let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": expected }));
+        match self.txn(what, &[set], &AclPermission::Key).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
                 Some(stored) => Ok(Some(stored.modify_index)),
                 None => Err(self.strange("a transaction without a result")),
             },
         }
-    }
-
-    /// Gives the lock back if it still is what it was.
-    pub(crate) async fn free_lock(&self, key: &str, index: u64) -> Result<()> {
-        let free = operation("delete-cas", key, json!({ "Index": index }));
-        self.txn("giving the registration lock back", &[free], &AclPermission::Key).await.map(drop)
-    }
-
-    /// The present holder of the lock.
-    pub(crate) async fn lock_holder(&self, key: &str) -> Result<Option<LockHolder>> {
-        let stored = self.key("reading the registration lock", key, &AclPermission::Key).await?;
-        Ok(stored.map(|stored| LockHolder { by: stored.flags, index: stored.modify_index }))
     }
 }
 

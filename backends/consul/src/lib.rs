@@ -1,7 +1,6 @@
 #![doc = include_str!("../docs.md")]
 
 mod api;
-mod away;
 mod backend;
 mod caller;
 mod claims;
@@ -21,7 +20,6 @@ mod registrar;
 mod registration_lock;
 mod registrations;
 mod sessions;
-mod tls;
 mod wire;
 
 pub use backend::ConsulBackend;

@@ -9,14 +9,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use shardwise_core::Moment;
 use shardwise_discovery::RecordId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
+use crate::api::AclPermission;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
+use crate::keys::operation;
 use crate::names;
 
 /// How long a change may take while it holds the lock.
@@ -47,7 +50,7 @@ pub(crate) struct RegistrationLock {
     pub(crate) index: u64,
     /// Until then no other process treats it as void.
     pub(crate) good_until: Instant,
-    turn: OwnedMutexGuard<()>,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl RegistrationLock {
@@ -73,13 +76,13 @@ impl RegistrationLocks {
             if tries > 1 && client.clock.now() >= gives_up {
                 break;
             }
-            if let Some(index) = client.take_lock(&key, by, expected).await? {
+            if let Some(index) = client.compare_and_set("taking the registration lock", &key, "", by, expected).await? {
                 self.seen().remove(&key);
-                return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, turn });
+                return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, _turn: turn });
             }
-            expected = match client.lock_holder(&key).await? {
+            expected = match client.key("reading the registration lock", &key, &AclPermission::Key).await? {
                 None => 0,
-                Some(held) if held.by == by || self.is_void(&key, held.index, client.clock.now()) => held.index,
+                Some(held) if held.flags == by || self.is_void(&key, held.modify_index, client.clock.now()) => held.modify_index,
                 Some(_) => {
                     tokio::time::sleep(LOOK_AGAIN.mul_f64(rand::random_range(0.5..1.5))).await;
                     0
@@ -89,28 +92,17 @@ impl RegistrationLocks {
         Err(Failure::Contended { instance_id: record_id.instance_id.clone() })
     }
 
-    /// Gives the lock back. If that fails it is void by itself later.
-    pub(crate) async fn free(&self, client: &Client, lock: RegistrationLock) {
-        if let Err(failure) = client.free_lock(&lock.key, lock.index).await {
+    /// Gives the lock back, and its lane. If that fails it is void by itself later.
+    pub(crate) async fn free(client: &Client, lock: RegistrationLock) {
+        let free = operation("delete-cas", &lock.key, json!({ "Index": lock.index }));
+        if let Err(failure) = client.txn("giving the registration lock back", &[free], &AclPermission::Key).await {
             tracing::debug!(%failure, "a registration lock could not be given back and is void in a few seconds");
-        }
-        self.end_turn(lock);
-    }
-
-    fn end_turn(&self, lock: RegistrationLock) {
-        let RegistrationLock { key, turn, .. } = lock;
-        // It has the lane as well.
-        drop(turn);
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // No task waits for it: only the map holds it.
-        if lanes.get(&key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
-            lanes.remove(&key);
         }
     }
 
     fn lane(&self, key: &str) -> Arc<AsyncMutex<()>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // What failed calls have left.
+        // What ended calls have left.
         lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         Arc::clone(lanes.entry(key.to_owned()).or_default())
     }
@@ -149,24 +141,6 @@ mod tests {
     #[test]
     fn a_lock_that_no_other_takes_is_void_after_any_change_is_over() {
         assert!(ANSWER_TIMEOUT + HELD_FOR + ANSWER_TIMEOUT + Duration::from_secs(1) < VOID_AFTER);
-    }
-
-    /// The lane was let go only after it had been looked at who else has it.
-    #[tokio::test]
-    async fn a_lane_goes_with_its_last_turn_and_stays_while_another_waits() {
-        let locks = RegistrationLocks::default();
-        let lock = async |key: &str| {
-            let turn = locks.lane(key).lock_owned().await;
-            RegistrationLock { key: key.to_owned(), index: 1, good_until: Instant::now() + HELD_FOR, turn }
-        };
-        let (first, other) = (lock("a").await, lock("b").await);
-        let next = locks.lane("a");
-        locks.end_turn(other);
-        locks.end_turn(first);
-        assert_eq!(locks.lanes.lock().unwrap().keys().collect::<Vec<_>>(), ["a"], "somebody waits for it");
-        let turn = next.lock_owned().await;
-        locks.end_turn(RegistrationLock { key: "a".to_owned(), index: 2, good_until: Instant::now() + HELD_FOR, turn });
-        assert!(locks.lanes.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -17,16 +17,12 @@ use crate::names::segment;
 pub(crate) const LOCK_DELAY_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Deserialize)]
-struct CreatedSession {
+#[serde(rename_all = "PascalCase")]
+struct Session {
     #[serde(rename = "ID")]
     id: String,
-}
-
-#[derive(Deserialize)]
-struct SessionEntry {
-    #[serde(rename = "ID")]
-    id: String,
-    #[serde(rename = "Name")]
+    /// Not said of one that was just made.
+    #[serde(default)]
     name: String,
 }
 
@@ -42,7 +38,7 @@ impl Client {
             "ServiceChecks": [{ "ID": check }],
         });
         let answer = self.call("making a session", Method::PUT, &self.at("/v1/session/create", &[]), Some(body.to_string())).await?;
-        let created: CreatedSession = self.parsed(&self.checked(answer, &AclPermission::Session)?)?;
+        let created: Session = self.parsed(&self.checked(answer, &AclPermission::Session)?)?;
         Ok(created.id)
     }
 
@@ -59,10 +55,10 @@ impl Client {
         Ok(sessions.into_iter().find(|session| session.name == check).map(|session| session.id))
     }
 
-    async fn sessions(&self, path: &str) -> Result<Vec<SessionEntry>> {
+    async fn sessions(&self, path: &str) -> Result<Vec<Session>> {
         let answer = self.call("reading a session", Method::GET, &self.at(path, &["consistent"]), None).await?;
         let answer = self.checked(answer, &AclPermission::Session)?;
         self.index_of(&answer, &AclPermission::Session)?;
-        Ok(self.parsed::<Option<Vec<SessionEntry>>>(&answer)?.unwrap_or_default())
+        Ok(self.parsed::<Option<Vec<Session>>>(&answer)?.unwrap_or_default())
     }
 }

@@ -13,15 +13,15 @@ use crate::keys::{KvPair, encoded};
 use crate::names::{key_part, key_text};
 
 /// How all keys of the group's claims begin.
-pub(super) fn prefix(group: &GroupName) -> String {
+pub(crate) fn prefix(group: &GroupName) -> String {
     format!("shardwise/claims/{}/", key_part(group.as_str()))
 }
 
-pub(super) fn store_key(group: &GroupName) -> String {
+pub(crate) fn store_key(group: &GroupName) -> String {
     format!("{}store", prefix(group))
 }
 
-pub(super) fn claim_key(prefix: &str, resource: &Resource) -> String {
+pub(crate) fn claim_key(prefix: &str, resource: &Resource) -> String {
     match resource {
         Resource::Slot(slot) => format!("{prefix}slot/{slot}"),
         Resource::Name(name) => format!("{prefix}name/{}", key_part(name.as_str())),
@@ -29,7 +29,7 @@ pub(super) fn claim_key(prefix: &str, resource: &Resource) -> String {
 }
 
 /// What a key under the prefix is the claim on, if it is one that we write.
-pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
+pub(crate) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     let resource = match key.strip_prefix(prefix)?.split_once('/')? {
         ("slot", slot) => Resource::Slot(slot.parse().ok().filter(|slot| *slot < SLOTS_MAX)?),
         ("name", name) => Resource::Name(ClaimName::new(key_text(name)?).ok()?),
@@ -46,12 +46,12 @@ struct StoreValue {
     floor: u64,
 }
 
-pub(super) fn store_value(store: &ClaimStore) -> String {
+pub(crate) fn store_value(store: &ClaimStore) -> String {
     let store = StoreValue { id: store.id.to_string(), floor: store.floor };
     encoded(&serde_json::to_vec(&store).unwrap_or_default())
 }
 
-pub(super) fn store(stored: &KvPair) -> Result<ClaimStore> {
+pub(crate) fn store(stored: &KvPair) -> Result<ClaimStore> {
     let unreadable = |why: &str| Failure::BadClaim {
         key: stored.key.clone(),
         why: one_line(why),
@@ -72,13 +72,13 @@ struct HolderValue {
     floor: u64,
 }
 
-pub(super) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
+pub(crate) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
     let holding = HolderValue { id: record_id.instance_id.clone(), floor: store.floor };
     encoded(&serde_json::to_vec(&holding).unwrap_or_default())
 }
 
 /// The claim that a key shows; `None` if the key is free or is not ours.
-pub(super) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
+pub(crate) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
     if stored.session.is_none() {
         return Ok(None);
     }

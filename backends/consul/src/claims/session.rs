@@ -45,12 +45,12 @@ pub(crate) struct LockSession {
 }
 
 #[derive(Debug, Default)]
-struct SessionState {
-    held: HashMap<Resource, HeldLock>,
+pub(super) struct SessionState {
+    pub(super) held: HashMap<Resource, HeldLock>,
     /// The store that was read while this session was there, and the index of its key.
-    store: Option<(ClaimStore, u64)>,
-    /// Since when each has been held back.
-    delayed: HashMap<Resource, Moment>,
+    pub(super) store: Option<(ClaimStore, u64)>,
+    /// Since when each has been held back by a lock delay.
+    pub(super) delayed: HashMap<Resource, Moment>,
 }
 
 impl LockSession {
@@ -84,22 +84,6 @@ impl LockSession {
         }
     }
 
-    pub(super) fn all_held(&self) -> Vec<(Resource, Epoch)> {
-        self.memory().held.iter().map(|(resource, held_lock)| (resource.clone(), held_lock.epoch)).collect()
-    }
-
-    pub(super) fn store_index(&self, store: &ClaimStore) -> Option<u64> {
-        self.memory().store.filter(|(known, _)| known == store).map(|(_, index)| index)
-    }
-
-    pub(super) fn know_store(&self, store: ClaimStore, index: u64) {
-        self.memory().store = Some((store, index));
-    }
-
-    pub(super) fn delay(&self, resource: Resource, now: Moment) {
-        self.memory().delayed.entry(resource).or_insert(now);
-    }
-
     pub(super) fn is_delayed(&self, resource: &Resource) -> bool {
         self.memory().delayed.contains_key(resource)
     }
@@ -110,12 +94,7 @@ impl LockSession {
         delayed.iter().min_by_key(|resource| memory.delayed.get(*resource)).cloned()
     }
 
-    /// The lock delay does not apply: another member holds the resource.
-    pub(super) fn undelay(&self, resource: &Resource) {
-        self.memory().delayed.remove(resource);
-    }
-
-    fn memory(&self) -> MutexGuard<'_, SessionState> {
+    pub(super) fn memory(&self) -> MutexGuard<'_, SessionState> {
         // Nothing under this lock can panic halfway through a change.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

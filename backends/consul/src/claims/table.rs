@@ -11,7 +11,7 @@ use super::keys;
 use crate::api::AclPermission;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::follower::{BlockingQuery, QueryResult};
+use crate::follower::{BlockingQuery, GroupRead};
 use crate::keys::{KvList, KvPair};
 use crate::registrar::Registrar;
 
@@ -38,7 +38,7 @@ impl BlockingQuery for ClaimsQuery {
         Ok((listed.index, listed.started))
     }
 
-    async fn read(&mut self, group: &GroupName) -> Result<QueryResult<ClaimTable>> {
+    async fn read(&mut self, group: &GroupName) -> Result<GroupRead<ClaimTable>> {
         sleep_until(self.rested).await;
         let begun = Instant::now();
         let prefix = keys::prefix(group);
@@ -58,7 +58,7 @@ impl BlockingQuery for ClaimsQuery {
                 tracing::warn!(%failure, seen, "a claim cannot be read: it is reported without a holder until its holder locks it again");
             }
         }
-        Ok(QueryResult { shown: Arc::new(table), proven: started, index })
+        Ok(GroupRead { shown: Arc::new(table), proven: started, index })
     }
 }
 
