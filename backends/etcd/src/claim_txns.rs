@@ -48,8 +48,7 @@ impl EtcdConnection {
         let Some(answer) = self.txn_under_lease(&txn).await? else { return Ok(None) };
         let revision = self.revision_of(answer.header())?;
         let taken: Option<Vec<_>> = answer.op_responses().into_iter().map(|branch| taken(branch, revision)).collect();
-        let odd = || Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer does not fit its transaction".into() };
-        taken.filter(|taken| taken.len() == keys.len()).map(Some).ok_or_else(odd)
+        taken.filter(|taken| taken.len() == keys.len()).map(Some).ok_or_else(|| self.odd("an answer does not fit its transaction"))
     }
 
     /// Deletes exactly these entries, at most [`KEYS_MAX`]; entries that have changed since stay.

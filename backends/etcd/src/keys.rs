@@ -11,6 +11,8 @@
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
 
+use std::fmt::Write as _;
+
 use shardwise_core::{ClaimName, GroupName, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::RecordId;
 
@@ -130,42 +132,25 @@ fn encoded(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for character in name.chars() {
         match character {
-            '%' | '/' | '\0'..=' ' | '\x7f' => text.extend(['%', hex_digit(u32::from(character) >> 4), hex_digit(u32::from(character))]),
+            '%' | '/' | '\0'..=' ' | '\x7f' => {
+                // Writing into a String cannot fail.
+                let _ = write!(text, "%{:02X}", u32::from(character));
+            }
             _ => text.push(character),
         }
     }
     text
 }
 
-/// The last four bits.
-fn hex_digit(bits: u32) -> char {
-    char::from_digit(bits & 15, 16).unwrap_or('0').to_ascii_uppercase()
-}
-
 /// The name that was encoded; nothing for what `encoded` never writes.
 fn decoded(text: &[u8]) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.iter();
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.iter());
     while let Some(&byte) = rest.next() {
-        bytes.push(match byte {
-            b'/' => return None,
-            b'%' => {
-                let (high, low) = (hex(*rest.next()?)?, hex(*rest.next()?)?);
-                high * 16 + low
-            }
-            _ => byte,
-        });
+        bytes.push(if byte == b'%' { digit(rest.next())? << 4 | digit(rest.next())? } else { byte });
     }
     let name = String::from_utf8(bytes).ok()?;
     (encoded(&name).as_bytes() == text).then_some(name)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -4,20 +4,9 @@ use std::sync::Arc;
 
 use rustls::{CertificateError, ClientConfig};
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFile, TlsFiles};
+use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles};
 
-use crate::EtcdConfig;
 use crate::error::Failure;
-
-/// The files that the settings name.
-pub(crate) fn files(config: &EtcdConfig) -> Result<TlsFiles, Failure> {
-    let lonely = |missing: TlsFile| {
-        let set = if missing == TlsFile::Key { TlsFile::Certificate } else { TlsFile::Key };
-        let why = format!("is missing, but discovery.etcd.{} is set; set both or none", set.setting());
-        Failure::Setting { setting: missing.setting(), why }
-    };
-    TlsFiles::new(config.ca_file.as_ref(), config.cert_file.as_ref(), config.key_file.as_ref()).map_err(lonely)
-}
 
 /// What connections are made with. Reads the files, anew for each connection.
 pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
@@ -29,28 +18,27 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
 
 /// The meaning of rustls's error for the connection to `endpoint`.
 pub(crate) fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
+    use CertificateError as Bad;
     let why = one_line(&error.to_string());
-    let certificate = |why: &str, advice| Failure::Certificate { endpoint: endpoint.clone(), why: why.to_owned(), advice };
-    match error {
-        rustls::Error::InvalidMessage(_) => Failure::NotTls { endpoint },
-        rustls::Error::InvalidCertificate(problem) => match problem {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                certificate("has expired", "renew it, or check this machine's clock")
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                certificate("is not valid yet", "check this machine's clock")
-            }
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                certificate("is for another name", "write a name that it has, or have it made for this one")
-            }
-            CertificateError::UnknownIssuer => certificate(
-                "is signed by an issuer that is not trusted here",
-                "set discovery.etcd.ca_file to the certificate of its issuer",
-            ),
-            _ => certificate(&format!("is not accepted ({why})"), "check discovery.etcd.ca_file"),
-        },
-        // After the client's certificate only: the server's own has been accepted by then.
-        rustls::Error::AlertReceived(_) => Failure::ClientCertificate { endpoint, why },
-        _ => Failure::Handshake { endpoint, why },
-    }
+    let rustls::Error::InvalidCertificate(problem) = error else {
+        return match error {
+            rustls::Error::InvalidMessage(_) => Failure::NotTls { endpoint },
+            // After the client's certificate only: the server's own has been accepted by then.
+            rustls::Error::AlertReceived(_) => Failure::ClientCertificate { endpoint, why },
+            _ => Failure::Handshake { endpoint, why },
+        };
+    };
+    let other = format!("is not accepted ({why})");
+    let (why, advice) = match problem {
+        Bad::Expired | Bad::ExpiredContext { .. } => ("has expired", "renew it, or check this machine's clock"),
+        Bad::NotValidYet | Bad::NotValidYetContext { .. } => ("is not valid yet", "check this machine's clock"),
+        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+            ("is for another name", "write a name that it has, or have it made for this one")
+        }
+        Bad::UnknownIssuer => {
+            ("is signed by an issuer that is not trusted here", "set discovery.etcd.ca_file to the certificate of its issuer")
+        }
+        _ => (other.as_str(), "check discovery.etcd.ca_file"),
+    };
+    Failure::Certificate { endpoint, why: why.to_owned(), advice }
 }
