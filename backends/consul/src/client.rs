@@ -14,18 +14,15 @@ use crate::ConsulConfig;
 use crate::config::AgentEndpoint;
 use crate::error::{Failure, Result};
 
-/// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer may take, beyond what the request asks to wait.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many requests of one backend may be under way, blocking queries not counted. Consul takes 200 connections from one address.
 const REQUESTS_AT_ONCE: usize = 16;
-/// How many connections are kept open for the next requests.
 const IDLE_CONNECTIONS: usize = 2;
 const IDLE_FOR: Duration = Duration::from_secs(30);
 /// The largest answer that is read: more than a group of the most members has.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How much of a refusal is read.
 const REFUSAL_BYTES_MAX: usize = 4 << 10;
 /// How much of a transaction's refusal, which names each operation that was in the way with its key.
 const CONFLICT_BYTES_MAX: usize = 256 << 10;

@@ -12,7 +12,6 @@ use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::Result;
-use crate::health::InstanceFilter;
 use crate::names;
 use crate::reader::{self, GROUPS_MAX, TrackedGroup};
 use crate::registrar::Registrar;
@@ -30,17 +29,14 @@ pub const WATCHERS_MAX: usize = 16_384;
 
 /// A followed part of a group.
 pub(crate) trait BlockingQuery: Send + 'static {
-    /// The state that watches see.
     type Shown: Watched;
 
     /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
 
-    /// The group as it is now.
     fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<GroupRead<Self::Shown>>> + Send;
 }
 
-/// The result of one read of a group.
 pub(crate) struct GroupRead<T> {
     pub(crate) shown: Arc<T>,
     pub(crate) proven: Moment,
@@ -55,7 +51,6 @@ pub(crate) struct IndexReader<Q> {
     query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
-    /// When the next look is due.
     due: Instant,
 }
 
@@ -113,7 +108,6 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
     }
 }
 
-/// The members of a group.
 pub(crate) struct MembersQuery {
     registrar: Arc<Registrar>,
     /// Kept, so that the group is not forgotten.
@@ -132,7 +126,7 @@ impl BlockingQuery for MembersQuery {
     type Shown = View;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.registrar.client.passing(&names::service_name(group), InstanceFilter::IndexOnly, Some((index, wait))).await?;
+        let list = self.registrar.client.passing(&names::service_name(group), Some("Service.ID == \"\""), Some((index, wait))).await?;
         Ok((list.index, list.started))
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shardwise_core::Moment;
 
-use crate::api::{AclPermission, says};
+use crate::api::{WRITE_KEYS, says};
 use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::segment;
@@ -17,7 +17,6 @@ use crate::names::segment;
 /// The most operations that Consul takes in one transaction.
 pub(crate) const OPERATIONS_MAX: usize = 64;
 
-/// One key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct KvPair {
@@ -52,15 +51,12 @@ pub(crate) struct KvList {
 pub(crate) enum Txn {
     /// The keys as they are now, one for each operation that gives one.
     Done(Vec<KvPair>),
-    /// Which operations stood in the way.
     Refused(Vec<TxnError>),
 }
 
-/// Why an operation was refused.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct TxnError {
-    /// Which one.
     #[serde(rename = "OpIndex")]
     pub(crate) at: usize,
     /// Consul's words.
@@ -80,7 +76,6 @@ struct TxnResult {
     kv: Option<KvPair>,
 }
 
-/// One operation of a transaction.
 pub(crate) fn operation(verb: &str, key: &str, more: Value) -> Value {
     let mut kv = json!({"Verb": verb, "Key": key});
     if let (Some(kv), Value::Object(more)) = (kv.as_object_mut(), more) {
@@ -89,14 +84,13 @@ pub(crate) fn operation(verb: &str, key: &str, more: Value) -> Value {
     json!({ "KV": kv })
 }
 
-/// A value as Consul's interface takes it.
 pub(crate) fn encoded(value: &[u8]) -> String {
     STANDARD.encode(value)
 }
 
 impl Client {
     /// Up to [`OPERATIONS_MAX`] operations, all or none.
-    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &AclPermission<'_>) -> Result<Txn> {
+    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &str) -> Result<Txn> {
         let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
         if answer.status == 409 && says(&answer, "ermission denied") {
             return Err(self.no_right(right, "Permission denied".to_owned()));
@@ -110,8 +104,7 @@ impl Client {
         Ok(Txn::Done(done.results.unwrap_or_default().into_iter().filter_map(|result| result.kv).collect()))
     }
 
-    /// One key as it is now.
-    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &AclPermission<'_>) -> Result<Option<KvPair>> {
+    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &str) -> Result<Option<KvPair>> {
         let answer = self.call(what, Method::GET, &self.at(&path(key), &["consistent"]), None).await?;
         if answer.status == 404 {
             return Ok(None);
@@ -122,7 +115,7 @@ impl Client {
 
     /// The keys with this prefix, which ends with a slash. With `wait` it answers once the index is another one or the time is over, and
     /// then with little: the names up to the next slash.
-    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &AclPermission<'_>) -> Result<KvList> {
+    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &str) -> Result<KvList> {
         let what = "reading claims";
         let started = self.clock.now();
         let answer = match wait {
@@ -142,7 +135,7 @@ impl Client {
     /// Writes one key if its index is still `expected`, 0 for none. Its new index, or `None` if it is another one.
     pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, expected: u64) -> Result<Option<u64>> {
         let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": expected }));
-        match self.txn(what, &[set], &AclPermission::Key).await? {
+        match self.txn(what, &[set], WRITE_KEYS).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
                 Some(stored) => Ok(Some(stored.modify_index)),

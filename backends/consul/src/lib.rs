@@ -11,7 +11,6 @@ mod follower;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod health;
 mod keys;
 mod names;
 mod notes;
@@ -19,7 +18,6 @@ mod reader;
 mod registrar;
 mod registration_lock;
 mod registrations;
-mod sessions;
 mod wire;
 
 pub use backend::ConsulBackend;

@@ -1,14 +1,11 @@
-//! Notes in Consul: a key each, whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
-//!
-//! `shardwise/notes/<group>/<name>` is the note, its value the text as it is, its flags a random number. A wire format: every version of
-//! every worker must write alike.
+//! Notes in Consul: a key each (`docs.md`), whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
 
 use async_trait::async_trait;
 use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::{Note, Notes, WriteOutcome, check_note};
 
 use crate::ConsulBackend;
-use crate::api::AclPermission;
+use crate::api::READ_KEYS;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::keys::{KvPair, encoded};
@@ -40,7 +37,7 @@ fn key(group: &GroupName, name: &ClaimName) -> String {
 }
 
 async fn read(client: &Client, key: &str) -> Result<Option<Note>> {
-    client.key("reading a note", key, &AclPermission::ReadKey).await?.as_ref().map(decoded).transpose()
+    client.key("reading a note", key, READ_KEYS).await?.as_ref().map(decoded).transpose()
 }
 
 async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<WriteOutcome> {

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Moment, View};
 
+use crate::api::InstanceList;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::follower::GroupRead;
-use crate::health::{InstanceFilter, InstanceList};
 use crate::names;
 use crate::registrar::Registrar;
 
@@ -85,11 +85,10 @@ impl GroupIndexes {
     }
 }
 
-/// Reads the group as it is now.
 pub(crate) async fn read(registrar: &Registrar, tracked: &TrackedGroup, group: &GroupName) -> Result<GroupRead<View>> {
     let (client, service) = (&registrar.client, names::service_name(group));
     for _ in 0..ATTEMPTS {
-        let mut list = client.passing(&service, InstanceFilter::All, None).await?;
+        let mut list = client.passing(&service, None, None).await?;
         if is_doubtful(&list, &service, &registrar.registrations.alive(group, client.clock.now())) {
             list = confirmed(client, &service).await?;
         }
@@ -110,7 +109,7 @@ fn is_doubtful(list: &InstanceList, service: &str, alive: &[InstanceId]) -> bool
 
 /// Asks again. If the list is still empty, also checks that the token may see the service.
 async fn confirmed(client: &Client, service: &str) -> Result<InstanceList> {
-    let list = client.passing(service, InstanceFilter::All, None).await?;
+    let list = client.passing(service, None, None).await?;
     if list.entries.is_empty() {
         client.may_see(service).await?;
     }

@@ -12,12 +12,12 @@ use shardwise_discovery::{Grant, RecordId, Registration};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
+use crate::api::of_check;
 use crate::backend::MARGIN;
 use crate::caller::Caller;
 use crate::claims::{self, LockSession, check_ttl};
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::health::InstanceFilter;
 use crate::names;
 use crate::reader::GroupIndexes;
 use crate::registration_lock::{HELD_FOR, RegistrationLock, RegistrationLocks};
@@ -26,7 +26,6 @@ use crate::wire::{self, Service, ServiceEntry};
 
 /// How long the servers may take to show a change that the agent has accepted.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
-/// How soon they are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// What to look for where an agent takes everything and its servers take nothing from it.
 const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
@@ -98,17 +97,18 @@ impl Registrar {
             // Waited for in any case, or the call that takes it back might overtake it.
             self.client.register_service(&life.service, definition, true).await?;
             caller.or_gone(self.while_held(lock, self.await_shown(record_id, &life, change))).await?;
-            if registration.claims {
-                self.while_held(lock, LockSession::open(&self.client, &life.check, life.ttl)).await.map(Some)
-            } else {
-                Ok(None)
+            if !registration.claims {
+                return Ok((started, None));
             }
+            // What counts is the session, with the other half of the TTL as its lock delay: whatever ends it, the deadline comes before
+            // that is over.
+            let started = self.client.clock.now();
+            let session = self.while_held(lock, self.client.session_create(&life.check, life.ttl)).await?;
+            Ok((started, Some(Arc::new(LockSession::new(session)))))
         };
         match answer.await {
-            Ok(None) => Ok((life, started)),
-            // What counts is the session: whatever ends it, the deadline comes before its lock delay is over.
-            Ok(Some((session, started))) => {
-                life.session = Some(Arc::new(session));
+            Ok((started, session)) => {
+                life.session = session;
                 Ok((life, started))
             }
             Err(failure) => {
@@ -134,8 +134,7 @@ impl Registrar {
 
     /// When this incarnation joined, if it is registered already. Another incarnation's living record of this id is an error.
     async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
-        let id = record_id.instance_id.as_str();
-        let list = self.client.passing(service, InstanceFilter::Instance(id), None).await?;
+        let list = self.client.passing(service, Some(&of_instance(record_id)), None).await?;
         let mut joined = None;
         for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
@@ -195,8 +194,9 @@ impl Registrar {
     /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
     async fn await_shown(&self, record_id: &RecordId, life: &LiveRegistration, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
-        let (service, whom) = (&life.service, InstanceFilter::Change(&life.check, change));
-        let mut list = self.client.passing(service, whom, None).await?;
+        let service = &life.service;
+        let whom = format!("{} and Service.Meta.shardwise_change == \"{change}\"", of_check(&life.check));
+        let mut list = self.client.passing(service, Some(&whom), None).await?;
         if list.entries.is_empty() {
             self.client.may_see(service).await?;
         }
@@ -205,7 +205,7 @@ impl Registrar {
                 return Err(self.not_shown(record_id, life).await?);
             }
             tokio::time::sleep(ASK_AGAIN).await;
-            list = self.client.passing(service, whom, None).await?;
+            list = self.client.passing(service, Some(&whom), None).await?;
         }
         Ok(())
     }
@@ -311,14 +311,13 @@ impl Registrar {
     /// What the servers show as passing of exactly this incarnation, whatever process made it.
     pub(crate) async fn shown(&self, record_id: &RecordId) -> Result<Vec<ServiceEntry>> {
         let (service, prefix) = (names::service_name(&record_id.group), names::check_prefix(record_id));
-        let list = self.client.passing(&service, InstanceFilter::Instance(record_id.instance_id.as_str()), None).await?;
+        let list = self.client.passing(&service, Some(&of_instance(record_id)), None).await?;
         let own = |entry: &ServiceEntry| entry.service.check().is_some_and(|check| check.starts_with(&prefix));
         Ok(list.entries.into_iter().filter(own).collect())
     }
 
-    /// Whether the servers show it as passing now.
     pub(crate) async fn is_shown(&self, life: &LiveRegistration) -> Result<bool> {
-        let list = self.client.passing(&life.service, InstanceFilter::Check(&life.check), None).await?;
+        let list = self.client.passing(&life.service, Some(&of_check(&life.check)), None).await?;
         Ok(!list.entries.is_empty())
     }
 
@@ -344,4 +343,9 @@ impl Registrar {
         let answer = timeout_at(lock.good_until, work).await;
         answer.unwrap_or_else(|_| Err(self.client.late("changing a record", HELD_FOR)))
     }
+}
+
+/// The filter for instances with that service id, or that say they are that instance.
+fn of_instance(record_id: &RecordId) -> String {
+    format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", names::literal(record_id.instance_id.as_str()))
 }

@@ -15,7 +15,7 @@ use shardwise_discovery::RecordId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-use crate::api::AclPermission;
+use crate::api::WRITE_KEYS;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
@@ -24,17 +24,14 @@ use crate::names;
 
 /// How long a change may take while it holds the lock.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
-/// When a lock that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the lock
-/// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the lock is good for 3 s from then
-/// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given
-/// up and is carried out all the same.
+/// When a lock that has not moved belongs to a process that died in the middle. Any change is over after 7 s: the answer to taking the lock
+/// may take 2 s (`ANSWER_TIMEOUT`), the lock is good for 3 s from then, and the last request within that is waited for 2 s. 3 s more are
+/// for a request that was given up and is carried out all the same.
 const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How soon a taken lock is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The locks of one backend.
 #[derive(Default)]
 pub(crate) struct RegistrationLocks {
     /// Changes of one id in this process take turns here, so that a lock of the same incarnation is one that was left behind.
@@ -43,7 +40,6 @@ pub(crate) struct RegistrationLocks {
     seen: Mutex<HashMap<String, (u64, Moment)>>,
 }
 
-/// A lock that is held.
 pub(crate) struct RegistrationLock {
     key: String,
     /// The index that taking it had: higher than that of any earlier one.
@@ -80,7 +76,7 @@ impl RegistrationLocks {
                 self.seen().remove(&key);
                 return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, _turn: turn });
             }
-            expected = match client.key("reading the registration lock", &key, &AclPermission::Key).await? {
+            expected = match client.key("reading the registration lock", &key, WRITE_KEYS).await? {
                 None => 0,
                 Some(held) if held.flags == by || self.is_void(&key, held.modify_index, client.clock.now()) => held.modify_index,
                 Some(_) => {
@@ -95,7 +91,7 @@ impl RegistrationLocks {
     /// Gives the lock back, and its lane. If that fails it is void by itself later.
     pub(crate) async fn free(client: &Client, lock: RegistrationLock) {
         let free = operation("delete-cas", &lock.key, json!({ "Index": lock.index }));
-        if let Err(failure) = client.txn("giving the registration lock back", &[free], &AclPermission::Key).await {
+        if let Err(failure) = client.txn("giving the registration lock back", &[free], WRITE_KEYS).await {
             tracing::debug!(%failure, "a registration lock could not be given back and is void in a few seconds");
         }
     }

@@ -12,7 +12,6 @@ use crate::claims::LockSession;
 use crate::client::Client;
 use crate::error::Result;
 
-/// One registration.
 #[derive(Debug)]
 pub(crate) struct LiveRegistration {
     pub(crate) service: String,

@@ -22,7 +22,6 @@ const REAPED_AFTER: &str = "1m";
 /// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
 const FOR_EVER: &str = "87600h";
 
-/// One instance of a service, in the servers' answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ServiceEntry {
@@ -64,7 +63,6 @@ pub(crate) struct Check {
     pub(crate) status: String,
 }
 
-/// One check, in the agent's answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct AgentCheck {
@@ -156,12 +154,10 @@ impl Service {
         (!self.address.is_empty()).then(|| Address { host: self.address.clone(), port: self.port })
     }
 
-    /// Whether the member that registered it has left for a while.
     pub(crate) fn is_away(&self) -> bool {
         self.member().is_ok_and(|member| member.state == MemberState::Away)
     }
 
-    /// The member that registered it.
     pub(crate) fn member(&self) -> Result<Member> {
         let unreadable = |why: String| Failure::BadRecord { instance_id: self.id.clone(), why };
         let missing = |key: &str| unreadable(format!("its metadata has no usable {key:?}"));

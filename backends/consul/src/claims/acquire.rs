@@ -13,7 +13,7 @@ use shardwise_discovery::{AcquireOutcome, RecordId};
 
 use super::session::{HeldLock, LockSession};
 use super::{keys, read_store};
-use crate::api::AclPermission;
+use crate::api::WRITE_KEYS;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
@@ -28,7 +28,6 @@ const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 
 type Answers = Vec<(Resource, AcquireOutcome)>;
 
-/// One call for some resources.
 pub(super) struct AcquireCall<'a> {
     pub(super) client: &'a Client,
     pub(super) caller: &'a Caller,
@@ -94,7 +93,7 @@ impl AcquireCall<'_> {
             if self.caller.is_gone() {
                 return Err(Failure::GivenUp);
             }
-            match self.client.txn("acquiring claims", &self.locks(index, &left), &AclPermission::Key).await? {
+            match self.client.txn("acquiring claims", &self.locks(index, &left), WRITE_KEYS).await? {
                 Txn::Done(stored) => {
                     self.granted(left, &stored, &mut answers)?;
                     break;
@@ -127,7 +126,6 @@ impl AcquireCall<'_> {
         Ok(())
     }
 
-    /// Removes the refused ones.
     fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
         if refusals.iter().any(|refusal| refusal.what.contains("invalid session")) {
             return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session has ended" });
@@ -198,7 +196,7 @@ async fn release_part(client: &Client, record_id: &RecordId, session: &LockSessi
             ]
         };
         let unlocks: Vec<_> = left.iter().flat_map(unlock).collect();
-        match client.txn("releasing claims", &unlocks, &AclPermission::Key).await? {
+        match client.txn("releasing claims", &unlocks, WRITE_KEYS).await? {
             Txn::Done(_) => {
                 settled(session, &left);
                 break;

@@ -1,8 +1,5 @@
-//! Where claims stand in Consul and what is written there. A wire format: every version of every worker must write alike.
-//!
-//! `shardwise/claims/<group>/store` is the store's id and floor, `…/slot/<number>` and `…/name/<name>` are the claims. A claim's key is
-//! locked by its holder's session while it is held and stays there afterwards, so that its numbers go on rising. Its value says who holds
-//! it and above which floor its epoch is counted, its flags are the holder's incarnation.
+//! Where claims stand in Consul and what is written there (`docs.md`). A wire format: every version of every worker must write alike. The
+//! key of a claim that ends stays, so that its numbers go on rising.
 
 use serde::{Deserialize, Serialize};
 use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
@@ -28,7 +25,7 @@ pub(crate) fn claim_key(prefix: &str, resource: &Resource) -> String {
     }
 }
 
-/// What a key under the prefix is the claim on, if it is one that we write.
+/// What a key under the prefix is the claim on.
 pub(crate) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     let resource = match key.strip_prefix(prefix)?.split_once('/')? {
         ("slot", slot) => Resource::Slot(slot.parse().ok().filter(|slot| *slot < SLOTS_MAX)?),

@@ -1,8 +1,4 @@
-//! Who holds what: a key for each resource, locked by the holder's session (`docs/internals/backend-contract.md`).
-//!
-//! The session ends with the member's TTL check, which has half of the TTL; what it had locked is held back for its lock delay, the other
-//! half. A member's deadline is counted from a read that showed the session alive, so no other member is granted anything before that
-//! deadline.
+//! Who holds what: a key for each resource, locked by the holder's session. Why no two members overlap is in `docs.md`.
 
 mod acquire;
 pub(crate) mod keys;
@@ -21,7 +17,7 @@ use self::acquire::{AcquireCall, release};
 pub(crate) use self::session::{LockSession, SHARE, check_ttl};
 pub(crate) use self::table::ClaimsQuery;
 use crate::ConsulBackend;
-use crate::api::AclPermission;
+use crate::api::READ_KEYS;
 use crate::caller::to_the_end;
 use crate::client::Client;
 use crate::error::{Failure, Result};
@@ -74,7 +70,7 @@ impl Claims for ConsulBackend {
 
 /// The group's store of claims as it is now, and the index of its key: one key, made once and never deleted.
 async fn read_store(client: &Client, group: &GroupName) -> Result<Option<(ClaimStore, u64)>> {
-    let stored = client.key("reading the store of claims", &keys::store_key(group), &AclPermission::ReadKey).await?;
+    let stored = client.key("reading the store of claims", &keys::store_key(group), READ_KEYS).await?;
     stored.map(|stored| Ok((keys::store(&stored)?, stored.modify_index))).transpose()
 }
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 use shardwise_core::{ClaimStore, Epoch, Moment, Resource};
 use shardwise_discovery::Registration;
 
-use crate::client::Client;
+use crate::api::LOCK_DELAY_MAX;
 use crate::error::{Failure, Result};
-use crate::sessions::LOCK_DELAY_MAX;
 
 /// A member that claims is granted this part of its TTL.
 pub(crate) const SHARE: u32 = 2;
@@ -29,7 +28,6 @@ pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
     Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / u128::from(SHARE)).unwrap_or(u64::MAX)))
 }
 
-/// How something is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldLock {
     pub(crate) epoch: Epoch,
@@ -37,7 +35,6 @@ pub(crate) struct HeldLock {
     pub(crate) index: u64,
 }
 
-/// One session.
 #[derive(Debug)]
 pub(crate) struct LockSession {
     pub(crate) id: String,
@@ -54,14 +51,7 @@ pub(super) struct SessionState {
 }
 
 impl LockSession {
-    /// One that ends with the check, and when it was asked for.
-    pub(crate) async fn open(client: &Client, check: &str, lock_delay: Duration) -> Result<(Self, Moment)> {
-        let started = client.clock.now();
-        let id = client.session_create(check, lock_delay).await?;
-        Ok((Self::new(id), started))
-    }
-
-    pub(super) fn new(id: String) -> Self {
+    pub(crate) fn new(id: String) -> Self {
         Self { id, memory: Mutex::default() }
     }
 

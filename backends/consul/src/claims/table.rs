@@ -8,14 +8,13 @@ use shardwise_discovery::{ClaimTable, LogThrottle};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
-use crate::api::AclPermission;
+use crate::api::READ_KEYS;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::follower::{BlockingQuery, GroupRead};
 use crate::keys::{KvList, KvPair};
 use crate::registrar::Registrar;
 
-/// The claims of a group.
 pub(crate) struct ClaimsQuery {
     registrar: Arc<Registrar>,
     /// The pause after a read is as long as the read: while thousands of slots move, each change would cause a read of all of them.
@@ -34,7 +33,7 @@ impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), &AclPermission::ReadKey).await?;
+        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), READ_KEYS).await?;
         Ok((listed.index, listed.started))
     }
 
@@ -64,12 +63,12 @@ impl BlockingQuery for ClaimsQuery {
 
 /// The claims' keys. Where there are none, one asks again, and whether one may see them.
 async fn listed(client: &Client, prefix: &str) -> Result<KvList> {
-    let listed = client.keys(prefix, None, &AclPermission::ReadKey).await?;
+    let listed = client.keys(prefix, None, READ_KEYS).await?;
     if listed.body.is_some() {
         return Ok(listed);
     }
     client.may_see_keys(prefix).await?;
-    client.keys(prefix, None, &AclPermission::ReadKey).await
+    client.keys(prefix, None, READ_KEYS).await
 }
 
 /// The claims, and the keys that are locked but cannot be read. Such a key counts as free in this table, but is still locked in Consul.
