@@ -15,13 +15,13 @@ use shardwise_discovery::{
 use crate::EtcdConfig;
 use crate::claim_records::{ClaimMirror, Stores};
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
+use crate::dial::load;
 use crate::error::{EtcdResult, Failure};
 use crate::keys::{Folder, Prefix};
 use crate::mirror::{LIMITS, Mirror, MirrorReader};
 use crate::pool::ServerPool;
 use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
-use crate::tls;
 
 /// The shortest TTL that etcd grants with its default settings; shorter requests get this one.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ impl EtcdBackend {
         let made = || -> EtcdResult<_> {
             let (prefix, endpoints, files) = (Prefix::new(&config.prefix)?, config.servers()?, config.tls_files()?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
-                tls::load(&files)?;
+                load(&files)?;
             }
             if config.password.is_some()
                 && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))

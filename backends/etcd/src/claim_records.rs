@@ -22,7 +22,6 @@ struct ClaimRecord {
     floor: u64,
 }
 
-/// The value of a store of claims.
 #[derive(Deserialize)]
 struct StoreRecord {
     id: String,

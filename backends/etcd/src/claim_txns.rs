@@ -19,12 +19,10 @@ pub(crate) struct ClaimPreconditions {
     pub(crate) written: i64,
 }
 
-/// The transaction's result for one key.
 #[derive(Debug)]
 pub(crate) enum PutOutcome {
     /// Nothing stood there; now the claim does, made by this revision.
     Made(i64),
-    /// This stands there.
     There(KeyEntry),
 }
 

@@ -14,18 +14,16 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::config::Endpoint;
-use crate::dial::dial;
+use crate::dial::{diagnose, dial};
 use crate::error::{ConnectionContext, Failure};
 use crate::keys::{Folder, Keys};
 use crate::lease::Leases;
-use crate::probe::diagnose;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
 /// The most bytes one answer may have: a page of the largest records, and their keys.
 const ANSWER_BYTES_MAX: usize = 96 << 20;
 
-/// One record as stored in etcd.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyEntry {
     pub(crate) key: Vec<u8>,
@@ -42,7 +40,6 @@ impl From<&etcd_client::KeyValue> for KeyEntry {
     }
 }
 
-/// How connections are made.
 #[derive(Debug)]
 pub(crate) struct ConnectParams {
     pub(crate) credentials: Option<(String, SecretString)>,
@@ -173,7 +170,6 @@ impl EtcdConnection {
         .await
     }
 
-    /// How many records there are.
     pub(crate) async fn count(&self, folder: &Folder) -> Result<i64, Failure> {
         Ok(self.get(folder.key(), GetOptions::new().with_range(folder.end()).with_count_only()).await?.count())
     }

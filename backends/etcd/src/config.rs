@@ -101,7 +101,6 @@ impl Default for EtcdConfig {
     }
 }
 
-/// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) tls: bool,
@@ -153,7 +152,6 @@ impl Endpoint {
 }
 
 impl EtcdConfig {
-    /// The servers, in the order given.
     pub(crate) fn servers(&self) -> EtcdResult<Vec<Endpoint>> {
         let refused = |why: &str| Err(Failure::Setting { setting: "endpoints", why: why.into() });
         let tls_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
@@ -165,13 +163,11 @@ impl EtcdConfig {
         (1..).zip(&self.endpoints).map(|(number, text)| Endpoint::parse(text, number, tls_files)).collect()
     }
 
-    /// The files that the settings name.
     pub(crate) fn tls_files(&self) -> EtcdResult<TlsFiles> {
         let lonely = |file: TlsFile| missing(file.setting(), if file == TlsFile::Key { "cert_file" } else { "key_file" });
         TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(lonely)
     }
 
-    /// User and password, if a user is set.
     pub(crate) fn credentials(&self) -> EtcdResult<Option<(String, SecretString)>> {
         match (self.username.as_deref().filter(|name| !name.is_empty()), &self.password) {
             (Some(username), Some(password)) => Ok(Some((username.to_owned(), password.clone()))),

@@ -1,13 +1,4 @@
-//! Where things stand in etcd. Nothing else knows how a key is written.
-//!
-//! ```text
-//! <prefix>/v1/members/<group>/<instance id>    the member's record, under its lease
-//! <prefix>/v1/knocks/<group>/<instance id>     somebody wants that id and waits for a sign of life; under the same lease
-//! <prefix>/v1/claims/<group>/slots/<slot>      who holds the slot; under the lease of the holder's record
-//! <prefix>/v1/claims/<group>/names/<name>      who holds the name; likewise
-//! <prefix>/v1/claim-stores/<group>             the id and the floor of the group's store of claims; under no lease, never deleted
-//! <prefix>/v1/notes/<group>/<name>             a note of the group; likewise
-//! ```
+//! Where things stand in etcd (the table in `docs.md`). Nothing else knows how a key is written.
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
 
@@ -46,12 +37,10 @@ impl Prefix {
         }
     }
 
-    /// The folder of a group's records.
     pub(crate) fn members(&self, group: &GroupName) -> Folder {
         self.folder("members", group)
     }
 
-    /// The folder of a group's claims.
     pub(crate) fn claims(&self, group: &GroupName) -> Folder {
         self.folder("claims", group)
     }
@@ -60,12 +49,10 @@ impl Prefix {
         Folder(format!("{}/v1/{kind}/{}/", self.0, encoded(group.as_str())).into_bytes())
     }
 
-    /// The key of a group's store of claims.
     pub(crate) fn claim_store(&self, group: &GroupName) -> Vec<u8> {
         format!("{}/v1/claim-stores/{}", self.0, encoded(group.as_str())).into_bytes()
     }
 
-    /// The key of a group's note.
     pub(crate) fn note(&self, group: &GroupName, name: &ClaimName) -> Vec<u8> {
         format!("{}/v1/notes/{}/{}", self.0, encoded(group.as_str()), encoded(name.as_str())).into_bytes()
     }
@@ -105,7 +92,6 @@ impl Folder {
         InstanceId::new(name).map_err(|error| error.to_string())
     }
 
-    /// The key of the claim on it.
     pub(crate) fn claim(&self, resource: &Resource) -> Vec<u8> {
         let name = match resource {
             Resource::Slot(slot) => format!("slots/{slot}"),

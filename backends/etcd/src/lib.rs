@@ -16,10 +16,8 @@ mod lease;
 mod mirror;
 mod notes;
 mod pool;
-mod probe;
 mod records;
 mod revisions;
-mod tls;
 
 pub use backend::{EtcdBackend, TTL_LEAST};
 pub use config::{BACKEND, ENDPOINT_DEFAULT, ENDPOINTS_MAX, EtcdConfig, PREFIX_DEFAULT};

@@ -11,7 +11,7 @@ use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
 use shardwise_core::{GroupName, Moment};
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
-use shardwise_discovery::one_line;
+use shardwise_discovery::{Result, one_line};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backend::EtcdInner;
@@ -35,9 +35,7 @@ const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration
 
 /// What of a group is followed, as it is gathered from etcd.
 pub(crate) trait Mirror: Default + Send + Sync + 'static {
-    /// The state that the watches see.
     type Topic: Watched;
-    /// At most so many keys.
     const KEYS_MAX: usize;
 
     /// Where it stands.
@@ -71,27 +69,13 @@ impl<M: Mirror> MirrorReader<M> {
         self.watch.insert(watch).publish(feed, Some(proven))
     }
 
-    async fn news(&mut self, feed: &Feed<M::Topic>) -> EtcdResult<()> {
-        let Some(watch) = &mut self.watch else { return self.list(feed).await };
-        match watch.news(feed).await {
-            // Nothing is wrong: a list says what was missed.
+    /// The contract's answer. Where history is compacted, nothing is wrong: a list says what was missed. Where the endpoint is the cause,
+    /// the next one gets its turn.
+    async fn settled(&mut self, answer: EtcdResult<()>, feed: &Feed<M::Topic>) -> Result<()> {
+        let answer = match answer {
             Err(Failure::Compacted) => self.list(feed).await,
             other => other,
-        }
-    }
-
-    async fn proof(&mut self, feed: &Feed<M::Topic>) -> EtcdResult<()> {
-        let Some(watch) = &mut self.watch else { return self.list(feed).await };
-        let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
-        match timeout(limit, watch.prove(feed)).await {
-            Ok(Err(Failure::Compacted)) => self.list(feed).await,
-            Ok(answer) => answer,
-            Err(_) => Err(watch.ended(&format!("it was silent for {} ms", limit.as_millis()))),
-        }
-    }
-
-    /// The contract's answer; where the endpoint is the cause, the next one gets its turn.
-    fn settled(&mut self, answer: EtcdResult<()>) -> shardwise_discovery::Result<()> {
+        };
         answer.map_err(|failure| {
             if let Some(watch) = self.watch.take()
                 && failure.is_of_endpoint()
@@ -106,19 +90,29 @@ impl<M: Mirror> MirrorReader<M> {
 impl<M: Mirror> GroupReader<M::Topic> for MirrorReader<M> {
     const NEXT_PROVES: bool = false;
 
-    async fn open(&mut self, feed: &Feed<M::Topic>) -> shardwise_discovery::Result<()> {
+    async fn open(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
         let answer = self.list(feed).await;
-        self.settled(answer)
+        self.settled(answer, feed).await
     }
 
-    async fn next(&mut self, feed: &Feed<M::Topic>) -> shardwise_discovery::Result<()> {
-        let answer = self.news(feed).await;
-        self.settled(answer)
+    async fn next(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+        let answer = match &mut self.watch {
+            Some(watch) => watch.news(feed).await,
+            None => self.list(feed).await,
+        };
+        self.settled(answer, feed).await
     }
 
-    async fn prove(&mut self, feed: &Feed<M::Topic>) -> shardwise_discovery::Result<()> {
-        let answer = self.proof(feed).await;
-        self.settled(answer)
+    async fn prove(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+        let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
+        let answer = match &mut self.watch {
+            Some(watch) => match timeout(limit, watch.prove(feed)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(watch.ended(&format!("it was silent for {} ms", limit.as_millis()))),
+            },
+            None => self.list(feed).await,
+        };
+        self.settled(answer, feed).await
     }
 }
 
@@ -166,7 +160,7 @@ impl<S: Mirror> MirrorWatch<S> {
         self.publish(feed, None)
     }
 
-    fn take(&mut self, message: Result<Option<WatchResponse>, Error>) -> EtcdResult<()> {
+    fn take(&mut self, message: std::result::Result<Option<WatchResponse>, Error>) -> EtcdResult<()> {
         let message = message.map_err(|error| self.connection.context.meaning(&error))?;
         let message = message.ok_or_else(|| self.ended("its stream has ended"))?;
         if message.canceled() {
