@@ -39,13 +39,13 @@ fn read_service(name: &str) -> String {
     format!("service:read for {name:?}")
 }
 
-#[derive(Debug)]
-pub(crate) struct InstanceList {
+/// What the servers' leader knows now.
+pub(crate) struct Listed<T> {
     /// Before the request.
     pub(crate) started: Moment,
-    /// Consul's index of the service; at least 1.
+    /// Consul's index of it; at least 1.
     pub(crate) index: u64,
-    pub(crate) entries: Vec<ServiceEntry>,
+    pub(crate) found: T,
 }
 
 /// The filter for instances that say of themselves that they have this check.
@@ -105,7 +105,7 @@ impl Client {
     pub(crate) async fn agent_services(&self, id: &str) -> Result<Vec<Service>> {
         let filter = format!("ID matches {} or Meta.shardwise_id == {}", any_case(id), literal(id));
         let target = format!("/v1/agent/services?filter={}", segment(&filter));
-        let answer = self.call("reading the agent's services", Method::GET, &target, None).await?;
+        let answer = self.get("reading the agent's services", &target, None).await?;
         let found: HashMap<String, Service> = self.parsed(&self.checked(answer, &read_service(id))?)?;
         Ok(found.into_values().collect())
     }
@@ -113,7 +113,7 @@ impl Client {
     pub(crate) async fn agent_check(&self, check: &str) -> Result<Option<AgentCheck>> {
         let filter = format!("CheckID == {}", literal(check));
         let target = format!("/v1/agent/checks?filter={}", segment(&filter));
-        let answer = self.call("reading the agent's checks", Method::GET, &target, None).await?;
+        let answer = self.get("reading the agent's checks", &target, None).await?;
         let found: HashMap<String, AgentCheck> = self.parsed(&self.checked(answer, &read_service(""))?)?;
         Ok(found.into_values().next())
     }
@@ -154,7 +154,7 @@ impl Client {
 
     /// Every cluster has nodes, so a token that sees none may see none. If that cannot be asked, the token is assumed to see some.
     async fn sees_a_node(&self) -> Result<()> {
-        let answer = self.call("listing nodes", Method::GET, &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
+        let answer = self.get("listing nodes", &self.at("/v1/catalog/nodes", &["consistent"]), None).await?;
         let nodes: Vec<serde::de::IgnoredAny> = self.parsed(&self.checked(answer, READ_NODES)?)?;
         if nodes.is_empty() { Err(self.no_right(READ_NODES, "the servers show no members".to_owned())) } else { Ok(()) }
     }
@@ -182,7 +182,7 @@ impl Client {
 
     /// The passing instances of a service that the filter leaves, as its servers' leader knows them now. With `index` and `wait` it answers
     /// once the index has changed or the time is over.
-    pub(crate) async fn passing(&self, service: &str, filter: Option<&str>, wait: Option<(u64, Duration)>) -> Result<InstanceList> {
+    pub(crate) async fn passing(&self, service: &str, filter: Option<&str>, wait: Option<(u64, Duration)>) -> Result<Listed<Vec<ServiceEntry>>> {
         let filter = filter.map(|filter| format!("filter={}", segment(filter)));
         let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
         let parts: Vec<_> = ["passing", "consistent"].into_iter().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
@@ -191,21 +191,17 @@ impl Client {
     }
 
     /// Instances that say of themselves that they have this check, whether they pass or not, in whatever datacenter the agent is.
-    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<InstanceList> {
+    pub(crate) async fn registered(&self, service: &str, check: &str) -> Result<Vec<ServiceEntry>> {
         let filter = segment(&of_check(check));
-        self.list(service, &format!("/v1/health/service/{}?consistent&filter={filter}", segment(service)), None).await
+        let target = format!("/v1/health/service/{}?consistent&filter={filter}", segment(service));
+        Ok(self.list(service, &target, None).await?.found)
     }
 
-    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<InstanceList> {
-        let what = "reading the group";
+    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<Listed<Vec<ServiceEntry>>> {
         let started = self.clock.now();
-        let answer = match wait {
-            Some(wait) => self.wait(what, target, wait).await?,
-            None => self.call(what, Method::GET, target, None).await?,
-        };
+        let answer = self.get("reading the group", target, wait).await?;
         let answer = self.checked(answer, &read_service(service))?;
-        let index = self.index_of(&answer, READ_NODES)?;
-        Ok(InstanceList { started, index, entries: self.parsed(&answer)? })
+        Ok(Listed { started, index: self.index_of(&answer, READ_NODES)?, found: self.parsed(&answer)? })
     }
 
     /// The index of an answer that is of now; `right` is what lacks if the servers say that they have left something out.
@@ -259,7 +255,7 @@ impl Client {
     }
 
     async fn sessions(&self, path: &str) -> Result<Vec<Session>> {
-        let answer = self.call("reading a session", Method::GET, &self.at(path, &["consistent"]), None).await?;
+        let answer = self.get("reading a session", &self.at(path, &["consistent"]), None).await?;
         let answer = self.checked(answer, SESSIONS)?;
         self.index_of(&answer, SESSIONS)?;
         Ok(self.parsed::<Option<Vec<Session>>>(&answer)?.unwrap_or_default())

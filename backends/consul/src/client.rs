@@ -87,17 +87,19 @@ impl Client {
         Ok(Self { http, turns, endpoint, clock, has_token, sees_nodes: AtomicBool::new(false), datacenter })
     }
 
-    /// An ordinary request. `what` names it in errors.
+    /// A request that the server may delay for up to `wait`, on a separate connection, or an ordinary one. `what` names it in errors.
+    pub(crate) async fn get(&self, what: &'static str, target: &str, wait: Option<Duration>) -> Result<ConsulResponse> {
+        match wait {
+            // Consul adds up to a sixteenth.
+            Some(wait) => self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await,
+            None => self.call(what, Method::GET, target, None).await,
+        }
+    }
+
     pub(crate) async fn call(&self, what: &'static str, method: Method, target: &str, body: Option<String>) -> Result<ConsulResponse> {
         // Never closed.
         let Ok(_turn) = self.turns.acquire().await else { return Err(Failure::ShuttingDown) };
         self.send(what, method, target, body, ANSWER_TIMEOUT).await
-    }
-
-    /// A request that the server may delay for up to `wait`, on a separate connection.
-    pub(crate) async fn wait(&self, what: &'static str, target: &str, wait: Duration) -> Result<ConsulResponse> {
-        // Consul adds up to a sixteenth.
-        self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await
     }
 
     async fn send(

@@ -7,9 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardwise_core::Moment;
 
-use crate::api::{WRITE_KEYS, says};
+use crate::api::{Listed, READ_KEYS, WRITE_KEYS, says};
 use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::segment;
@@ -34,16 +33,6 @@ impl KvPair {
     pub(crate) fn value(&self) -> Vec<u8> {
         self.value.as_ref().and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default()
     }
-}
-
-/// The keys with a prefix, as the servers' leader knows them now.
-pub(crate) struct KvList {
-    /// Before the request.
-    pub(crate) started: Moment,
-    /// Consul's index of the prefix; at least 1.
-    pub(crate) index: u64,
-    /// `None`: there are no keys, or none that this token may see.
-    pub(crate) body: Option<ConsulResponse>,
 }
 
 /// The result of a transaction: all of it is done, or none.
@@ -90,22 +79,22 @@ pub(crate) fn encoded(value: &[u8]) -> String {
 
 impl Client {
     /// Up to [`OPERATIONS_MAX`] operations, all or none.
-    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &str) -> Result<Txn> {
+    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value]) -> Result<Txn> {
         let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
         if answer.status == 409 && says(&answer, "ermission denied") {
-            return Err(self.no_right(right, "Permission denied".to_owned()));
+            return Err(self.no_right(WRITE_KEYS, "Permission denied".to_owned()));
         }
         if answer.status == 409 {
             // Nothing was done, whatever else it says.
             let refused: Option<TxnAnswer> = self.parsed(&answer).ok();
             return Ok(Txn::Refused(refused.and_then(|refused| refused.errors).unwrap_or_default()));
         }
-        let done: TxnAnswer = self.parsed(&self.checked(answer, right)?)?;
+        let done: TxnAnswer = self.parsed(&self.checked(answer, WRITE_KEYS)?)?;
         Ok(Txn::Done(done.results.unwrap_or_default().into_iter().filter_map(|result| result.kv).collect()))
     }
 
     pub(crate) async fn key(&self, what: &'static str, key: &str, right: &str) -> Result<Option<KvPair>> {
-        let answer = self.call(what, Method::GET, &self.at(&path(key), &["consistent"]), None).await?;
+        let answer = self.get(what, &self.at(&path(key), &["consistent"]), None).await?;
         if answer.status == 404 {
             return Ok(None);
         }
@@ -113,29 +102,22 @@ impl Client {
         Ok(stored.into_iter().next())
     }
 
-    /// The keys with this prefix, which ends with a slash. With `wait` it answers once the index is another one or the time is over, and
-    /// then with little: the names up to the next slash.
-    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &str) -> Result<KvList> {
-        let what = "reading claims";
+    /// The keys with this prefix, which ends with a slash; `None` if there are none, or none that this token may see. With `wait` it answers
+    /// once the index is another one or the time is over, and then with little: the names up to the next slash.
+    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>) -> Result<Listed<Option<ConsulResponse>>> {
+        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
+        let parts = waiting.as_deref().map_or(vec!["recurse", "consistent"], |waiting| vec!["keys", "separator=/", "consistent", waiting]);
         let started = self.clock.now();
-        let answer = match wait {
-            Some((index, wait)) => {
-                let index = format!("index={index}&wait={}ms", wait.as_millis());
-                self.wait(what, &self.at(&path(prefix), &["keys", "separator=/", "consistent", &index]), wait).await?
-            }
-            None => self.call(what, Method::GET, &self.at(&path(prefix), &["recurse", "consistent"]), None).await?,
-        };
-        if answer.status == 404 {
-            return Ok(KvList { started, index: self.index_of(&answer, right)?, body: None });
-        }
-        let answer = self.checked(answer, right)?;
-        Ok(KvList { started, index: self.index_of(&answer, right)?, body: Some(answer) })
+        let answer = self.get("reading claims", &self.at(&path(prefix), &parts), wait.map(|(_, wait)| wait)).await?;
+        let none = answer.status == 404;
+        let answer = if none { answer } else { self.checked(answer, READ_KEYS)? };
+        Ok(Listed { started, index: self.index_of(&answer, READ_KEYS)?, found: (!none).then_some(answer) })
     }
 
     /// Writes one key if its index is still `expected`, 0 for none. Its new index, or `None` if it is another one.
     pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, expected: u64) -> Result<Option<u64>> {
         let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": expected }));
-        match self.txn(what, &[set], WRITE_KEYS).await? {
+        match self.txn(what, &[set]).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
                 Some(stored) => Ok(Some(stored.modify_index)),

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Moment, View};
 
-use crate::api::InstanceList;
-use crate::client::Client;
+use crate::api::Listed;
 use crate::error::{Failure, Result};
 use crate::follower::GroupRead;
 use crate::names;
 use crate::registrar::Registrar;
+use crate::wire::{Service, ServiceEntry};
 
 /// The most groups that one backend reads.
 pub const GROUPS_MAX: usize = 1_024;
@@ -90,7 +90,10 @@ pub(crate) async fn read(registrar: &Registrar, tracked: &TrackedGroup, group: &
     for _ in 0..ATTEMPTS {
         let mut list = client.passing(&service, None, None).await?;
         if is_doubtful(&list, &service, &registrar.registrations.alive(group, client.clock.now())) {
-            list = confirmed(client, &service).await?;
+            list = client.passing(&service, None, None).await?;
+            if list.found.is_empty() {
+                client.may_see(&service).await?;
+            }
         }
         let revision = locked(tracked).revision(list.index, list.started, client.clock.now());
         if let Some(revision) = revision {
@@ -101,24 +104,15 @@ pub(crate) async fn read(registrar: &Registrar, tracked: &TrackedGroup, group: &
 }
 
 /// An empty list, or one without a member that this process keeps alive.
-fn is_doubtful(list: &InstanceList, service: &str, alive: &[InstanceId]) -> bool {
-    let ours = || list.entries.iter().filter(|entry| entry.service.name == service);
+fn is_doubtful(list: &Listed<Vec<ServiceEntry>>, service: &str, alive: &[InstanceId]) -> bool {
+    let ours = || list.found.iter().filter(|entry| entry.service.name == service);
     let shows = |id: &str| ours().any(|entry| entry.service.meta.get("shardwise_id").is_some_and(|shown| shown == id));
     ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
 }
 
-/// Asks again. If the list is still empty, also checks that the token may see the service.
-async fn confirmed(client: &Client, service: &str) -> Result<InstanceList> {
-    let list = client.passing(service, None, None).await?;
-    if list.entries.is_empty() {
-        client.may_see(service).await?;
-    }
-    Ok(list)
-}
-
-fn reading(list: InstanceList, service: &str, revision: u64) -> Result<GroupRead<View>> {
+fn reading(list: Listed<Vec<ServiceEntry>>, service: &str, revision: u64) -> Result<GroupRead<View>> {
     let (ours, foreign): (Vec<_>, Vec<_>) = list
-        .entries
+        .found
         .into_iter()
         .map(|entry| entry.service)
         // Consul takes services whose names differ in case for one.
@@ -127,7 +121,7 @@ fn reading(list: InstanceList, service: &str, revision: u64) -> Result<GroupRead
     if ours.len().max(foreign.len()) > MEMBERS_MAX as usize {
         return Err(Failure::TooMany);
     }
-    let members = ours.iter().map(crate::wire::Service::member).collect::<Result<Vec<_>>>()?;
+    let members = ours.iter().map(Service::member).collect::<Result<Vec<_>>>()?;
     let foreign = foreign.iter().filter_map(|found| InstanceId::new(found.id.as_str()).ok()).collect();
     let view = View::new(revision, members).with_foreign(foreign);
     Ok(GroupRead { shown: Arc::new(view), proven: list.started, index: list.index })

@@ -136,7 +136,7 @@ impl Registrar {
     async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
         let list = self.client.passing(service, Some(&of_instance(record_id)), None).await?;
         let mut joined = None;
-        for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
+        for found in list.found.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
                 return Err(self.in_use(record_id, found).await);
             };
@@ -197,10 +197,10 @@ impl Registrar {
         let service = &life.service;
         let whom = format!("{} and Service.Meta.shardwise_change == \"{change}\"", of_check(&life.check));
         let mut list = self.client.passing(service, Some(&whom), None).await?;
-        if list.entries.is_empty() {
+        if list.found.is_empty() {
             self.client.may_see(service).await?;
         }
-        while list.entries.is_empty() {
+        while list.found.is_empty() {
             if self.client.clock.now() >= gives_up {
                 return Err(self.not_shown(record_id, life).await?);
             }
@@ -211,8 +211,8 @@ impl Registrar {
     }
 
     async fn not_shown(&self, record_id: &RecordId, life: &LiveRegistration) -> Result<Failure> {
-        let list = self.client.registered(&life.service, &life.check).await?;
-        let Some(ServiceEntry { node, checks, .. }) = list.entries.first() else {
+        let shown = self.client.registered(&life.service, &life.check).await?;
+        let Some(ServiceEntry { node, checks, .. }) = shown.first() else {
             let why = format!(": it has not reached them yet{NEW_AGENT}");
             return Ok(Failure::NotShown { instance_id: record_id.instance_id.clone(), why });
         };
@@ -288,8 +288,15 @@ impl Registrar {
         if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
             claims::release_all(&self.client, record_id, session).await;
         }
-        let service = names::service_name(&record_id.group);
-        let change = self.deregister_locked(record_id, &service);
+        let change = async {
+            let (service, prefix) = (names::service_name(&record_id.group), names::check_prefix(record_id));
+            let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
+            let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
+            for found in own {
+                self.client.deregister_service(&service, &found.id).await?;
+            }
+            Ok(())
+        };
         let answer = self.under_lock(record_id, caller, async |lock| self.while_held(lock, change).await).await;
         if let (Err(_), Some(life)) = (&answer, life) {
             // This touches only our own, and needs no server. The error that counts is the one there is.
@@ -298,27 +305,17 @@ impl Registrar {
         answer
     }
 
-    async fn deregister_locked(&self, record_id: &RecordId, service: &str) -> Result<()> {
-        let prefix = names::check_prefix(record_id);
-        let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
-        let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
-        for found in own {
-            self.client.deregister_service(service, &found.id).await?;
-        }
-        Ok(())
-    }
-
     /// What the servers show as passing of exactly this incarnation, whatever process made it.
     pub(crate) async fn shown(&self, record_id: &RecordId) -> Result<Vec<ServiceEntry>> {
         let (service, prefix) = (names::service_name(&record_id.group), names::check_prefix(record_id));
         let list = self.client.passing(&service, Some(&of_instance(record_id)), None).await?;
         let own = |entry: &ServiceEntry| entry.service.check().is_some_and(|check| check.starts_with(&prefix));
-        Ok(list.entries.into_iter().filter(own).collect())
+        Ok(list.found.into_iter().filter(own).collect())
     }
 
     pub(crate) async fn is_shown(&self, life: &LiveRegistration) -> Result<bool> {
         let list = self.client.passing(&life.service, Some(&of_check(&life.check)), None).await?;
-        Ok(!list.entries.is_empty())
+        Ok(!list.found.is_empty())
     }
 
     /// Runs `change` under the lock of the record's id. A change that has not begun when its caller gives up vanishes: in an outage

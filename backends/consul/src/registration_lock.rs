@@ -91,7 +91,7 @@ impl RegistrationLocks {
     /// Gives the lock back, and its lane. If that fails it is void by itself later.
     pub(crate) async fn free(client: &Client, lock: RegistrationLock) {
         let free = operation("delete-cas", &lock.key, json!({ "Index": lock.index }));
-        if let Err(failure) = client.txn("giving the registration lock back", &[free], WRITE_KEYS).await {
+        if let Err(failure) = client.txn("giving the registration lock back", &[free]).await {
             tracing::debug!(%failure, "a registration lock could not be given back and is void in a few seconds");
         }
     }

@@ -13,7 +13,6 @@ use shardwise_discovery::{AcquireOutcome, RecordId};
 
 use super::session::{HeldLock, LockSession};
 use super::{keys, read_store};
-use crate::api::WRITE_KEYS;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
@@ -93,7 +92,7 @@ impl AcquireCall<'_> {
             if self.caller.is_gone() {
                 return Err(Failure::GivenUp);
             }
-            match self.client.txn("acquiring claims", &self.locks(index, &left), WRITE_KEYS).await? {
+            match self.client.txn("acquiring claims", &self.locks(index, &left)).await? {
                 Txn::Done(stored) => {
                     self.granted(left, &stored, &mut answers)?;
                     break;
@@ -196,7 +195,7 @@ async fn release_part(client: &Client, record_id: &RecordId, session: &LockSessi
             ]
         };
         let unlocks: Vec<_> = left.iter().flat_map(unlock).collect();
-        match client.txn("releasing claims", &unlocks, WRITE_KEYS).await? {
+        match client.txn("releasing claims", &unlocks).await? {
             Txn::Done(_) => {
                 settled(session, &left);
                 break;

@@ -8,11 +8,10 @@ use shardwise_discovery::{ClaimTable, LogThrottle};
 use tokio::time::{Instant, sleep_until};
 
 use super::keys;
-use crate::api::READ_KEYS;
-use crate::client::Client;
+use crate::api::Listed;
 use crate::error::{Failure, Result};
 use crate::follower::{BlockingQuery, GroupRead};
-use crate::keys::{KvList, KvPair};
+use crate::keys::KvPair;
 use crate::registrar::Registrar;
 
 pub(crate) struct ClaimsQuery {
@@ -33,7 +32,7 @@ impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait)), READ_KEYS).await?;
+        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait))).await?;
         Ok((listed.index, listed.started))
     }
 
@@ -41,8 +40,14 @@ impl BlockingQuery for ClaimsQuery {
         sleep_until(self.rested).await;
         let begun = Instant::now();
         let prefix = keys::prefix(group);
-        let KvList { started, index, body } = listed(&self.registrar.client, &prefix).await?;
-        let (table, damaged) = match body {
+        let client = &self.registrar.client;
+        let mut listed = client.keys(&prefix, None).await?;
+        if listed.found.is_none() {
+            client.may_see_keys(&prefix).await?;
+            listed = client.keys(&prefix, None).await?;
+        }
+        let Listed { started, index, found } = listed;
+        let (table, damaged) = match found {
             None => (ClaimTable::default(), Vec::new()),
             Some(answer) => {
                 // A megabyte for 4,096 slots: other tasks need not wait for it.
@@ -59,16 +64,6 @@ impl BlockingQuery for ClaimsQuery {
         }
         Ok(GroupRead { shown: Arc::new(table), proven: started, index })
     }
-}
-
-/// The claims' keys. Where there are none, one asks again, and whether one may see them.
-async fn listed(client: &Client, prefix: &str) -> Result<KvList> {
-    let listed = client.keys(prefix, None, READ_KEYS).await?;
-    if listed.body.is_some() {
-        return Ok(listed);
-    }
-    client.may_see_keys(prefix).await?;
-    client.keys(prefix, None, READ_KEYS).await
 }
 
 /// The claims, and the keys that are locked but cannot be read. Such a key counts as free in this table, but is still locked in Consul.
