@@ -13,10 +13,9 @@ use shardwise_discovery::{
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
-use crate::claims::ClaimsQuery;
 use crate::client::Client;
 use crate::error::{self, Failure};
-use crate::follower::{IndexReader, LIMITS, MembersQuery};
+use crate::follower::{ClaimsQuery, IndexReader, LIMITS, MembersQuery};
 use crate::reader;
 use crate::registrar::Registrar;
 

@@ -1,8 +1,7 @@
 //! Who may change the record of an instance id: a key taken by compare-and-set, held only during the change.
 //!
-//! Consul's register does not compare and is not unique across agents, and deregister goes by id alone. So each process that does
-//! either takes the lock, reads which instances live, acts, and releases the lock. Only passing instances count as living: a lock proves
-//! nothing about that and may vanish at any time. A lock that a dead process left behind is void after [`VOID_AFTER`], counted on the
+//! Consul's register does not compare and is not unique across agents, and deregister goes by id alone (decision 0009). A lock proves
+//! nothing about who lives and may vanish at any time; one that a dead process left behind is void after [`VOID_AFTER`], counted on the
 //! finder's clock from when it found the lock.
 
 use std::collections::HashMap;

@@ -276,8 +276,9 @@ impl EtcdInner {
     async fn members(&self, connection: &EtcdConnection, folder: &Folder) -> EtcdResult<ViewSnapshot> {
         let (proven, before) = (self.clock.now(), self.revisions.now());
         let (entries, revision) = connection.list(folder, MEMBERS_MAX as usize).await?;
-        let view = MemberTable::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
-        Ok(ViewSnapshot { view: Arc::new(view), proven })
+        let mut table = MemberTable::default();
+        entries.iter().try_for_each(|entry| table.put(folder, entry))?;
+        Ok(ViewSnapshot { view: table.shown(self.revisions.report(before, revision)?), proven })
     }
 }
 

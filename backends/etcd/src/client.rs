@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
     TxnResponse, WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -17,7 +17,7 @@ use crate::config::Endpoint;
 use crate::dial::{diagnose, dial};
 use crate::error::{ConnectionContext, Failure};
 use crate::keys::{Folder, Keys};
-use crate::lease::Leases;
+use crate::lease::Streams;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
@@ -57,7 +57,8 @@ pub(crate) struct EtcdConnection {
     client: Client,
     kv: KvClient,
     watch: WatchClient,
-    pub(crate) leases: Leases,
+    pub(crate) lease_client: LeaseClient,
+    pub(crate) streams: Streams,
 }
 
 impl EtcdConnection {
@@ -79,8 +80,8 @@ impl EtcdConnection {
         let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let answered = AtomicBool::new(access.credentials.is_some());
-        let leases = Leases::new(client.lease_client());
-        Ok(Self { context, answered, refreshed: Mutex::default(), client, kv, watch, leases })
+        let (lease_client, streams) = (client.lease_client(), Streams::default());
+        Ok(Self { context, answered, refreshed: Mutex::default(), client, kv, watch, lease_client, streams })
     }
 
     /// The answer is not one to what was asked.

@@ -194,7 +194,15 @@ impl<S: Mirror> MirrorWatch<S> {
     /// Makes sure that everything is shown that was true when this began.
     async fn prove(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<()> {
         let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
-        let target = self.store_revision(feed).await?;
+        let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
+        let mut read = pin!(connection.revision(&folder));
+        // What the watch delivers in the meantime is applied.
+        let target = loop {
+            tokio::select! {
+                revision = &mut read => break revision?,
+                news = self.news(feed) => news?,
+            }
+        };
         self.inner.revisions.report(before, target)?;
         if target < known {
             return Err(Failure::Replaced);
@@ -210,18 +218,6 @@ impl<S: Mirror> MirrorWatch<S> {
             }
         }
         self.publish(feed, Some(proven))
-    }
-
-    /// The store's revision by a quorum read; applies what the watch delivers in the meantime.
-    async fn store_revision(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<i64> {
-        let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
-        let mut read = pin!(connection.revision(&folder));
-        loop {
-            tokio::select! {
-                revision = &mut read => return revision,
-                news = self.news(feed) => news?,
-            }
-        }
     }
 
     /// Shows the watches the new state, and that it was proven.

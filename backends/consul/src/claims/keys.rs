@@ -1,9 +1,10 @@
 //! Where claims stand in Consul and what is written there (`docs.md`). A wire format: every version of every worker must write alike. The
 //! key of a claim that ends stays, so that its numbers go on rising.
 
-use serde::{Deserialize, Serialize};
-use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
-use shardwise_discovery::{RecordId, one_line};
+use serde::Deserialize;
+use serde_json::json;
+use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
+use shardwise_discovery::{RecordId, decode_claim_store, one_line};
 
 use crate::error::{Failure, Result};
 use crate::keys::{KvPair, encoded};
@@ -36,42 +37,25 @@ pub(crate) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     (claim_key(prefix, &resource) == key).then_some(resource)
 }
 
-/// The content of the store's key.
-#[derive(Serialize, Deserialize)]
-struct StoreValue {
-    id: String,
-    floor: u64,
-}
-
 pub(crate) fn store_value(store: &ClaimStore) -> String {
-    let store = StoreValue { id: store.id.to_string(), floor: store.floor };
-    encoded(&serde_json::to_vec(&store).unwrap_or_default())
+    encoded(json!({ "id": store.id.to_string(), "floor": store.floor }).to_string().as_bytes())
 }
 
 pub(crate) fn store(stored: &KvPair) -> Result<ClaimStore> {
-    let unreadable = |why: &str| Failure::BadClaim {
-        key: stored.key.clone(),
-        why: one_line(why),
-        remedy: "put back what stood there, or delete it and set epoch_floor above the highest epoch used",
-    };
-    let StoreValue { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
-    let id = StoreId::from_hex(&id).ok_or_else(|| unreadable("its id is not sixteen hexadecimal digits"))?;
-    if floor > ClaimStore::FLOOR_MAX {
-        return Err(unreadable("its floor is above 2^52"));
-    }
-    Ok(ClaimStore { id, floor })
+    let remedy = "put back what stood there, or delete it and set epoch_floor above the highest epoch used";
+    let unreadable = |why: String| Failure::BadClaim { key: stored.key.clone(), why: one_line(&why), remedy };
+    decode_claim_store(&stored.value()).map_err(unreadable)
 }
 
 /// The holder's data in a claim's key, beside the incarnation.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct HolderValue {
     id: InstanceId,
     floor: u64,
 }
 
 pub(crate) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
-    let holding = HolderValue { id: record_id.instance_id.clone(), floor: store.floor };
-    encoded(&serde_json::to_vec(&holding).unwrap_or_default())
+    encoded(json!({ "id": record_id.instance_id.as_str(), "floor": store.floor }).to_string().as_bytes())
 }
 
 /// The claim that a key shows; `None` if the key is free or is not ours.

@@ -3,7 +3,6 @@
 mod acquire;
 pub(crate) mod keys;
 mod session;
-mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId};
 pub(crate) use self::acquire::release_all;
 use self::acquire::{AcquireCall, release};
 pub(crate) use self::session::{LockSession, SHARE, check_ttl};
-pub(crate) use self::table::ClaimsQuery;
 use crate::ConsulBackend;
 use crate::api::READ_KEYS;
 use crate::caller::to_the_end;
