@@ -48,6 +48,8 @@ pub(crate) struct Listed<T> {
     pub(crate) found: T,
 }
 
+pub(crate) type Instances = Listed<Vec<ServiceEntry>>;
+
 /// The filter for instances that say of themselves that they have this check.
 pub(crate) fn of_check(check: &str) -> String {
     format!("Service.Meta.shardwise_check == {}", literal(check))
@@ -180,9 +182,9 @@ impl Client {
         }
     }
 
-    /// The passing instances of a service that the filter leaves, as its servers' leader knows them now. With `index` and `wait` it answers
-    /// once the index has changed or the time is over.
-    pub(crate) async fn passing(&self, service: &str, filter: Option<&str>, wait: Option<(u64, Duration)>) -> Result<Listed<Vec<ServiceEntry>>> {
+    /// The passing instances of a service that the filter leaves. With `index` and `wait` it answers once the index has changed or the time
+    /// is over.
+    pub(crate) async fn passing(&self, service: &str, filter: Option<&str>, wait: Option<(u64, Duration)>) -> Result<Instances> {
         let filter = filter.map(|filter| format!("filter={}", segment(filter)));
         let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
         let parts: Vec<_> = ["passing", "consistent"].into_iter().chain(filter.as_deref()).chain(waiting.as_deref()).collect();
@@ -197,7 +199,7 @@ impl Client {
         Ok(self.list(service, &target, None).await?.found)
     }
 
-    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<Listed<Vec<ServiceEntry>>> {
+    async fn list(&self, service: &str, target: &str, wait: Option<Duration>) -> Result<Instances> {
         let started = self.clock.now();
         let answer = self.get("reading the group", target, wait).await?;
         let answer = self.checked(answer, &read_service(service))?;

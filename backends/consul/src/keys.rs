@@ -106,7 +106,7 @@ impl Client {
     /// once the index is another one or the time is over, and then with little: the names up to the next slash.
     pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>) -> Result<Listed<Option<ConsulResponse>>> {
         let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
-        let parts = waiting.as_deref().map_or(vec!["recurse", "consistent"], |waiting| vec!["keys", "separator=/", "consistent", waiting]);
+        let parts = waiting.as_deref().map_or(vec!["recurse", "consistent"], |wait| vec!["keys", "separator=/", "consistent", wait]);
         let started = self.clock.now();
         let answer = self.get("reading claims", &self.at(&path(prefix), &parts), wait.map(|(_, wait)| wait)).await?;
         let none = answer.status == 404;
@@ -114,9 +114,9 @@ impl Client {
         Ok(Listed { started, index: self.index_of(&answer, READ_KEYS)?, found: (!none).then_some(answer) })
     }
 
-    /// Writes one key if its index is still `expected`, 0 for none. Its new index, or `None` if it is another one.
-    pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, expected: u64) -> Result<Option<u64>> {
-        let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": expected }));
+    /// Writes one key if `index` is still its index, 0 for none. Its new index, or `None` if it is another one.
+    pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, index: u64) -> Result<Option<u64>> {
+        let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": index }));
         match self.txn(what, &[set]).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Moment, View};
 
-use crate::api::Listed;
+use crate::api::Instances;
 use crate::error::{Failure, Result};
 use crate::follower::GroupRead;
 use crate::names;
 use crate::registrar::Registrar;
-use crate::wire::{Service, ServiceEntry};
+use crate::wire::Service;
 
 /// The most groups that one backend reads.
 pub const GROUPS_MAX: usize = 1_024;
@@ -104,13 +104,13 @@ pub(crate) async fn read(registrar: &Registrar, tracked: &TrackedGroup, group: &
 }
 
 /// An empty list, or one without a member that this process keeps alive.
-fn is_doubtful(list: &Listed<Vec<ServiceEntry>>, service: &str, alive: &[InstanceId]) -> bool {
+fn is_doubtful(list: &Instances, service: &str, alive: &[InstanceId]) -> bool {
     let ours = || list.found.iter().filter(|entry| entry.service.name == service);
     let shows = |id: &str| ours().any(|entry| entry.service.meta.get("shardwise_id").is_some_and(|shown| shown == id));
     ours().next().is_none() || !alive.iter().all(|id| shows(id.as_str()))
 }
 
-fn reading(list: Listed<Vec<ServiceEntry>>, service: &str, revision: u64) -> Result<GroupRead<View>> {
+fn reading(list: Instances, service: &str, revision: u64) -> Result<GroupRead<View>> {
     let (ours, foreign): (Vec<_>, Vec<_>) = list
         .found
         .into_iter()

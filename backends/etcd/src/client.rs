@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
-    TxnResponse, WatchClient, WatchOptions, WatchStream,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, ResponseHeader, Txn,
+    TxnOp, TxnOpResponse, TxnResponse, WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::tls::TlsFiles;
