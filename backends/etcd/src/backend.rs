@@ -161,42 +161,36 @@ impl EtcdInner {
         for _ in 0..WRITE_TRIES {
             let (there, knock) = connection.place(&keys).await?;
             let started = self.clock.now();
-            let (lease_id, written) = match there {
-                Some(own) => {
-                    let holder = decode(&record_id.instance_id, &own)?;
-                    let is_new = holder.incarnation != record_id.incarnation;
-                    // A member that is away makes room.
-                    if is_new && !is_away(&holder) {
-                        // A renewal leaves no trace in etcd. So a process that wants a taken id writes a key, a knock, which the holder
-                        // deletes with its next renewal. The knock's revision therefore changes with each renewal by the holder, and
-                        // only then.
-                        let stamp = match knock {
-                            Some(knock) => Some(knock),
-                            None => connection.knock(&keys, &own).await?,
-                        };
-                        let Member { instance_id, address, .. } = holder;
-                        match stamp {
-                            Some(stamp) => return Err(Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }),
-                            // It has just gone.
-                            None => continue,
-                        }
-                    }
-                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
-                    let record = if is_new { joining(record) } else { going_on(record, &own) };
-                    let written = connection.replace(&own, &record, lease_id).await?.then_some(ttl_s);
-                    if written.is_some() {
-                        // Empty now; it would end by itself as well.
-                        connection.revoke(own.lease).await?;
-                    }
-                    (lease_id, written)
+            let (lease_id, written) = if let Some(own) = there {
+                let holder = decode(&record_id.instance_id, &own)?;
+                let is_new = holder.incarnation != record_id.incarnation;
+                // A member that is away makes room.
+                if is_new && !is_away(&holder) {
+                    // A renewal leaves no trace in etcd. So a process that wants a taken id writes a key, a knock, which the holder deletes
+                    // with its next renewal. The knock's revision therefore changes with each renewal by the holder, and only then.
+                    let stamp = match knock {
+                        Some(knock) => Some(knock),
+                        None => connection.knock(&keys, &own).await?,
+                    };
+                    // Without one the holder has just gone.
+                    let Some(stamp) = stamp else { continue };
+                    let Member { instance_id, address, .. } = holder;
+                    return Err(Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() });
                 }
-                None => {
-                    if connection.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
-                        return Err(Failure::TooManyMembers);
-                    }
-                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
-                    (lease_id, connection.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
+                let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
+                let record = if is_new { joining(record) } else { going_on(record, &own) };
+                let written = connection.replace(&own, &record, lease_id).await?.then_some(ttl_s);
+                if written.is_some() {
+                    // Empty now; it would end by itself as well.
+                    connection.revoke(own.lease).await?;
                 }
+                (lease_id, written)
+            } else {
+                if connection.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
+                    return Err(Failure::TooManyMembers);
+                }
+                let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
+                (lease_id, connection.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
             };
             match written {
                 Some(ttl_s) => return Ok(Grant { started, ttl: whole(ttl_s) }),
