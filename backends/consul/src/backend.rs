@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use shardwise_core::GroupName;
-use shardwise_discovery::feeds::{Feed, Hub, follow};
+use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
 };
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
-use crate::claims::ClaimsQuery;
 use crate::client::Client;
 use crate::error::{self, Failure};
-use crate::follower::{IndexReader, LIMITS, MembersQuery};
-use crate::reader::{self, GroupIndexes};
+use crate::follower::{ClaimsQuery, IndexReader, LIMITS, MembersQuery};
+use crate::reader;
 use crate::registrar::Registrar;
 
 /// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
@@ -27,7 +26,6 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct ConsulBackend {
     pub(crate) registrar: Arc<Registrar>,
-    indexes: Arc<GroupIndexes>,
     hub: Hub,
     pub(crate) claims: Hub<ClaimTable>,
 }
@@ -43,15 +41,11 @@ impl ConsulBackend {
             tracing::warn!(address = %client.endpoint, "Consul's token is sent without TLS, so anyone on the network can read it: write https://, or use this machine's agent");
         }
         let registrar = Arc::new(Registrar::new(client));
-        let indexes = Arc::new(GroupIndexes::default());
-        let shared = (Arc::clone(&registrar), Arc::clone(&indexes));
-        let hub = Hub::new(clock.clone(), LIMITS, move |feed: Feed| {
-            let (registrar, indexes) = shared.clone();
-            follow(IndexReader::new(MembersQuery::new(registrar, indexes)), feed);
-        });
+        let shared = Arc::clone(&registrar);
+        let hub = Hub::new(clock.clone(), LIMITS, move |feed| follow(IndexReader::new(MembersQuery::new(Arc::clone(&shared))), feed));
         let shared = Arc::clone(&registrar);
         let claims = Hub::new(clock, LIMITS, move |feed| follow(IndexReader::new(ClaimsQuery::new(Arc::clone(&shared))), feed));
-        Ok(Self { registrar, indexes, hub, claims })
+        Ok(Self { registrar, hub, claims })
     }
 }
 
@@ -96,12 +90,9 @@ impl Discovery for ConsulBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
-        let reading = async {
-            let tracked = self.indexes.of(group)?;
-            reader::read(&self.registrar.client, &self.registrar.registrations, &tracked, group).await
-        };
-        let reading = reading.await.map_err(|failure| failure.during("members"))?;
-        Ok(ViewSnapshot { view: reading.view, proven: reading.proven })
+        let read = async { reader::read(&self.registrar, &self.registrar.indexes.of(group)?, group).await };
+        let read = read.await.map_err(|failure| failure.during("members"))?;
+        Ok(ViewSnapshot { view: read.shown, proven: read.proven })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
@@ -129,7 +120,7 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
         registrar.registrations.forget(record_id, &life);
         return Err(lost("its TTL has expired"));
     }
-    if !client.check_pass(&life.service, &life.check, &life.note()).await? {
+    if !client.check_pass(&life.service, &life.check, &format!("renewed {}", registrar.next_change())).await? {
         registrar.registrations.forget(record_id, &life);
         return Err(lost("the agent does not know it"));
     }

@@ -5,7 +5,6 @@ use tokio::sync::watch;
 
 use crate::error::{Failure, Result};
 
-/// The caller that waits for a change.
 pub(crate) struct Caller(watch::Sender<()>);
 
 impl Caller {

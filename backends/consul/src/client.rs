@@ -13,20 +13,16 @@ use tokio::sync::Semaphore;
 use crate::ConsulConfig;
 use crate::config::AgentEndpoint;
 use crate::error::{Failure, Result};
-use crate::tls;
 
-/// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer may take, beyond what the request asks to wait.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many requests of one backend may be under way, blocking queries not counted. Consul takes 200 connections from one address.
 const REQUESTS_AT_ONCE: usize = 16;
-/// How many connections are kept open for the next requests.
 const IDLE_CONNECTIONS: usize = 2;
 const IDLE_FOR: Duration = Duration::from_secs(30);
 /// The largest answer that is read: more than a group of the most members has.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How much of a refusal is read.
 const REFUSAL_BYTES_MAX: usize = 4 << 10;
 /// How much of a transaction's refusal, which names each operation that was in the way with its key.
 const CONFLICT_BYTES_MAX: usize = 256 << 10;
@@ -69,7 +65,7 @@ impl Client {
             headers.insert(HeaderName::from_static("x-consul-token"), token);
         }
         let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::client_config(config, &endpoint)?)
+            .tls_backend_preconfigured(config.tls(&endpoint)?)
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_FOR)
@@ -91,17 +87,19 @@ impl Client {
         Ok(Self { http, turns, endpoint, clock, has_token, sees_nodes: AtomicBool::new(false), datacenter })
     }
 
-    /// An ordinary request. `what` names it in errors.
+    /// A request that the server may delay for up to `wait`, on a separate connection, or an ordinary one. `what` names it in errors.
+    pub(crate) async fn get(&self, what: &'static str, target: &str, wait: Option<Duration>) -> Result<ConsulResponse> {
+        match wait {
+            // Consul adds up to a sixteenth.
+            Some(wait) => self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await,
+            None => self.call(what, Method::GET, target, None).await,
+        }
+    }
+
     pub(crate) async fn call(&self, what: &'static str, method: Method, target: &str, body: Option<String>) -> Result<ConsulResponse> {
         // Never closed.
         let Ok(_turn) = self.turns.acquire().await else { return Err(Failure::ShuttingDown) };
         self.send(what, method, target, body, ANSWER_TIMEOUT).await
-    }
-
-    /// A request that the server may delay for up to `wait`, on a separate connection.
-    pub(crate) async fn wait(&self, what: &'static str, target: &str, wait: Duration) -> Result<ConsulResponse> {
-        // Consul adds up to a sixteenth.
-        self.send(what, Method::GET, target, None, wait + wait / 16 + ANSWER_TIMEOUT).await
     }
 
     async fn send(
@@ -125,7 +123,7 @@ impl Client {
         }
     }
 
-    fn late(&self, what: &'static str, after: Duration) -> Failure {
+    pub(crate) fn late(&self, what: &'static str, after: Duration) -> Failure {
         Failure::TimedOut { at: self.endpoint.to_string(), what, after }
     }
 

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use reqwest::header::HeaderValue;
+use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::settings::{
     BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, is_this_machine, without_secrets,
 };
+use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFile, TlsFiles};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ConsulBackend;
@@ -175,28 +177,38 @@ impl ConsulConfig {
         Ok(AgentEndpoint { base, tls, socket: None })
     }
 
+    /// What the client hands to reqwest, which wants a configuration without TLS too.
+    pub(crate) fn tls(&self, endpoint: &AgentEndpoint) -> Result<ClientConfig> {
+        let lonely = |missing: TlsFile| {
+            let set = if missing == TlsFile::Key { TlsFile::Certificate } else { TlsFile::Key };
+            let why = format!("is set without discovery.consul.{}; set both or none", missing.setting());
+            Failure::BadSetting { key: set.setting(), why }
+        };
+        let unusable = |error: TlsError| Failure::BadSetting { key: error.file.setting(), why: error.of_setting() };
+        let files = TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(lonely)?;
+        let trust = if endpoint.tls { SystemTrust::Required } else { SystemTrust::Unused };
+        let mut client = files.client_config(trust).map_err(unusable)?;
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(client)
+    }
+
     /// The token as it is sent. Marked so that no log of a library below shows it.
     pub(crate) fn token_header(&self) -> Result<Option<HeaderValue>> {
         let Some(token) = &self.token else { return Ok(None) };
         let token = token.expose_secret();
         // Visible ASCII, as all tokens of Consul are; the offending token itself is never shown.
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let why = "is empty, or has characters that no token has (a space, a line break); check it, or the file it was read from";
-            return Err(Failure::BadSetting { key: "token", why: why.to_owned() });
-        }
-        let invalid = |_| Failure::BadSetting { key: "token", why: "cannot be sent in a header".to_owned() };
-        let mut header = HeaderValue::from_str(token).map_err(invalid)?;
+        let sent = HeaderValue::from_str(token).ok().filter(|_| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
+        let why = "is empty, or has characters that no token has (a space, a line break); check it, or the file it was read from";
+        let mut header = sent.ok_or_else(|| Failure::BadSetting { key: "token", why: why.to_owned() })?;
         header.set_sensitive(true);
         Ok(Some(header))
     }
 
     pub(crate) fn datacenter(&self) -> Result<Option<String>> {
-        match self.datacenter.as_deref() {
-            Some("") => {
-                Err(Failure::BadSetting { key: "datacenter", why: "is empty; leave it out, or name the agent's datacenter".into() })
-            }
-            other => Ok(other.map(str::to_owned)),
+        if self.datacenter.as_deref() == Some("") {
+            return Err(Failure::BadSetting { key: "datacenter", why: "is empty; leave it out, or name the agent's datacenter".into() });
         }
+        Ok(self.datacenter.clone())
     }
 }
 

@@ -107,19 +107,6 @@ fn at(address: Option<&Address>) -> String {
 impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::BadSetting { .. }
-            | Self::NotTls { .. }
-            | Self::TlsOnly { .. }
-            | Self::Certificate { .. }
-            | Self::NotConsul { .. }
-            | Self::NoDatacenter { .. }
-            | Self::OtherDatacenter { .. }
-            | Self::Refused { .. }
-            | Self::BadRecord { .. }
-            | Self::BadClaim { .. }
-            | Self::Epoch(_)
-            | Self::DoesNotClaim { .. }
-            | Self::TtlTooLong { .. } => ErrorKind::Misconfigured,
             Self::OtherStore { .. } => ErrorKind::OtherStore,
             Self::SocketDenied { .. }
             | Self::ClientCertificate { .. }
@@ -140,6 +127,8 @@ impl Failure {
             Self::Lost { .. } => ErrorKind::Lost,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
             Self::AnswerTooLarge { .. } | Self::TooMany | Self::TooManyGroups { .. } => ErrorKind::TooLarge,
+            // The rest lasts until the settings, the agent or the stored data are changed.
+            _ => ErrorKind::Misconfigured,
         }
     }
 

@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
-use tokio::time::{Instant, sleep};
+use shardwise_discovery::{ClaimTable, LogThrottle};
+use tokio::time::{Instant, sleep_until};
 
-use crate::error::Result;
-use crate::health::InstanceFilter;
+use crate::api::Listed;
+use crate::claims::keys;
+use crate::error::{Failure, Result};
+use crate::keys::KvPair;
 use crate::names;
-use crate::reader::{self, GROUPS_MAX, GroupIndexes, GroupRead, TrackedGroup};
+use crate::reader::{self, GROUPS_MAX, TrackedGroup};
 use crate::registrar::Registrar;
 
 /// The longest and the shortest wait of a blocking query.
 const WAIT_LONGEST: Duration = Duration::from_secs(30);
 const WAIT_SHORTEST: Duration = Duration::from_millis(20);
-/// So many looks may follow each other at once; after that there is one per pause.
+/// So many looks may follow each other at once; after that there is one per pause. So a group that changes all the time is read in steps,
+/// and one that changes rarely at once.
 const BURST: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -29,18 +33,15 @@ pub const WATCHERS_MAX: usize = 16_384;
 
 /// A followed part of a group.
 pub(crate) trait BlockingQuery: Send + 'static {
-    /// The state that watches see.
     type Shown: Watched;
 
     /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
 
-    /// The group as it is now.
-    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<QueryResult<Self::Shown>>> + Send;
+    fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<GroupRead<Self::Shown>>> + Send;
 }
 
-/// The result of one read of a group.
-pub(crate) struct QueryResult<T> {
+pub(crate) struct GroupRead<T> {
     pub(crate) shown: Arc<T>,
     pub(crate) proven: Moment,
     /// Consul's index of it.
@@ -54,19 +55,29 @@ pub(crate) struct IndexReader<Q> {
     query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
-    pace: Pace,
+    due: Instant,
 }
 
 impl<Q> IndexReader<Q> {
     pub(crate) fn new(query: Q) -> Self {
-        Self { query, known: None, pace: Pace::new() }
+        Self { query, known: None, due: a_burst_ago() }
     }
+
+    async fn turn(&mut self) {
+        sleep_until(self.due).await;
+        self.due = self.due.max(a_burst_ago()) + LOOK_EVERY;
+    }
+}
+
+fn a_burst_ago() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(LOOK_EVERY * BURST).unwrap_or(now)
 }
 
 impl<Q: BlockingQuery> IndexReader<Q> {
     async fn read(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
         self.known = None;
-        let QueryResult { shown, proven, index } = self.query.read(feed.group()).await?;
+        let GroupRead { shown, proven, index } = self.query.read(feed.group()).await?;
         self.known = Some(index);
         feed.show(shown, Some(proven));
         Ok(())
@@ -91,29 +102,27 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
     const NEXT_PROVES: bool = true;
 
     async fn open(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
-        self.pace.next().await;
+        self.turn().await;
         self.read(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 
     async fn next(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
-        self.pace.next().await;
+        self.turn().await;
         self.look(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 }
 
-/// The members of a group.
 pub(crate) struct MembersQuery {
     registrar: Arc<Registrar>,
-    indexes: Arc<GroupIndexes>,
     /// Kept, so that the group is not forgotten.
     tracked: Option<TrackedGroup>,
-    /// How many instances of another fleet were there last, and how many more with ids that the view cannot carry.
-    foreign: (usize, usize),
+    /// How many instances of another fleet were there last.
+    foreign: usize,
 }
 
 impl MembersQuery {
-    pub(crate) const fn new(registrar: Arc<Registrar>, indexes: Arc<GroupIndexes>) -> Self {
-        Self { registrar, indexes, tracked: None, foreign: (0, 0) }
+    pub(crate) const fn new(registrar: Arc<Registrar>) -> Self {
+        Self { registrar, tracked: None, foreign: 0 }
     }
 }
 
@@ -121,46 +130,85 @@ impl BlockingQuery for MembersQuery {
     type Shown = View;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.registrar.client.passing(&names::service_name(group), InstanceFilter::IndexOnly, Some((index, wait))).await?;
+        let list = self.registrar.client.passing(&names::service_name(group), Some("Service.ID == \"\""), Some((index, wait))).await?;
         Ok((list.index, list.started))
     }
 
-    async fn read(&mut self, group: &GroupName) -> Result<QueryResult<View>> {
+    async fn read(&mut self, group: &GroupName) -> Result<GroupRead<View>> {
         let tracked = match self.tracked.take() {
             Some(tracked) => tracked,
-            None => self.indexes.of(group)?,
+            None => self.registrar.indexes.of(group)?,
         };
-        let tracked = self.tracked.insert(tracked);
-        let GroupRead { view, proven, index, unnamed } =
-            reader::read(&self.registrar.client, &self.registrar.registrations, tracked, group).await?;
-        let found = (view.foreign().len(), unnamed);
-        if std::mem::replace(&mut self.foreign, found) != found {
-            tracing::info!(%group, foreign = found.0, unnamed, "passing instances of this service are not ours; their fleet shares its name");
+        let read = reader::read(&self.registrar, self.tracked.insert(tracked), group).await?;
+        let foreign = read.shown.foreign().len();
+        if std::mem::replace(&mut self.foreign, foreign) != foreign {
+            tracing::info!(%group, foreign, "passing instances of this service are not ours; their fleet shares its name");
         }
-        Ok(QueryResult { shown: view, proven, index })
+        Ok(read)
     }
 }
 
-/// A token bucket: a group that changes all the time is read in steps, one that changes rarely at once.
-struct Pace {
-    left: u32,
-    filled: Instant,
+pub(crate) struct ClaimsQuery {
+    registrar: Arc<Registrar>,
+    /// The pause after a read is as long as the read: while thousands of slots move, each change would cause a read of all of them.
+    rested: Instant,
+    /// Keys that could not be read.
+    damaged: LogThrottle<String>,
 }
 
-impl Pace {
-    fn new() -> Self {
-        Self { left: BURST, filled: Instant::now() }
+impl ClaimsQuery {
+    pub(crate) fn new(registrar: Arc<Registrar>) -> Self {
+        Self { registrar, rested: Instant::now(), damaged: LogThrottle::default() }
+    }
+}
+
+impl BlockingQuery for ClaimsQuery {
+    type Shown = ClaimTable;
+
+    async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
+        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait))).await?;
+        Ok((listed.index, listed.started))
     }
 
-    async fn next(&mut self) {
-        if self.left == 0 {
-            sleep(LOOK_EVERY.saturating_sub(self.filled.elapsed())).await;
+    async fn read(&mut self, group: &GroupName) -> Result<GroupRead<ClaimTable>> {
+        sleep_until(self.rested).await;
+        let begun = Instant::now();
+        let prefix = keys::prefix(group);
+        let client = &self.registrar.client;
+        let mut listed = client.keys(&prefix, None).await?;
+        if listed.found.is_none() {
+            client.may_see_keys(&prefix).await?;
+            listed = client.keys(&prefix, None).await?;
         }
-        let steps = u32::try_from(self.filled.elapsed().as_nanos() / LOOK_EVERY.as_nanos()).unwrap_or(u32::MAX);
-        if steps > 0 {
-            self.left = self.left.saturating_add(steps).min(BURST);
-            self.filled = Instant::now();
+        let Listed { started, index, found } = listed;
+        let (table, damaged) = match found {
+            None => (ClaimTable::default(), Vec::new()),
+            Some(answer) => {
+                // A megabyte for 4,096 slots: other tasks need not wait for it.
+                let registrar = Arc::clone(&self.registrar);
+                let parsing = tokio::task::spawn_blocking(move || Ok(table(&prefix, &registrar.client.parsed::<Vec<KvPair>>(&answer)?)));
+                parsing.await.unwrap_or(Err(Failure::ShuttingDown))?
+            }
+        };
+        self.rested = Instant::now() + begun.elapsed();
+        for (key, failure) in damaged {
+            if let Some(seen) = self.damaged.another(key) {
+                tracing::warn!(%failure, seen, "a claim cannot be read: it is reported without a holder until its holder locks it again");
+            }
         }
-        self.left = self.left.saturating_sub(1);
+        Ok(GroupRead { shown: Arc::new(table), proven: started, index })
     }
+}
+
+/// The claims, and the keys that are locked but cannot be read. Such a key counts as free in this table, but is still locked in Consul.
+/// Its holder sees the claim as lost and locks the key again; no other member can.
+fn table(prefix: &str, stored: &[KvPair]) -> (ClaimTable, Vec<(String, Failure)>) {
+    let (mut table, mut damaged) = (ClaimTable::default(), Vec::new());
+    for stored in stored {
+        match keys::claim(prefix, stored) {
+            Ok(claim) => table.0.extend(claim),
+            Err(failure) => damaged.push((stored.key.clone(), failure)),
+        }
+    }
+    (table, damaged)
 }

@@ -1,13 +1,18 @@
 //! What must hold for any bytes that come out of Consul or out of the settings, for the package `fuzz`. No part of the interface.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use shardwise_core::{GroupName, InstanceId};
+use serde_json::json;
+use shardwise_core::{ClaimName, ClaimStore, GroupName, Holder, InstanceId, Moment, Resource, StoreId};
+use shardwise_discovery::RecordId;
 
 use crate::ConsulConfig;
+use crate::claims::keys as claims;
 use crate::keys::KvPair;
-use crate::wire::{AgentService, Service, ServiceEntry, ServiceRegistration};
-use crate::{claims, names, notes};
+use crate::registrations::LiveRegistration;
+use crate::wire::{Service, ServiceEntry};
+use crate::{names, notes};
 
 /// Samples for `keys`.
 pub const KEYS: &[&[u8]] = &[
@@ -61,7 +66,16 @@ pub const ADDRESSES: &[&[u8]] = &[
 /// Keys and names: what a key is read as is written as the same key, and any name is read back from its part of a key.
 pub fn keys(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    claims::fuzzing::check_key(text);
+    let Ok(group) = GroupName::new("a group/.") else { return };
+    let prefix = claims::prefix(&group);
+    let key = format!("{prefix}{text}");
+    if let Some(resource) = claims::resource(&prefix, &key) {
+        assert_eq!(claims::claim_key(&prefix, &resource), key);
+    }
+    if let Ok(name) = ClaimName::new(text) {
+        let resource = Resource::Name(name);
+        assert_eq!(claims::resource(&prefix, &claims::claim_key(&prefix, &resource)), Some(resource));
+    }
     assert_eq!(names::key_text(&names::key_part(text)).as_deref(), Some(text));
     drop(names::key_text(text));
     assert!(names::segment(text).is_ascii() && names::literal(text).is_ascii() && names::any_case(text).is_ascii());
@@ -76,11 +90,27 @@ pub fn keys(input: &[u8]) {
     }
 }
 
-/// Answers of the key-value store, and in them claims, stores of claims and notes.
+/// Answers of the key-value store, and in them claims, stores of claims and notes: what is read is written so that it is read again.
 pub fn records(input: &[u8]) {
-    let Ok(all) = serde_json::from_slice::<Vec<KvPair>>(input) else { return };
+    let (Ok(all), Ok(group)) = (serde_json::from_slice::<Vec<KvPair>>(input), GroupName::new("g")) else { return };
+    let answer = |key: &str, flags: u64, index: u64, value: &str| {
+        let answer = json!({"Key": key, "Flags": flags, "ModifyIndex": index, "Session": "s", "Value": value});
+        serde_json::from_value::<KvPair>(answer).ok()
+    };
     for stored in &all {
-        claims::fuzzing::check_stored(stored);
+        if let Ok(store) = claims::store(stored) {
+            let again = answer("store", 0, 1, &claims::store_value(&store));
+            assert_eq!(again.and_then(|again| claims::store(&again).ok()), Some(store));
+        }
+        // Keys of the samples are without their prefix.
+        if let Ok(Some((resource, claim))) = claims::claim("", stored) {
+            assert_eq!(claims::claim_key("", &resource), stored.key);
+            let Holder { instance_id, incarnation } = claim.holder.clone();
+            let record_id = RecordId { group: group.clone(), instance_id, incarnation };
+            let floor = ClaimStore { id: StoreId::new(1), floor: claim.epoch.get() };
+            let again = answer(&stored.key, incarnation.get(), 0, &claims::claim_value(&record_id, &floor));
+            assert_eq!(again.and_then(|again| claims::claim("", &again).ok()), Some(Some((resource, claim))));
+        }
         if let Ok(note) = notes::decoded(stored) {
             assert_eq!((note.text.into_bytes(), note.version), (stored.value(), stored.modify_index));
         }
@@ -89,7 +119,7 @@ pub fn records(input: &[u8]) {
 
 /// Answers of the catalog and of the agent: a member that is read is written so that it is read again.
 pub fn services(input: &[u8]) {
-    let _: Result<std::collections::HashMap<String, AgentService>, _> = serde_json::from_slice(input);
+    let _: Result<HashMap<String, Service>, _> = serde_json::from_slice(input);
     let Ok(entries) = serde_json::from_slice::<Vec<ServiceEntry>>(input) else { return };
     for service in entries.into_iter().map(|entry| entry.service) {
         let (address, ttl) = (service.address(), service.ttl());
@@ -99,9 +129,9 @@ pub fn services(input: &[u8]) {
             continue;
         };
         let (joined, ttl) = (member.joined, ttl.unwrap_or(Duration::from_secs(3)));
-        let written = ServiceRegistration { member: &member, service: "g", service_id: "w", check: "c", joined, ttl, change: 1 };
+        let written = LiveRegistration::new("g".into(), "w".into(), "c".into(), joined, ttl, Moment::ZERO);
         // What was longer than we write it may not go in again.
-        let Ok(meta) = written.meta() else { continue };
+        let Ok(meta) = written.meta(&member, 1) else { continue };
         let again = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta: meta.into_iter().collect() };
         assert_eq!(again.member().ok().as_ref(), Some(&member));
         assert_eq!(again.ttl(), Some(Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))));

@@ -1,4 +1,4 @@
-//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there, but for locks.
+//! The key-value store: transactions, single keys, and what begins with a prefix. Knows nothing of what is kept there.
 
 use std::time::Duration;
 
@@ -7,9 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardwise_core::Moment;
 
-use crate::api::{AclPermission, says};
+use crate::api::{Listed, READ_KEYS, WRITE_KEYS, says};
 use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::segment;
@@ -17,14 +16,6 @@ use crate::names::segment;
 /// The most operations that Consul takes in one transaction.
 pub(crate) const OPERATIONS_MAX: usize = 64;
 
-/// The holder of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LockHolder {
-    pub(crate) by: u64,
-    pub(crate) index: u64,
-}
-
-/// One key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct KvPair {
@@ -44,59 +35,21 @@ impl KvPair {
     }
 }
 
-/// The keys with a prefix, as the servers' leader knows them now.
-pub(crate) struct KvList {
-    /// Before the request.
-    pub(crate) started: Moment,
-    /// Consul's index of the prefix; at least 1.
-    pub(crate) index: u64,
-    /// `None`: there are no keys, or none that this token may see.
-    pub(crate) body: Option<ConsulResponse>,
-}
-
 /// The result of a transaction: all of it is done, or none.
 #[derive(Debug)]
 pub(crate) enum Txn {
     /// The keys as they are now, one for each operation that gives one.
     Done(Vec<KvPair>),
-    /// Which operations stood in the way.
     Refused(Vec<TxnError>),
 }
 
-/// Why an operation was refused.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct TxnError {
-    /// Which one.
     #[serde(rename = "OpIndex")]
     pub(crate) at: usize,
     /// Consul's words.
     pub(crate) what: String,
-}
-
-/// The kinds of Consul's error texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TxnErrorKind {
-    /// Another session has the lock.
-    Held,
-    /// The session that had the lock ended a moment ago.
-    Delayed,
-    /// The session that asks is over.
-    NoSession,
-    /// Something else is not as expected.
-    Other,
-}
-
-impl TxnError {
-    pub(crate) fn why(&self) -> TxnErrorKind {
-        let has = |text| self.what.contains(text);
-        match () {
-            () if has("already held") => TxnErrorKind::Held,
-            () if has("lock delay") => TxnErrorKind::Delayed,
-            () if has("invalid session") => TxnErrorKind::NoSession,
-            () => TxnErrorKind::Other,
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -112,7 +65,6 @@ struct TxnResult {
     kv: Option<KvPair>,
 }
 
-/// One operation of a transaction.
 pub(crate) fn operation(verb: &str, key: &str, more: Value) -> Value {
     let mut kv = json!({"Verb": verb, "Key": key});
     if let (Some(kv), Value::Object(more)) = (kv.as_object_mut(), more) {
@@ -121,30 +73,28 @@ pub(crate) fn operation(verb: &str, key: &str, more: Value) -> Value {
     json!({ "KV": kv })
 }
 
-/// A value as Consul's interface takes it.
 pub(crate) fn encoded(value: &[u8]) -> String {
     STANDARD.encode(value)
 }
 
 impl Client {
     /// Up to [`OPERATIONS_MAX`] operations, all or none.
-    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value], right: &AclPermission<'_>) -> Result<Txn> {
+    pub(crate) async fn txn(&self, what: &'static str, operations: &[Value]) -> Result<Txn> {
         let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
         if answer.status == 409 && says(&answer, "ermission denied") {
-            return Err(self.no_right(right, "Permission denied".to_owned()));
+            return Err(self.no_right(WRITE_KEYS, "Permission denied".to_owned()));
         }
         if answer.status == 409 {
             // Nothing was done, whatever else it says.
             let refused: Option<TxnAnswer> = self.parsed(&answer).ok();
             return Ok(Txn::Refused(refused.and_then(|refused| refused.errors).unwrap_or_default()));
         }
-        let done: TxnAnswer = self.parsed(&self.checked(answer, right)?)?;
+        let done: TxnAnswer = self.parsed(&self.checked(answer, WRITE_KEYS)?)?;
         Ok(Txn::Done(done.results.unwrap_or_default().into_iter().filter_map(|result| result.kv).collect()))
     }
 
-    /// One key as it is now.
-    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &AclPermission<'_>) -> Result<Option<KvPair>> {
-        let answer = self.call(what, Method::GET, &self.at(&path(key), &["consistent"]), None).await?;
+    pub(crate) async fn key(&self, what: &'static str, key: &str, right: &str) -> Result<Option<KvPair>> {
+        let answer = self.get(what, &self.at(&path(key), &["consistent"]), None).await?;
         if answer.status == 404 {
             return Ok(None);
         }
@@ -152,47 +102,28 @@ impl Client {
         Ok(stored.into_iter().next())
     }
 
-    /// The keys with this prefix, which ends with a slash. With `wait` it answers once the index is another one or the time is over, and
-    /// then with little: the names up to the next slash.
-    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>, right: &AclPermission<'_>) -> Result<KvList> {
-        let what = "reading claims";
+    /// The keys with this prefix, which ends with a slash; `None` if there are none, or none that this token may see. With `wait` it answers
+    /// once the index is another one or the time is over, and then with little: the names up to the next slash.
+    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>) -> Result<Listed<Option<ConsulResponse>>> {
+        let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
+        let parts = waiting.as_deref().map_or(vec!["recurse", "consistent"], |wait| vec!["keys", "separator=/", "consistent", wait]);
         let started = self.clock.now();
-        let answer = match wait {
-            Some((index, wait)) => {
-                let index = format!("index={index}&wait={}ms", wait.as_millis());
-                self.wait(what, &self.at(&path(prefix), &["keys", "separator=/", "consistent", &index]), wait).await?
-            }
-            None => self.call(what, Method::GET, &self.at(&path(prefix), &["recurse", "consistent"]), None).await?,
-        };
-        if answer.status == 404 {
-            return Ok(KvList { started, index: self.index_of(&answer, right)?, body: None });
-        }
-        let answer = self.checked(answer, right)?;
-        Ok(KvList { started, index: self.index_of(&answer, right)?, body: Some(answer) })
+        let answer = self.get("reading claims", &self.at(&path(prefix), &parts), wait.map(|(_, wait)| wait)).await?;
+        let none = answer.status == 404;
+        let answer = if none { answer } else { self.checked(answer, READ_KEYS)? };
+        Ok(Listed { started, index: self.index_of(&answer, READ_KEYS)?, found: (!none).then_some(answer) })
     }
 
-    /// Takes the lock if its index is still `expected`, 0 for none. Returns its new index, or `None` if another process was faster.
-    pub(crate) async fn take_lock(&self, key: &str, by: u64, expected: u64) -> Result<Option<u64>> {
-        let take = operation("cas", key, json!({"Value": "", "Flags": by, "Index": expected}));
-        match self.txn("taking the registration lock", &[take], &AclPermission::Key).await? {
+    /// Writes one key if `index` is still its index, 0 for none. Its new index, or `None` if it is another one.
+    pub(crate) async fn compare_and_set(&self, what: &'static str, key: &str, value: &str, flags: u64, index: u64) -> Result<Option<u64>> {
+        let set = operation("cas", key, json!({ "Value": value, "Flags": flags, "Index": index }));
+        match self.txn(what, &[set]).await? {
             Txn::Refused(_) => Ok(None),
             Txn::Done(stored) => match stored.first() {
                 Some(stored) => Ok(Some(stored.modify_index)),
                 None => Err(self.strange("a transaction without a result")),
             },
         }
-    }
-
-    /// Gives the lock back if it still is what it was.
-    pub(crate) async fn free_lock(&self, key: &str, index: u64) -> Result<()> {
-        let free = operation("delete-cas", key, json!({ "Index": index }));
-        self.txn("giving the registration lock back", &[free], &AclPermission::Key).await.map(drop)
-    }
-
-    /// The present holder of the lock.
-    pub(crate) async fn lock_holder(&self, key: &str) -> Result<Option<LockHolder>> {
-        let stored = self.key("reading the registration lock", key, &AclPermission::Key).await?;
-        Ok(stored.map(|stored| LockHolder { by: stored.flags, index: stored.modify_index }))
     }
 }
 

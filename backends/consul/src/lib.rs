@@ -1,7 +1,6 @@
 #![doc = include_str!("../docs.md")]
 
 mod api;
-mod away;
 mod backend;
 mod caller;
 mod claims;
@@ -12,7 +11,6 @@ mod follower;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod health;
 mod keys;
 mod names;
 mod notes;
@@ -20,8 +18,6 @@ mod reader;
 mod registrar;
 mod registration_lock;
 mod registrations;
-mod sessions;
-mod tls;
 mod wire;
 
 pub use backend::ConsulBackend;

@@ -1,8 +1,7 @@
 //! How names travel: into Consul's names, into paths and into filter expressions.
 //!
-//! Consul takes any text as the name or the id of a service, but its HTTP interface cannot ask for every text again: it cleans paths (`.`,
-//! `..`, `//`) and refuses what it thinks is not printable. And in its catalog letters of either case are the same. What it can hold
-//! stays as it is; the rest is escaped. The rules here are a wire format: every version of every worker must escape alike.
+//! Consul takes any text as the name or the id of a service, but its HTTP interface cannot ask for every text again. What it can hold stays
+//! as it is; the rest is escaped (`docs.md`). The rules are a wire format: every version of every worker must escape alike.
 
 use std::fmt::Write as _;
 
@@ -55,8 +54,7 @@ pub(crate) fn check_prefix(record_id: &RecordId) -> String {
     format!("{ESCAPED}{who:016x}:{}:", record_id.incarnation)
 }
 
-/// The registration lock's key. One for all groups, since an agent has one service
-/// of an id, whatever its name; one for both cases of a letter.
+/// The registration lock's key. One for all groups, since an agent has one service of an id; one for both cases of a letter.
 pub(crate) fn lock_key(instance_id: &InstanceId) -> String {
     format!("shardwise/guard/{}", escape(&instance_id.as_str().to_lowercase()))
 }

@@ -1,18 +1,14 @@
-//! Notes in Consul: a key each, whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
-//!
-//! `shardwise/notes/<group>/<name>` is the note, its value the text as it is, its flags a random number. A wire format: every version of
-//! every worker must write alike.
+//! Notes in Consul: a key each (`docs.md`), whose version is its `ModifyIndex`. Never deleted, so that no version comes back.
 
 use async_trait::async_trait;
-use serde_json::json;
 use shardwise_core::{ClaimName, GroupName};
 use shardwise_discovery::{Note, Notes, WriteOutcome, check_note};
 
 use crate::ConsulBackend;
-use crate::api::AclPermission;
+use crate::api::READ_KEYS;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::keys::{KvPair, Txn, encoded, operation};
+use crate::keys::{KvPair, encoded};
 use crate::names::key_part;
 
 /// How often a write is tried that was refused though what is there is as expected.
@@ -41,17 +37,15 @@ fn key(group: &GroupName, name: &ClaimName) -> String {
 }
 
 async fn read(client: &Client, key: &str) -> Result<Option<Note>> {
-    client.key("reading a note", key, &AclPermission::ReadKey).await?.as_ref().map(decoded).transpose()
+    client.key("reading a note", key, READ_KEYS).await?.as_ref().map(decoded).transpose()
 }
 
 async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<WriteOutcome> {
     for _ in 0..ATTEMPTS {
         // Consul leaves a key and its index as they are where the same is written again.
-        let flags: u64 = rand::random();
-        let set = [operation("cas", key, json!({ "Value": encoded(text.as_bytes()), "Flags": flags, "Index": expected }))];
-        if let Txn::Done(stored) = client.txn("writing a note", &set, &AclPermission::Key).await? {
-            let stored = stored.into_iter().next().ok_or_else(|| client.strange("a transaction without a result"))?;
-            return Ok(WriteOutcome::Written(stored.modify_index));
+        let flags = rand::random();
+        if let Some(index) = client.compare_and_set("writing a note", key, &encoded(text.as_bytes()), flags, expected).await? {
+            return Ok(WriteOutcome::Written(index));
         }
         let there = read(client, key).await?;
         if there.as_ref().map_or(0, |note| note.version) != expected {

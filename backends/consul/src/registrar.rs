@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::Moment;
@@ -12,20 +12,20 @@ use shardwise_discovery::{Grant, RecordId, Registration};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
+use crate::api::of_check;
 use crate::backend::MARGIN;
 use crate::caller::Caller;
 use crate::claims::{self, LockSession, check_ttl};
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::health::InstanceFilter;
 use crate::names;
+use crate::reader::GroupIndexes;
 use crate::registration_lock::{HELD_FOR, RegistrationLock, RegistrationLocks};
 use crate::registrations::{LiveRegistration, RegistrationTable};
-use crate::wire::{Service, ServiceRegistration};
+use crate::wire::{self, Service, ServiceEntry};
 
 /// How long the servers may take to show a change that the agent has accepted.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
-/// How soon they are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// What to look for where an agent takes everything and its servers take nothing from it.
 const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
@@ -38,9 +38,9 @@ const RIVALS_MAX: usize = 1_024;
 pub(crate) struct Registrar {
     pub(crate) client: Client,
     pub(crate) registrations: RegistrationTable,
+    pub(crate) indexes: GroupIndexes,
     locks: RegistrationLocks,
     changes: Semaphore,
-    /// Numbers this process's writes.
     changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
     rivals: Mutex<HashMap<String, Moment>>,
@@ -51,6 +51,7 @@ impl Registrar {
         Self {
             client,
             registrations: RegistrationTable::default(),
+            indexes: GroupIndexes::default(),
             locks: RegistrationLocks::default(),
             changes: Semaphore::new(CHANGES_AT_ONCE),
             changes_made: AtomicU64::new(0),
@@ -62,10 +63,8 @@ impl Registrar {
     pub(crate) async fn register(&self, registration: &Registration, caller: &Caller) -> Result<Grant> {
         let (record_id, ttl) = (registration.record_id(), check_ttl(registration)?);
         // Values that cannot be written are found before any request.
-        let service = names::service_name(&record_id.group);
-        let nothing = LiveRegistration::new(service.clone(), String::new(), String::new(), 0, ttl, self.client.clock.now());
-        written(registration, &nothing, 0).registration()?;
-        let change = async |lock: &RegistrationLock| self.register_locked(registration, &record_id, &service, lock, caller).await;
+        wire::encode(&registration.member)?;
+        let change = async |lock: &RegistrationLock| self.register_locked(registration, &record_id, lock, caller).await;
         let (life, started) = self.under_lock(&record_id, caller, change).await?;
         if caller.is_gone() {
             self.take_back(&life, None).await;
@@ -79,36 +78,37 @@ impl Registrar {
         &self,
         registration: &Registration,
         record_id: &RecordId,
-        service: &str,
         lock: &RegistrationLock,
         caller: &Caller,
     ) -> Result<(LiveRegistration, Moment)> {
+        let service = names::service_name(&record_id.group);
         let look = async {
             self.client.sees_all_nodes().await?;
-            let joined = self.joined(record_id, service).await?.unwrap_or(lock.index);
-            Ok((joined, self.free_service_id(record_id, service).await?))
+            let joined = self.joined(record_id, &service).await?.unwrap_or(lock.index);
+            Ok((joined, self.free_service_id(record_id, &service).await?))
         };
         let (joined, service_id) = caller.or_gone(self.while_held(lock, look)).await?;
         let change = self.next_change();
         let check = format!("{}{change}", names::check_prefix(record_id));
         let started = self.client.clock.now();
-        let mut life = LiveRegistration::new(service.to_owned(), service_id, check, joined, check_ttl(registration)?, started);
-        let definition = written(registration, &life, change).registration()?;
+        let mut life = LiveRegistration::new(service, service_id, check, joined, check_ttl(registration)?, started);
+        let definition = life.registration(&registration.member, change)?;
         let answer = async {
             // Waited for in any case, or the call that takes it back might overtake it.
-            self.client.register_service(service, definition, true).await?;
+            self.client.register_service(&life.service, definition, true).await?;
             caller.or_gone(self.while_held(lock, self.await_shown(record_id, &life, change))).await?;
-            if registration.claims {
-                self.while_held(lock, LockSession::open(&self.client, &life.check, life.ttl)).await.map(Some)
-            } else {
-                Ok(None)
+            if !registration.claims {
+                return Ok((started, None));
             }
+            // What counts is the session, with the other half of the TTL as its lock delay: whatever ends it, the deadline comes before
+            // that is over.
+            let started = self.client.clock.now();
+            let session = self.while_held(lock, self.client.session_create(&life.check, life.ttl)).await?;
+            Ok((started, Some(Arc::new(LockSession::new(session)))))
         };
         match answer.await {
-            Ok(None) => Ok((life, started)),
-            // What counts is the session: whatever ends it, the deadline comes before its lock delay is over.
-            Ok(Some((session, started))) => {
-                life.session = Some(session);
+            Ok((started, session)) => {
+                life.session = session;
                 Ok((life, started))
             }
             Err(failure) => {
@@ -134,10 +134,9 @@ impl Registrar {
 
     /// When this incarnation joined, if it is registered already. Another incarnation's living record of this id is an error.
     async fn joined(&self, record_id: &RecordId, service: &str) -> Result<Option<u64>> {
-        let id = record_id.instance_id.as_str();
-        let list = self.client.passing(service, InstanceFilter::Instance(id), None).await?;
+        let list = self.client.passing(service, Some(&of_instance(record_id)), None).await?;
         let mut joined = None;
-        for found in list.entries.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
+        for found in list.found.iter().map(|entry| &entry.service).filter(|found| found.name == service) {
             let Some(check) = found.check() else {
                 return Err(self.in_use(record_id, found).await);
             };
@@ -193,38 +192,40 @@ impl Registrar {
     }
 
     /// Waits until the servers show this change of a registration, and that it passes, or says why they do not.
-    pub(crate) async fn await_shown(&self, record_id: &RecordId, life: &LiveRegistration, change: u64) -> Result<()> {
+    async fn await_shown(&self, record_id: &RecordId, life: &LiveRegistration, change: u64) -> Result<()> {
         let gives_up = self.client.clock.now().plus(SHOWN_WITHIN);
-        let (service, whom) = (&life.service, InstanceFilter::Change(&life.check, change));
-        let mut list = self.client.passing(service, whom, None).await?;
-        if list.entries.is_empty() {
+        let service = &life.service;
+        let whom = format!("{} and Service.Meta.shardwise_change == \"{change}\"", of_check(&life.check));
+        let mut list = self.client.passing(service, Some(&whom), None).await?;
+        if list.found.is_empty() {
             self.client.may_see(service).await?;
         }
-        while list.entries.is_empty() {
+        while list.found.is_empty() {
             if self.client.clock.now() >= gives_up {
                 return Err(self.not_shown(record_id, life).await?);
             }
             tokio::time::sleep(ASK_AGAIN).await;
-            list = self.client.passing(service, whom, None).await?;
+            list = self.client.passing(service, Some(&whom), None).await?;
         }
         Ok(())
     }
 
     async fn not_shown(&self, record_id: &RecordId, life: &LiveRegistration) -> Result<Failure> {
-        let list = self.client.registered(&life.service, &life.check).await?;
-        let (at, instance_id) = (self.client.endpoint.to_string(), record_id.instance_id.clone());
-        let not_shown = |why: String| Failure::NotShown { instance_id: instance_id.clone(), why };
-        let Some(entry) = list.entries.first() else {
-            return Ok(not_shown(format!(": it has not reached them yet{NEW_AGENT}")));
+        let shown = self.client.registered(&life.service, &life.check).await?;
+        let Some(ServiceEntry { node, checks, .. }) = shown.first() else {
+            let why = format!(": it has not reached them yet{NEW_AGENT}");
+            return Ok(Failure::NotShown { instance_id: record_id.instance_id.clone(), why });
         };
-        if let Some(given) = self.client.datacenter.as_ref().filter(|given| **given != entry.node.datacenter) {
-            return Ok(Failure::OtherDatacenter { at, given: given.clone(), actual: entry.node.datacenter.clone() });
+        if let Some(given) = self.client.datacenter.as_ref().filter(|given| **given != node.datacenter) {
+            let at = self.client.endpoint.to_string();
+            return Ok(Failure::OtherDatacenter { at, given: given.clone(), actual: node.datacenter.clone() });
         }
-        let failing: Vec<_> = entry.checks.iter().filter(|check| check.status != "passing").map(|check| check.name.as_str()).collect();
-        if failing.is_empty() {
-            return Ok(not_shown(format!(": what has changed has not reached them yet{NEW_AGENT}")));
-        }
-        Ok(not_shown(format!(": not passing are {failing:?}")))
+        let failing: Vec<_> = checks.iter().filter(|check| check.status != "passing").map(|check| check.name.as_str()).collect();
+        let why = match failing[..] {
+            [] => format!(": what has changed has not reached them yet{NEW_AGENT}"),
+            _ => format!(": not passing are {failing:?}"),
+        };
+        Ok(Failure::NotShown { instance_id: record_id.instance_id.clone(), why })
     }
 
     /// Changes what a living record says. Its TTL goes on as it was.
@@ -233,7 +234,7 @@ impl Registrar {
         let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
         let Some(life) = self.registrations.get(&record_id) else { return Err(lost("this process has not made one")) };
         let number = self.next_change();
-        let definition = written(registration, &life, number).change()?;
+        let definition = life.change(&registration.member, number)?;
         let change = async {
             if !self.is_shown(&life).await? {
                 return Err(lost("the servers do not show it"));
@@ -247,6 +248,36 @@ impl Registrar {
         self.under_lock(&record_id, caller, async |lock| self.while_held(lock, change).await).await
     }
 
+    /// Puts a record that says its member is away in the place of the living one. Its check lasts for the grace, and no one renews it. It
+    /// takes the place of the old one, with which the member's session ends; what it has locked is released before, or its lock delay
+    /// would hold it back.
+    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration, caller: &Caller) -> Result<()> {
+        let record_id = registration.record_id();
+        let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
+        let Some(life) = self.registrations.get(&record_id) else {
+            let is_away = self.shown(&record_id).await?.iter().any(|found| found.service.is_away());
+            return if is_away { Ok(()) } else { Err(lost("this process has not made one")) };
+        };
+        let number = self.next_change();
+        let check = format!("{}{number}", names::check_prefix(&record_id));
+        let away = LiveRegistration::new(life.service.clone(), life.service_id.clone(), check, life.joined, grace, self.client.clock.now());
+        let definition = away.registration(&registration.away_member(), number)?;
+        let change = async {
+            if !self.is_shown(&life).await? {
+                return Err(lost("the servers do not show it"));
+            }
+            if let Some(session) = &life.session {
+                claims::release_all(&self.client, &record_id, session).await;
+            }
+            self.client.register_service(&away.service, definition, true).await?;
+            self.await_shown(&record_id, &away, number).await
+        };
+        self.under_lock(&record_id, caller, async |lock| self.while_held(lock, change).await).await?;
+        self.registrations.forget(&record_id, &life);
+        Ok(())
+    }
+
+    /// Numbers this process's writes and signs of life, so that no two are alike.
     pub(crate) fn next_change(&self) -> u64 {
         self.changes_made.fetch_add(1, Ordering::Relaxed)
     }
@@ -257,8 +288,15 @@ impl Registrar {
         if let Some(session) = life.as_ref().and_then(|life| life.session.as_ref()) {
             claims::release_all(&self.client, record_id, session).await;
         }
-        let service = names::service_name(&record_id.group);
-        let change = self.deregister_locked(record_id, &service);
+        let change = async {
+            let (service, prefix) = (names::service_name(&record_id.group), names::check_prefix(record_id));
+            let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
+            let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
+            for found in own {
+                self.client.deregister_service(&service, &found.id).await?;
+            }
+            Ok(())
+        };
         let answer = self.under_lock(record_id, caller, async |lock| self.while_held(lock, change).await).await;
         if let (Err(_), Some(life)) = (&answer, life) {
             // This touches only our own, and needs no server. The error that counts is the one there is.
@@ -267,25 +305,22 @@ impl Registrar {
         answer
     }
 
-    async fn deregister_locked(&self, record_id: &RecordId, service: &str) -> Result<()> {
-        let prefix = names::check_prefix(record_id);
-        let there = self.client.agent_services(record_id.instance_id.as_str()).await?;
-        let own = there.iter().filter(|found| found.name == service && found.check().is_some_and(|check| check.starts_with(&prefix)));
-        for found in own {
-            self.client.deregister_service(service, &found.id).await?;
-        }
-        Ok(())
+    /// What the servers show as passing of exactly this incarnation, whatever process made it.
+    pub(crate) async fn shown(&self, record_id: &RecordId) -> Result<Vec<ServiceEntry>> {
+        let (service, prefix) = (names::service_name(&record_id.group), names::check_prefix(record_id));
+        let list = self.client.passing(&service, Some(&of_instance(record_id)), None).await?;
+        let own = |entry: &ServiceEntry| entry.service.check().is_some_and(|check| check.starts_with(&prefix));
+        Ok(list.found.into_iter().filter(own).collect())
     }
 
-    /// Whether the servers show it as passing now.
     pub(crate) async fn is_shown(&self, life: &LiveRegistration) -> Result<bool> {
-        let list = self.client.passing(&life.service, InstanceFilter::Check(&life.check), None).await?;
-        Ok(!list.entries.is_empty())
+        let list = self.client.passing(&life.service, Some(&of_check(&life.check)), None).await?;
+        Ok(!list.found.is_empty())
     }
 
     /// Runs `change` under the lock of the record's id. A change that has not begun when its caller gives up vanishes: in an outage
     /// callers try again and again, and only the newest try may wait.
-    pub(crate) async fn under_lock<T>(
+    async fn under_lock<T>(
         &self,
         record_id: &RecordId,
         caller: &Caller,
@@ -296,19 +331,18 @@ impl Registrar {
         let _turn = caller.or_gone(turn).await?;
         let lock = self.locks.take(&self.client, record_id, caller).await?;
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
-        self.locks.free(&self.client, lock).await;
+        RegistrationLocks::free(&self.client, lock).await;
         answer
     }
 
     /// The answer of `work`, if there is one while the lock is good.
-    pub(crate) async fn while_held<T>(&self, lock: &RegistrationLock, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let at = || self.client.endpoint.to_string();
+    async fn while_held<T>(&self, lock: &RegistrationLock, work: impl Future<Output = Result<T>>) -> Result<T> {
         let answer = timeout_at(lock.good_until, work).await;
-        answer.unwrap_or_else(|_| Err(Failure::TimedOut { at: at(), what: "changing a record", after: HELD_FOR }))
+        answer.unwrap_or_else(|_| Err(self.client.late("changing a record", HELD_FOR)))
     }
 }
 
-pub(crate) fn written<'a>(registration: &'a Registration, life: &'a LiveRegistration, change: u64) -> ServiceRegistration<'a> {
-    let LiveRegistration { service, service_id, check, joined, ttl, .. } = life;
-    ServiceRegistration { member: &registration.member, service, service_id, check, joined: *joined, ttl: *ttl, change }
+/// The filter for instances with that service id, or that say they are that instance.
+fn of_instance(record_id: &RecordId) -> String {
+    format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", names::literal(record_id.instance_id.as_str()))
 }

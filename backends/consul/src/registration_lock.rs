@@ -1,37 +1,36 @@
 //! Who may change the record of an instance id: a key taken by compare-and-set, held only during the change.
 //!
-//! Consul's register does not compare and is not unique across agents, and deregister goes by id alone. So each process that does
-//! either takes the lock, reads which instances live, acts, and releases the lock. Only passing instances count as living: a lock proves
-//! nothing about that and may vanish at any time. A lock that a dead process left behind is void after [`VOID_AFTER`], counted on the
+//! Consul's register does not compare and is not unique across agents, and deregister goes by id alone (decision 0009). A lock proves
+//! nothing about who lives and may vanish at any time; one that a dead process left behind is void after [`VOID_AFTER`], counted on the
 //! finder's clock from when it found the lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use shardwise_core::Moment;
 use shardwise_discovery::RecordId;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
+use crate::api::WRITE_KEYS;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
+use crate::keys::operation;
 use crate::names;
 
 /// How long a change may take while it holds the lock.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
-/// When a lock that has not moved belongs to a process that died in the middle. Longer than any change takes: the answer to taking the lock
-/// may come 2 s after the servers have written it ([`ANSWER_TIMEOUT`](crate::client::ANSWER_TIMEOUT)), the lock is good for 3 s from then
-/// ([`HELD_FOR`]), and the last request that begins within that is waited for 2 s. That makes 7 s; 3 more are for a request that was given
-/// up and is carried out all the same.
+/// When a lock that has not moved belongs to a process that died in the middle. Any change is over after 7 s: the answer to taking the lock
+/// may take 2 s (`ANSWER_TIMEOUT`), the lock is good for 3 s from then, and the last request within that is waited for 2 s. 3 s more are
+/// for a request that was given up and is carried out all the same.
 const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How soon a taken lock is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The locks of one backend.
 #[derive(Default)]
 pub(crate) struct RegistrationLocks {
     /// Changes of one id in this process take turns here, so that a lock of the same incarnation is one that was left behind.
@@ -40,14 +39,13 @@ pub(crate) struct RegistrationLocks {
     seen: Mutex<HashMap<String, (u64, Moment)>>,
 }
 
-/// A lock that is held.
 pub(crate) struct RegistrationLock {
     key: String,
     /// The index that taking it had: higher than that of any earlier one.
     pub(crate) index: u64,
     /// Until then no other process treats it as void.
     pub(crate) good_until: Instant,
-    turn: OwnedMutexGuard<()>,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl RegistrationLock {
@@ -73,13 +71,13 @@ impl RegistrationLocks {
             if tries > 1 && client.clock.now() >= gives_up {
                 break;
             }
-            if let Some(index) = client.take_lock(&key, by, expected).await? {
+            if let Some(index) = client.compare_and_set("taking the registration lock", &key, "", by, expected).await? {
                 self.seen().remove(&key);
-                return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, turn });
+                return Ok(RegistrationLock { key, index, good_until: Instant::now() + HELD_FOR, _turn: turn });
             }
-            expected = match client.lock_holder(&key).await? {
+            expected = match client.key("reading the registration lock", &key, WRITE_KEYS).await? {
                 None => 0,
-                Some(held) if held.by == by || self.is_void(&key, held.index, client.clock.now()) => held.index,
+                Some(held) if held.flags == by || self.is_void(&key, held.modify_index, client.clock.now()) => held.modify_index,
                 Some(_) => {
                     tokio::time::sleep(LOOK_AGAIN.mul_f64(rand::random_range(0.5..1.5))).await;
                     0
@@ -89,28 +87,17 @@ impl RegistrationLocks {
         Err(Failure::Contended { instance_id: record_id.instance_id.clone() })
     }
 
-    /// Gives the lock back. If that fails it is void by itself later.
-    pub(crate) async fn free(&self, client: &Client, lock: RegistrationLock) {
-        if let Err(failure) = client.free_lock(&lock.key, lock.index).await {
+    /// Gives the lock back, and its lane. If that fails it is void by itself later.
+    pub(crate) async fn free(client: &Client, lock: RegistrationLock) {
+        let free = operation("delete-cas", &lock.key, json!({ "Index": lock.index }));
+        if let Err(failure) = client.txn("giving the registration lock back", &[free]).await {
             tracing::debug!(%failure, "a registration lock could not be given back and is void in a few seconds");
-        }
-        self.end_turn(lock);
-    }
-
-    fn end_turn(&self, lock: RegistrationLock) {
-        let RegistrationLock { key, turn, .. } = lock;
-        // It has the lane as well.
-        drop(turn);
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // No task waits for it: only the map holds it.
-        if lanes.get(&key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
-            lanes.remove(&key);
         }
     }
 
     fn lane(&self, key: &str) -> Arc<AsyncMutex<()>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // What failed calls have left.
+        // What ended calls have left.
         lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         Arc::clone(lanes.entry(key.to_owned()).or_default())
     }
@@ -149,24 +136,6 @@ mod tests {
     #[test]
     fn a_lock_that_no_other_takes_is_void_after_any_change_is_over() {
         assert!(ANSWER_TIMEOUT + HELD_FOR + ANSWER_TIMEOUT + Duration::from_secs(1) < VOID_AFTER);
-    }
-
-    /// The lane was let go only after it had been looked at who else has it.
-    #[tokio::test]
-    async fn a_lane_goes_with_its_last_turn_and_stays_while_another_waits() {
-        let locks = RegistrationLocks::default();
-        let lock = async |key: &str| {
-            let turn = locks.lane(key).lock_owned().await;
-            RegistrationLock { key: key.to_owned(), index: 1, good_until: Instant::now() + HELD_FOR, turn }
-        };
-        let (first, other) = (lock("a").await, lock("b").await);
-        let next = locks.lane("a");
-        locks.end_turn(other);
-        locks.end_turn(first);
-        assert_eq!(locks.lanes.lock().unwrap().keys().collect::<Vec<_>>(), ["a"], "somebody waits for it");
-        let turn = next.lock_owned().await;
-        locks.end_turn(RegistrationLock { key: "a".to_owned(), index: 2, good_until: Instant::now() + HELD_FOR, turn });
-        assert!(locks.lanes.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The records that this process has made and keeps alive.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +11,7 @@ use shardwise_discovery::RecordId;
 use crate::claims::LockSession;
 use crate::client::Client;
 use crate::error::Result;
-use crate::wire;
 
-/// One registration.
 #[derive(Debug)]
 pub(crate) struct LiveRegistration {
     pub(crate) service: String,
@@ -23,8 +21,7 @@ pub(crate) struct LiveRegistration {
     /// The TTL of the check.
     pub(crate) ttl: Duration,
     /// The session that its claims belong to, if it claims.
-    pub(crate) session: Option<LockSession>,
-    signs: AtomicU64,
+    pub(crate) session: Option<Arc<LockSession>>,
     /// Whether the agent has been informed that the second check passes.
     stands: AtomicBool,
     last_sign: Mutex<Moment>,
@@ -32,8 +29,14 @@ pub(crate) struct LiveRegistration {
 
 impl LiveRegistration {
     pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
-        let (signs, stands, last_sign) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(started));
-        Self { service, service_id, check, joined, ttl, session: None, signs, stands, last_sign }
+        Self { service, service_id, check, joined, ttl, session: None, stands: AtomicBool::new(false), last_sign: Mutex::new(started) }
+    }
+
+    /// The id of the second check, which passes as long as the registration exists, and is part of every change: a change keeps its result
+    /// and leaves the first check, and so the TTL, alone. If the registration is gone, a late change recreates it as critical, so it makes
+    /// no instance a member.
+    pub(crate) fn standing(&self) -> String {
+        format!("{}:standing", self.check)
     }
 
     /// The earliest moment at which the agent may have let it expire.
@@ -51,15 +54,10 @@ impl LiveRegistration {
     /// check begins as critical until it is renewed.
     pub(crate) async fn stand(&self, client: &Client) -> Result<()> {
         if !self.stands.load(Ordering::Relaxed) {
-            client.check_pass(&self.service, &wire::standing(&self.check), "").await?;
+            client.check_pass(&self.service, &self.standing(), "").await?;
             self.stands.store(true, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// Something to say with the next sign of life that has not been said before.
-    pub(crate) fn note(&self) -> String {
-        format!("renewed {}", self.signs.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn last_sign(&self) -> MutexGuard<'_, Moment> {
@@ -67,7 +65,6 @@ impl LiveRegistration {
     }
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationTable(Mutex<HashMap<RecordId, Arc<LiveRegistration>>>);
 
@@ -95,10 +92,8 @@ impl RegistrationTable {
     /// Members of the group that this process believes alive.
     pub(crate) fn alive(&self, group: &GroupName, now: Moment) -> Vec<InstanceId> {
         let all = self.all();
-        all.iter()
-            .filter(|(record_id, life)| record_id.group == *group && now < life.ends())
-            .map(|(record_id, _)| record_id.instance_id.clone())
-            .collect()
+        let alive = all.iter().filter(|(record_id, life)| record_id.group == *group && now < life.ends());
+        alive.map(|(record_id, _)| record_id.instance_id.clone()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<LiveRegistration>>> {

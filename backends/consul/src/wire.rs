@@ -9,6 +9,7 @@ use shardwise_core::{Address, InstanceId, Member, MemberState};
 use shardwise_discovery::{Record, one_line};
 
 use crate::error::{Failure, Result};
+use crate::registrations::LiveRegistration;
 
 /// The most bytes that one value of a service's metadata may have.
 const META_VALUE_MAX: usize = 512;
@@ -21,7 +22,6 @@ const REAPED_AFTER: &str = "1m";
 /// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
 const FOR_EVER: &str = "87600h";
 
-/// One instance of a service, in the servers' answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ServiceEntry {
@@ -40,6 +40,7 @@ pub(crate) struct CatalogNode {
     pub(crate) datacenter: String,
 }
 
+/// A service, in the servers' answer or the agent's.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Service {
     #[serde(rename = "ID")]
@@ -62,18 +63,6 @@ pub(crate) struct Check {
     pub(crate) status: String,
 }
 
-/// One service, in the agent's answer.
-#[derive(Debug, Deserialize)]
-pub(crate) struct AgentService {
-    #[serde(rename = "ID")]
-    pub(crate) id: String,
-    #[serde(rename = "Service")]
-    pub(crate) name: String,
-    #[serde(rename = "Meta", default, deserialize_with = "null_is_empty")]
-    pub(crate) meta: HashMap<String, String>,
-}
-
-/// One check, in the agent's answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct AgentCheck {
@@ -86,72 +75,58 @@ fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deser
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The content of one registration.
-#[derive(Debug)]
-pub(crate) struct ServiceRegistration<'a> {
-    pub(crate) member: &'a Member,
-    pub(crate) service: &'a str,
-    pub(crate) service_id: &'a str,
-    pub(crate) check: &'a str,
-    pub(crate) joined: u64,
-    pub(crate) ttl: Duration,
-    /// Numbers this process's writes, so that one can see whether a write has arrived.
-    pub(crate) change: u64,
-}
-
-/// The id of the second check of a registration. It passes as long as the registration exists, and is part of every change: a
-/// change keeps its result and leaves the first check, and so the TTL, alone. If the registration is gone, a late change recreates it as
-/// critical, so it makes no instance a member.
-pub(crate) fn standing(check: &str) -> String {
-    format!("{check}:standing")
-}
-
-impl ServiceRegistration<'_> {
+/// What is written of a registration. `change` numbers this process's writes, so that one can see whether a write has arrived.
+impl LiveRegistration {
     /// The definition for the agent of a registration, which begins as passing.
-    pub(crate) fn registration(&self) -> Result<String> {
-        let of_life = Self::check_of(self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
-        let checks = [of_life, self.standing()].map(|mut check| {
+    pub(crate) fn registration(&self, member: &Member, change: u64) -> Result<String> {
+        let of_life = check_of(&self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
+        let checks = [of_life, self.standing_check()].map(|mut check| {
             check["Status"] = json!("passing");
             check
         });
-        self.definition(&checks)
+        self.definition(member, change, &checks)
     }
 
     /// The definition of a change of what is there.
-    pub(crate) fn change(&self) -> Result<String> {
-        self.definition(&[self.standing()])
+    pub(crate) fn change(&self, member: &Member, change: u64) -> Result<String> {
+        self.definition(member, change, &[self.standing_check()])
     }
 
-    fn standing(&self) -> Value {
-        Self::check_of(&standing(self.check), "shardwise: registered and not deregistered", FOR_EVER)
+    fn standing_check(&self) -> Value {
+        check_of(&self.standing(), "shardwise: registered and not deregistered", FOR_EVER)
     }
 
-    fn check_of(id: &str, name: &str, ttl: &str) -> Value {
-        json!({"CheckID": id, "Name": name, "TTL": ttl, "DeregisterCriticalServiceAfter": REAPED_AFTER})
-    }
-
-    fn definition(&self, checks: &[Value]) -> Result<String> {
-        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": self.meta()?, "Checks": checks});
-        if let Some(Address { host, port }) = &self.member.address {
+    fn definition(&self, member: &Member, change: u64, checks: &[Value]) -> Result<String> {
+        let meta = self.meta(member, change)?;
+        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": meta, "Checks": checks});
+        if let Some(Address { host, port }) = &member.address {
             definition["Address"] = json!(host);
             definition["Port"] = json!(port);
         }
         Ok(definition.to_string())
     }
 
-    pub(crate) fn meta(&self) -> Result<BTreeMap<String, String>> {
-        let record = Record::encode_within(RECORD_BYTES_MAX, self.member).map_err(Failure::Unwritable)?;
+    pub(crate) fn meta(&self, member: &Member, change: u64) -> Result<BTreeMap<String, String>> {
+        let record = encode(member)?;
         let own = [
-            ("shardwise_id", self.member.instance_id.as_str().to_owned()),
-            ("shardwise_check", self.check.to_owned()),
+            ("shardwise_id", member.instance_id.as_str().to_owned()),
+            ("shardwise_check", self.check.clone()),
             ("shardwise_joined", self.joined.to_string()),
             ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),
-            ("shardwise_change", self.change.to_string()),
+            ("shardwise_change", change.to_string()),
         ];
         let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
         let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
         Ok(own.chain(parts).collect())
     }
+}
+
+fn check_of(id: &str, name: &str, ttl: &str) -> Value {
+    json!({"CheckID": id, "Name": name, "TTL": ttl, "DeregisterCriticalServiceAfter": REAPED_AFTER})
+}
+
+pub(crate) fn encode(member: &Member) -> Result<String> {
+    Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
 /// Cuts a text into pieces that Consul takes, between characters.
@@ -179,12 +154,10 @@ impl Service {
         (!self.address.is_empty()).then(|| Address { host: self.address.clone(), port: self.port })
     }
 
-    /// Whether the member that registered it has left for a while.
     pub(crate) fn is_away(&self) -> bool {
         self.member().is_ok_and(|member| member.state == MemberState::Away)
     }
 
-    /// The member that registered it.
     pub(crate) fn member(&self) -> Result<Member> {
         let unreadable = |why: String| Failure::BadRecord { instance_id: self.id.clone(), why };
         let missing = |key: &str| unreadable(format!("its metadata has no usable {key:?}"));
@@ -196,22 +169,15 @@ impl Service {
     }
 }
 
-impl AgentService {
-    /// The check of our registration; `None` if the service was registered by something else.
-    pub(crate) fn check(&self) -> Option<&str> {
-        self.meta.get("shardwise_check").map(String::as_str)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use shardwise_core::Incarnation;
+    use shardwise_core::{Incarnation, Moment};
     use shardwise_discovery::METADATA_BYTES_MAX;
 
     use super::*;
 
-    fn written(member: &Member) -> ServiceRegistration<'_> {
-        ServiceRegistration { member, service: "g", service_id: "w", check: "c", joined: 7, ttl: Duration::from_secs(3), change: 1 }
+    fn meta(member: &Member) -> Result<BTreeMap<String, String>> {
+        LiveRegistration::new("g".into(), "w".into(), "c".into(), 7, Duration::from_secs(3), Moment::ZERO).meta(member, 1)
     }
 
     fn large() -> Member {
@@ -222,7 +188,7 @@ mod tests {
     #[test]
     fn a_large_record_is_cut_within_consuls_limits_and_comes_back_whole() {
         let member = large();
-        let meta = written(&member).meta().unwrap();
+        let meta = meta(&member).unwrap();
         assert!(meta.len() <= 64 && meta.len() > 8, "{} values", meta.len());
         assert!(meta.iter().all(|(key, value)| key.len() <= 128 && value.len() <= META_VALUE_MAX));
         let service = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta: meta.into_iter().collect() };
@@ -234,7 +200,7 @@ mod tests {
     fn what_consul_cannot_hold_is_too_large() {
         let mut member = large();
         member.zone = Some("z".repeat(RECORD_BYTES_MAX));
-        let refused = |member: &Member| written(member).meta().unwrap_err();
+        let refused = |member: &Member| meta(member).unwrap_err();
         assert!(matches!(refused(&member), Failure::Unwritable(_)) && refused(&member).to_string().starts_with("the record of"));
         member.metadata = BTreeMap::from([("k".into(), "v".repeat(METADATA_BYTES_MAX))]);
         assert!(matches!(refused(&member), Failure::Unwritable(_)) && refused(&member).to_string().starts_with("the metadata of"));
@@ -243,7 +209,7 @@ mod tests {
     #[test]
     fn a_missing_part_is_named() {
         let member = large();
-        let mut meta: HashMap<_, _> = written(&member).meta().unwrap().into_iter().collect();
+        let mut meta: HashMap<_, _> = meta(&member).unwrap().into_iter().collect();
         meta.remove("shardwise_record_1");
         let service = Service { id: "w".into(), name: "g".into(), address: String::new(), port: 0, meta };
         let said = service.member().unwrap_err().to_string();

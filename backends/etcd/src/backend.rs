@@ -15,14 +15,13 @@ use shardwise_discovery::{
 use crate::EtcdConfig;
 use crate::claim_records::{ClaimMirror, Stores};
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
-use crate::error::Failure;
-use crate::follower::{LIMITS, MirrorReader};
-use crate::keys::{Folder, Keys, Prefix};
-use crate::mirror::Mirror;
+use crate::dial::load;
+use crate::error::{EtcdResult, Failure};
+use crate::keys::{Folder, Prefix};
+use crate::mirror::{LIMITS, Mirror, MirrorReader};
 use crate::pool::ServerPool;
 use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
-use crate::tls;
 
 /// The shortest TTL that etcd grants with its default settings; shorter requests get this one.
 pub const TTL_LEAST: Duration = Duration::from_secs(2);
@@ -57,10 +56,10 @@ impl EtcdBackend {
     /// # Errors
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.
     pub fn open(config: &EtcdConfig, clock: Clock) -> Result<Self> {
-        let made = || {
-            let (prefix, endpoints, files) = (Prefix::new(&config.prefix)?, config.servers()?, tls::files(config)?);
+        let made = || -> EtcdResult<_> {
+            let (prefix, endpoints, files) = (Prefix::new(&config.prefix)?, config.servers()?, config.tls_files()?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
-                tls::load(&files)?;
+                load(&files)?;
             }
             if config.password.is_some()
                 && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))
@@ -76,7 +75,7 @@ impl EtcdBackend {
                 stores: Stores::default(),
             })
         };
-        let inner = Arc::new(made().map_err(|failure: Failure| failure.during("open"))?);
+        let inner = Arc::new(made().map_err(|failure| failure.during("open"))?);
         Ok(Self { hub: following::<MemberTable>(&inner), claims: following::<ClaimMirror>(&inner), inner })
     }
 }
@@ -157,115 +156,93 @@ impl Discovery for EtcdBackend {
 }
 
 impl EtcdInner {
-    async fn register(
-        &self,
-        connection: &EtcdConnection,
-        record_id: &RecordId,
-        record: &str,
-        ttl: Duration,
-    ) -> std::result::Result<Grant, Failure> {
+    async fn register(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str, ttl: Duration) -> EtcdResult<Grant> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let place = connection.place(&keys).await?;
+            let (there, knock) = connection.place(&keys).await?;
             let started = self.clock.now();
-            let holder = place.record.as_ref().map(|entry| decode(&record_id.instance_id, entry)).transpose()?;
-            let is_new = holder.as_ref().is_some_and(|holder| holder.incarnation != record_id.incarnation);
-            let other = is_new && holder.is_some_and(|holder| !is_away(&holder));
-            let (lease_id, written) = match &place.record {
-                Some(entry) if other => match self.refusal(connection, &keys, record_id, entry, place.knock).await? {
-                    Some(failure) => return Err(failure),
-                    None => continue,
-                },
+            let (lease_id, written) = if let Some(own) = there {
+                let holder = decode(&record_id.instance_id, &own)?;
+                let is_new = holder.incarnation != record_id.incarnation;
                 // A member that is away makes room.
-                Some(own) => {
-                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
-                    let record = if is_new { joining(record) } else { going_on(record, own) };
-                    let written = connection.replace(own, &record, lease_id).await?.then_some(ttl_s);
-                    if written.is_some() {
-                        // Empty now; it would end by itself as well.
-                        connection.revoke(own.lease).await?;
-                    }
-                    (lease_id, written)
+                if is_new && !is_away(&holder) {
+                    // A renewal leaves no trace in etcd. So a process that wants a taken id writes a key, a knock, which the holder deletes
+                    // with its next renewal. The knock's revision therefore changes with each renewal by the holder, and only then.
+                    let stamp = match knock {
+                        Some(knock) => Some(knock),
+                        None => connection.knock(&keys, &own).await?,
+                    };
+                    // Without one the holder has just gone.
+                    let Some(stamp) = stamp else { continue };
+                    let Member { instance_id, address, .. } = holder;
+                    return Err(Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() });
                 }
-                None => {
-                    if connection.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
-                        return Err(Failure::TooManyMembers);
-                    }
-                    let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
-                    (lease_id, connection.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
+                let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
+                let record = if is_new { joining(record) } else { going_on(record, &own) };
+                let written = connection.replace(&own, &record, lease_id).await?.then_some(ttl_s);
+                if written.is_some() {
+                    // Empty now; it would end by itself as well.
+                    connection.revoke(own.lease).await?;
                 }
+                (lease_id, written)
+            } else {
+                if connection.count(&self.prefix.members(&record_id.group)).await? >= i64::from(MEMBERS_MAX) {
+                    return Err(Failure::TooManyMembers);
+                }
+                let (lease_id, ttl_s) = connection.grant(seconds(ttl)).await?;
+                (lease_id, connection.create(&keys.member, record, lease_id).await?.then_some(ttl_s))
             };
             match written {
                 Some(ttl_s) => return Ok(Grant { started, ttl: whole(ttl_s) }),
                 None => connection.revoke(lease_id).await?,
             }
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
-    }
-
-    /// Why the id is in use; `None` if its holder has just gone.
-    ///
-    /// A renewal leaves no trace in etcd. So a process that wants a taken id writes a key, a knock, which the holder deletes with its next
-    /// renewal. The knock's revision therefore changes with each renewal by the holder, and only then.
-    async fn refusal(
-        &self,
-        connection: &EtcdConnection,
-        keys: &Keys,
-        record_id: &RecordId,
-        holder: &KeyEntry,
-        knock: Option<i64>,
-    ) -> std::result::Result<Option<Failure>, Failure> {
-        let stamp = match knock {
-            Some(knock) => Some(knock),
-            None => connection.knock(keys, holder).await?,
-        };
-        let Member { address, instance_id, .. } = decode(&record_id.instance_id, holder)?;
-        Ok(stamp.map(|stamp| Failure::InUse { instance_id, address, stamp: stamp.unsigned_abs() }))
+        Err(contended(record_id))
     }
 
     /// The living record of exactly this incarnation.
-    pub(crate) fn own(record_id: &RecordId, record: Option<KeyEntry>) -> std::result::Result<KeyEntry, Failure> {
+    pub(crate) fn own(record_id: &RecordId, record: Option<KeyEntry>) -> EtcdResult<KeyEntry> {
         match Self::there(record_id, record)? {
             Some((entry, member)) if !is_away(&member) => Ok(entry),
-            _ => Err(Failure::Lost { instance_id: record_id.instance_id.clone() }),
+            _ => Err(lost(record_id)),
         }
     }
 
     /// The record of exactly this incarnation, living or away.
-    fn there(record_id: &RecordId, record: Option<KeyEntry>) -> std::result::Result<Option<(KeyEntry, Member)>, Failure> {
+    fn there(record_id: &RecordId, record: Option<KeyEntry>) -> EtcdResult<Option<(KeyEntry, Member)>> {
         let Some(entry) = record else { return Ok(None) };
         let member = decode(&record_id.instance_id, &entry)?;
         Ok((member.incarnation == record_id.incarnation).then_some((entry, member)))
     }
 
-    async fn renew(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<Grant, Failure> {
+    async fn renew(&self, connection: &EtcdConnection, record_id: &RecordId) -> EtcdResult<Grant> {
         let (keys, started) = (self.prefix.keys(record_id), self.clock.now());
         // The lease alone does not prove the record: it may have been deleted by hand.
-        let place = connection.place(&keys).await?;
-        let own = Self::own(record_id, place.record)?;
+        let (there, knock) = connection.place(&keys).await?;
+        let own = Self::own(record_id, there)?;
         let Some(ttl_s) = connection.keep_alive(own.lease).await? else {
-            return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
+            return Err(lost(record_id));
         };
-        if let Some(knock) = place.knock {
+        if let Some(knock) = knock {
             connection.answer_knock(&keys, knock).await?;
         }
         Ok(Grant { started, ttl: whole(ttl_s) })
     }
 
-    async fn update(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str) -> std::result::Result<(), Failure> {
+    async fn update(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str) -> EtcdResult<()> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let own = Self::own(record_id, connection.place(&keys).await?.record)?;
+            let own = Self::own(record_id, connection.place(&keys).await?.0)?;
             // Written even if it says so already: what an earlier call has sent and not heard of must find another record.
-            if connection.rewrite(&own, &going_on(record, &own)).await? {
+            if connection.replace(&own, &going_on(record, &own), own.lease).await? {
                 return Ok(());
             }
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
+        Err(contended(record_id))
     }
 
-    async fn deregister(&self, connection: &EtcdConnection, record_id: &RecordId) -> std::result::Result<(), Failure> {
-        match Self::there(record_id, connection.place(&self.prefix.keys(record_id)).await?.record)? {
+    async fn deregister(&self, connection: &EtcdConnection, record_id: &RecordId) -> EtcdResult<()> {
+        match Self::there(record_id, connection.place(&self.prefix.keys(record_id)).await?.0)? {
             // The lease belongs to this record alone, so a late call cannot hit another member's record.
             Some((own, _)) => connection.revoke(own.lease).await,
             None => Ok(()),
@@ -273,35 +250,38 @@ impl EtcdInner {
     }
 
     /// Moves the record to a separate lease that is not renewed; what is left under the former lease, such as claims, ends with it.
-    async fn step_away(
-        &self,
-        connection: &EtcdConnection,
-        record_id: &RecordId,
-        record: &str,
-        grace: Duration,
-    ) -> std::result::Result<(), Failure> {
+    async fn step_away(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str, grace: Duration) -> EtcdResult<()> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
-            let place = connection.place(&keys).await?;
-            if Self::there(record_id, place.record.clone())?.is_some_and(|(_, member)| is_away(&member)) {
-                return Ok(());
-            }
-            let own = Self::own(record_id, place.record)?;
+            let own = match Self::there(record_id, connection.place(&keys).await?.0)? {
+                Some((_, member)) if is_away(&member) => return Ok(()),
+                Some((own, _)) => own,
+                None => return Err(lost(record_id)),
+            };
             let (lease_id, _) = connection.grant(seconds(grace)).await?;
             if connection.replace(&own, &going_on(record, &own), lease_id).await? {
                 return connection.revoke(own.lease).await;
             }
             connection.revoke(lease_id).await?;
         }
-        Err(Failure::Contended { what: format!("the record of {:?}", record_id.instance_id), tries: WRITE_TRIES })
+        Err(contended(record_id))
     }
 
-    async fn members(&self, connection: &EtcdConnection, folder: &Folder) -> std::result::Result<ViewSnapshot, Failure> {
+    async fn members(&self, connection: &EtcdConnection, folder: &Folder) -> EtcdResult<ViewSnapshot> {
         let (proven, before) = (self.clock.now(), self.revisions.now());
         let (entries, revision) = connection.list(folder, MEMBERS_MAX as usize).await?;
-        let view = MemberTable::of(folder, &entries)?.view(self.revisions.report(before, revision)?);
-        Ok(ViewSnapshot { view: Arc::new(view), proven })
+        let mut table = MemberTable::default();
+        entries.iter().try_for_each(|entry| table.put(folder, entry))?;
+        Ok(ViewSnapshot { view: table.shown(self.revisions.report(before, revision)?), proven })
     }
+}
+
+pub(crate) fn lost(record_id: &RecordId) -> Failure {
+    Failure::Lost { instance_id: record_id.instance_id.clone() }
+}
+
+fn contended(record_id: &RecordId) -> Failure {
+    Failure::Contended { what: format!("the record of {:?}", record_id.instance_id) }
 }
 
 fn is_away(member: &Member) -> bool {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde_json::json;
-use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX, StoreId};
-use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, RecordId};
+use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX};
+use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, RecordId, decode_claim_store};
 
 use crate::backend::EtcdInner;
 use crate::client::KeyEntry;
@@ -19,13 +19,6 @@ use crate::mirror::Mirror;
 struct ClaimRecord {
     instance_id: InstanceId,
     incarnation: Incarnation,
-    floor: u64,
-}
-
-/// The value of a store of claims.
-#[derive(Deserialize)]
-struct StoreRecord {
-    id: String,
     floor: u64,
 }
 
@@ -49,12 +42,7 @@ pub(crate) fn encode_store(store: &ClaimStore) -> String {
 
 pub(crate) fn decode_store(entry: &KeyEntry) -> Result<ClaimStore, Failure> {
     let damaged = |why| Failure::DamagedStore { key: named(&entry.key), why };
-    let StoreRecord { id, floor } = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
-    let id = StoreId::from_hex(&id).ok_or_else(|| damaged("its id is not sixteen hexadecimal digits".into()))?;
-    if floor > ClaimStore::FLOOR_MAX {
-        return Err(damaged(format!("its floor is {floor}, at most {} is allowed", ClaimStore::FLOOR_MAX)));
-    }
-    Ok(ClaimStore { id, floor })
+    decode_claim_store(&entry.value).map_err(damaged)
 }
 
 fn named(key: &[u8]) -> String {
@@ -175,6 +163,8 @@ impl Stores {
 
 #[cfg(test)]
 mod tests {
+    use shardwise_core::StoreId;
+
     use super::*;
 
     fn entry(value: &str) -> KeyEntry {

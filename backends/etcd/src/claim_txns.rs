@@ -19,12 +19,10 @@ pub(crate) struct ClaimPreconditions {
     pub(crate) written: i64,
 }
 
-/// The transaction's result for one key.
 #[derive(Debug)]
 pub(crate) enum PutOutcome {
     /// Nothing stood there; now the claim does, made by this revision.
     Made(i64),
-    /// This stands there.
     There(KeyEntry),
 }
 
@@ -48,8 +46,7 @@ impl EtcdConnection {
         let Some(answer) = self.txn_under_lease(&txn).await? else { return Ok(None) };
         let revision = self.revision_of(answer.header())?;
         let taken: Option<Vec<_>> = answer.op_responses().into_iter().map(|branch| taken(branch, revision)).collect();
-        let odd = || Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer does not fit its transaction".into() };
-        taken.filter(|taken| taken.len() == keys.len()).map(Some).ok_or_else(odd)
+        taken.filter(|taken| taken.len() == keys.len()).map(Some).ok_or_else(|| self.odd("an answer does not fit its transaction"))
     }
 
     /// Deletes exactly these entries, at most [`KEYS_MAX`]; entries that have changed since stay.

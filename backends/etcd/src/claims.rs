@@ -11,16 +11,18 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use shardwise_core::{ClaimStore, Epoch, GroupName, Holder, Resource, StoreId};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
-use crate::backend::{EtcdBackend, EtcdInner, WRITE_TRIES};
+use crate::backend::{EtcdBackend, EtcdInner, WRITE_TRIES, lost};
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
 use crate::claim_txns::{ClaimPreconditions, KEYS_MAX, PutOutcome};
 use crate::client::{EtcdConnection, KeyEntry};
-use crate::error::Failure;
+use crate::error::{EtcdResult, Failure};
 
 /// How many transactions of one call are under way at a time.
 const IN_FLIGHT: usize = 8;
 /// No lease: a key written with it stays.
 const NO_LEASE: i64 = 0;
+
+type Answers = Vec<(Resource, AcquireOutcome)>;
 
 #[async_trait]
 impl Claims for EtcdBackend {
@@ -48,8 +50,6 @@ impl Claims for EtcdBackend {
     }
 }
 
-type EtcdResult<T> = std::result::Result<T, Failure>;
-
 impl EtcdInner {
     async fn claim_store(&self, connection: &EtcdConnection, group: &GroupName, floor: u64) -> EtcdResult<ClaimStore> {
         let key = self.prefix.claim_store(group);
@@ -69,15 +69,10 @@ impl EtcdInner {
                 return Ok(store);
             }
         }
-        Err(Failure::Contended { what: format!("the store of claims of {group:?}"), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("the store of claims of {group:?}") })
     }
 
-    async fn acquire(
-        &self,
-        record_id: &RecordId,
-        store: &ClaimStore,
-        wanted: Vec<Resource>,
-    ) -> EtcdResult<Vec<(Resource, AcquireOutcome)>> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> EtcdResult<Answers> {
         let standing = &self.pool.call(|connection| async move { self.standing(&connection, record_id, store).await }).await?;
         let batches: Vec<_> = wanted.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let taking = stream::iter(batches).map(|batch| async move {
@@ -97,7 +92,7 @@ impl EtcdInner {
         let KeyEntry { lease, .. } = Self::own(record_id, found.pop().flatten())?;
         if lease == NO_LEASE {
             // The record was written by hand, without a lease: its claims would never end.
-            return Err(Failure::Lost { instance_id: record_id.instance_id.clone() });
+            return Err(lost(record_id));
         }
         let other =
             |now: String| Failure::OtherStore(format!("the store of claims is {now} now, it was {}; ask for it again", known(store)));
@@ -106,7 +101,7 @@ impl EtcdInner {
         if now != *store {
             return Err(other(known(&now)));
         }
-        self.stores.admit(&record_id.group, store, self.revisions.now().era())?;
+        self.stores.admit(&record_id.group, store, self.revisions.now().era)?;
         Ok(ClaimPreconditions { record, lease, store: key, written: there.modified })
     }
 
@@ -118,7 +113,7 @@ impl EtcdInner {
         store: &ClaimStore,
         mut standing: ClaimPreconditions,
         batch: &[Resource],
-    ) -> EtcdResult<Vec<(Resource, AcquireOutcome)>> {
+    ) -> EtcdResult<Answers> {
         let folder = self.prefix.claims(&record_id.group);
         let (keys, claim): (Vec<_>, _) =
             (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(record_id, store.floor));
@@ -129,7 +124,7 @@ impl EtcdInner {
             }
             standing = self.standing(connection, record_id, store).await?;
         }
-        Err(Failure::Contended { what: format!("a claim of {:?}", record_id.instance_id), tries: WRITE_TRIES })
+        Err(Failure::Contended { what: format!("a claim of {:?}", record_id.instance_id) })
     }
 
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> EtcdResult<()> {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse,
-    TxnResponse, WatchClient, WatchOptions, WatchStream,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions, ResponseHeader, Txn,
+    TxnOp, TxnOpResponse, TxnResponse, WatchClient, WatchOptions, WatchStream,
 };
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::tls::TlsFiles;
@@ -14,18 +14,16 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::config::Endpoint;
-use crate::dial::{TransportError, dial};
+use crate::dial::{diagnose, dial};
 use crate::error::{ConnectionContext, Failure};
 use crate::keys::{Folder, Keys};
-use crate::lease::Leases;
-use crate::probe::diagnose;
+use crate::lease::Streams;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
 /// The most bytes one answer may have: a page of the largest records, and their keys.
 const ANSWER_BYTES_MAX: usize = 96 << 20;
 
-/// One record as stored in etcd.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyEntry {
     pub(crate) key: Vec<u8>,
@@ -42,16 +40,6 @@ impl From<&etcd_client::KeyValue> for KeyEntry {
     }
 }
 
-/// A member's place as one read saw it.
-#[derive(Debug)]
-pub(crate) struct RecordRead {
-    /// Its record.
-    pub(crate) record: Option<KeyEntry>,
-    /// The revision of the last knock.
-    pub(crate) knock: Option<i64>,
-}
-
-/// How connections are made.
 #[derive(Debug)]
 pub(crate) struct ConnectParams {
     pub(crate) credentials: Option<(String, SecretString)>,
@@ -61,10 +49,7 @@ pub(crate) struct ConnectParams {
 
 /// One connection. It is never repaired: when it breaks, there is a new one.
 pub(crate) struct EtcdConnection {
-    endpoint: Endpoint,
-    parties: ConnectionContext,
-    wire: TransportError,
-    files: TlsFiles,
+    pub(crate) context: ConnectionContext,
     /// Whether the server has ever answered as etcd does.
     answered: AtomicBool,
     /// When the token was last asked for anew, after a change of users or roles.
@@ -72,14 +57,16 @@ pub(crate) struct EtcdConnection {
     client: Client,
     kv: KvClient,
     watch: WatchClient,
-    pub(crate) leases: Leases,
+    pub(crate) lease_client: LeaseClient,
+    pub(crate) streams: Streams,
 }
 
 impl EtcdConnection {
     pub(crate) async fn open(endpoint: &Endpoint, access: &ConnectParams, within: Duration) -> Result<Self, Failure> {
-        let username = access.credentials.as_ref().map(|(name, _)| name.clone());
-        let parties = ConnectionContext { endpoint: endpoint.to_string(), username, prefix: access.prefix.clone() };
         let (channel, wire) = dial(endpoint, &access.tls, within).await?;
+        let username = access.credentials.as_ref().map(|(name, _)| name.clone());
+        let (prefix, files) = (access.prefix.clone(), access.tls.clone());
+        let context = ConnectionContext { endpoint: endpoint.clone(), username, prefix, files, wire };
         let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         if let Some((username, password)) = &access.credentials {
             options = options.with_user(username, password.expose_secret());
@@ -87,28 +74,19 @@ impl EtcdConnection {
         let made = timeout(within, Client::from_channel(etcd_client::Channel::Tonic(channel), Some(options))).await;
         let client = match made {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(explained(endpoint, &parties, &wire, Some(&access.tls), &error).await),
+            Ok(Err(error)) => return Err(context.cause(&error).await),
             Err(_) => return Err(Failure::TimedOut { endpoint: endpoint.to_string(), after: within }),
         };
         let kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let answered = AtomicBool::new(access.credentials.is_some());
-        let files = access.tls.clone();
-        let leases = Leases::new(client.lease_client());
-        Ok(Self { endpoint: endpoint.clone(), parties, wire, files, answered, refreshed: Mutex::default(), client, kv, watch, leases })
+        let (lease_client, streams) = (client.lease_client(), Streams::default());
+        Ok(Self { context, answered, refreshed: Mutex::default(), client, kv, watch, lease_client, streams })
     }
 
-    pub(crate) fn endpoint(&self) -> String {
-        self.parties.endpoint.clone()
-    }
-
-    pub(crate) const fn parties(&self) -> &ConnectionContext {
-        &self.parties
-    }
-
-    /// The connection's error, if there was one.
-    pub(crate) fn wire(&self) -> Option<Failure> {
-        self.wire.get().cloned()
+    /// The answer is not one to what was asked.
+    pub(crate) fn odd(&self, why: &str) -> Failure {
+        Failure::NotEtcd { endpoint: self.context.endpoint.to_string(), why: why.to_owned() }
     }
 
     /// Asks once, and once more with a new token where the old one has been outdated by a change of users or roles, which the client
@@ -129,10 +107,8 @@ impl EtcdConnection {
                 self.answered.store(true, Ordering::Relaxed);
                 Ok(answer)
             }
-            Err(error) => {
-                let files = (!self.answered.load(Ordering::Relaxed)).then_some(&self.files);
-                Err(explained(&self.endpoint, &self.parties, &self.wire, files, &error).await)
-            }
+            Err(error) if self.answered.load(Ordering::Relaxed) => Err(self.context.meaning(&error)),
+            Err(error) => Err(self.context.cause(&error).await),
         }
     }
 
@@ -167,8 +143,7 @@ impl EtcdConnection {
     }
 
     pub(crate) fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, Failure> {
-        let missing = || Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer has no header".into() };
-        header.map(ResponseHeader::revision).ok_or_else(missing)
+        header.map(ResponseHeader::revision).ok_or_else(|| self.odd("an answer has no header"))
     }
 
     /// The entries of these keys at one revision, by a quorum read. At most as many keys as a transaction takes.
@@ -182,23 +157,22 @@ impl EtcdConnection {
         Ok((found.collect(), self.revision_of(answer.header())?))
     }
 
-    /// A member's place, as the quorum has it.
-    pub(crate) async fn place(&self, keys: &Keys) -> Result<RecordRead, Failure> {
+    /// A member's record and the revision of the last knock, as the quorum has them.
+    pub(crate) async fn place(&self, keys: &Keys) -> Result<(Option<KeyEntry>, Option<i64>), Failure> {
         let mut found = self.read(&[&keys.member, &keys.knock]).await?.0.into_iter();
-        let (record, knock) = (found.next().flatten(), found.next().flatten());
-        Ok(RecordRead { record, knock: knock.map(|entry| entry.modified) })
+        Ok((found.next().flatten(), found.next().flatten().map(|knock| knock.modified)))
     }
 
-    /// How many records there are.
+    async fn get(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
+        self.ask(|| {
+            let (mut kv, key, options) = (self.kv.clone(), key.clone(), options.clone());
+            async move { kv.get(key, Some(options)).await }
+        })
+        .await
+    }
+
     pub(crate) async fn count(&self, folder: &Folder) -> Result<i64, Failure> {
-        let options = GetOptions::new().with_range(folder.end()).with_count_only();
-        let answer = self
-            .ask(|| {
-                let (mut kv, options) = (self.kv.clone(), options.clone());
-                async move { kv.get(folder.key(), Some(options)).await }
-            })
-            .await?;
-        Ok(answer.count())
+        Ok(self.get(folder.key(), GetOptions::new().with_range(folder.end()).with_count_only()).await?.count())
     }
 
     /// Creates a record. `false`: one exists already.
@@ -208,19 +182,10 @@ impl EtcdConnection {
         Ok(self.txn(&txn).await?.succeeded())
     }
 
-    /// Writes a record over exactly this one, under another lease. `false`: it is not there any more.
+    /// Writes a record over exactly this one, under the same lease or another one. `false`: it is not there any more. What arrives late,
+    /// when its caller has given up and written something newer, finds another one.
     pub(crate) async fn replace(&self, old: &KeyEntry, record: &str, lease_id: i64) -> Result<bool, Failure> {
-        self.put_over(old, record, PutOptions::new().with_lease(lease_id)).await
-    }
-
-    /// Writes a record over exactly this one, under the same lease. `false`: it is not there any more. What arrives late, when its caller
-    /// has given up and written something newer, finds another one.
-    pub(crate) async fn rewrite(&self, old: &KeyEntry, record: &str) -> Result<bool, Failure> {
-        self.put_over(old, record, PutOptions::new().with_ignore_lease()).await
-    }
-
-    async fn put_over(&self, old: &KeyEntry, record: &str, options: PutOptions) -> Result<bool, Failure> {
-        let put = TxnOp::put(old.key.as_slice(), record, Some(options));
+        let put = TxnOp::put(old.key.as_slice(), record, Some(PutOptions::new().with_lease(lease_id)));
         let txn = Txn::new().when([Compare::mod_revision(old.key.as_slice(), CompareOp::Equal, old.modified)]).and_then([put]);
         Ok(self.txn(&txn).await?.succeeded())
     }
@@ -249,12 +214,7 @@ impl EtcdConnection {
             if let Some(revision) = at {
                 options = options.with_revision(revision);
             }
-            let page = self
-                .ask(|| {
-                    let (mut kv, from, options) = (self.kv.clone(), from.clone(), options.clone());
-                    async move { kv.get(from, Some(options)).await }
-                })
-                .await?;
+            let page = self.get(from, options).await?;
             // All pages are of the moment of the first.
             let revision = at.map_or_else(|| self.revision_of(page.header()), Ok)?;
             at = Some(revision);
@@ -268,13 +228,7 @@ impl EtcdConnection {
 
     /// The store's revision, as the quorum has it.
     pub(crate) async fn revision(&self, folder: &Folder) -> Result<i64, Failure> {
-        let answer = self
-            .ask(|| {
-                let mut kv = self.kv.clone();
-                async move { kv.get(folder.key(), Some(GetOptions::new().with_count_only())).await }
-            })
-            .await?;
-        self.revision_of(answer.header())
+        self.revision_of(self.get(folder.key(), GetOptions::new().with_count_only()).await?.header())
     }
 
     /// All changes from that revision on.
@@ -301,16 +255,12 @@ pub(crate) fn none_if_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Err
     }
 }
 
-/// What a failed call means. A server that hangs up without ever having answered is asked why.
-async fn explained(
-    endpoint: &Endpoint,
-    parties: &ConnectionContext,
-    wire: &TransportError,
-    files: Option<&TlsFiles>,
-    error: &Error,
-) -> Failure {
-    match (parties.of_client(error, wire.get().cloned()), files) {
-        (broken @ Failure::Broken { .. }, Some(files)) => diagnose(endpoint, files).await.unwrap_or(broken),
-        (failure, _) => failure,
+impl ConnectionContext {
+    /// What a failed call means to a server that has never answered: where it hung up, it is asked why.
+    async fn cause(&self, error: &Error) -> Failure {
+        match self.meaning(error) {
+            broken @ Failure::Broken { .. } => diagnose(&self.endpoint, &self.files).await.unwrap_or(broken),
+            failure => failure,
+        }
     }
 }

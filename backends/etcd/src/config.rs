@@ -3,12 +3,16 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::Uri;
 use secrecy::SecretString;
-use shardwise_discovery::settings::without_secrets;
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
+use shardwise_discovery::tls::{TlsFile, TlsFiles};
+use shardwise_discovery::{Clock, Discovery};
 
-use crate::error::Failure;
+use crate::EtcdBackend;
+use crate::error::{EtcdResult, Failure};
 
 /// The place of all keys unless another one is set.
 pub const PREFIX_DEFAULT: &str = "/shardwise";
@@ -16,6 +20,41 @@ pub const PREFIX_DEFAULT: &str = "/shardwise";
 pub const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:2379";
 /// The most endpoints that may be named.
 pub const ENDPOINTS_MAX: usize = 16;
+
+/// `discovery.backend = "etcd"`.
+pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, claims_share: 1, open };
+
+const KEYS: &[BackendKey] = &[
+    BackendKey::new("endpoints", BackendShape::Texts, "the etcd servers, each as http://host:port or https://host:port")
+        .or(ENDPOINT_DEFAULT)
+        .or_variable("ETCDCTL_ENDPOINTS"),
+    BackendKey::new("username", BackendShape::Text, "the user, if etcd asks for one"),
+    BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
+        name: "password_file",
+        variable: None,
+        why: "a file with the user's password, instead of password",
+    }),
+    BackendKey::new("ca_file", BackendShape::Path, "the CA, in PEM, that must have signed etcd's certificate; without it the system's")
+        .or_variable("ETCDCTL_CACERT"),
+    BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if etcd asks for one").or_variable("ETCDCTL_CERT"),
+    BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file").or_variable("ETCDCTL_KEY"),
+    BackendKey::new("prefix", BackendShape::Text, "the prefix of all of shardwise's keys in etcd").or(PREFIX_DEFAULT),
+];
+
+fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
+    let text = |key| settings.text(key).map(str::to_owned);
+    let path = |key| settings.path(key).map(Into::into);
+    let config = EtcdConfig {
+        endpoints: settings.texts("endpoints").to_vec(),
+        username: text("username"),
+        password: settings.secret("password").cloned(),
+        ca_file: path("ca_file"),
+        cert_file: path("cert_file"),
+        key_file: path("key_file"),
+        prefix: text("prefix").unwrap_or_else(|| PREFIX_DEFAULT.into()),
+    };
+    Ok(Arc::new(EtcdBackend::open(&config, clock.clone())?))
+}
 
 /// Where etcd is, and who asks. Its `Debug` shows neither the password nor what may be one in an endpoint.
 #[derive(Clone)]
@@ -62,7 +101,6 @@ impl Default for EtcdConfig {
     }
 }
 
-/// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) tls: bool,
@@ -82,7 +120,7 @@ impl Endpoint {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
 
-    fn parse(text: &str, number: usize, tls_files: bool) -> Result<Self, Failure> {
+    fn parse(text: &str, number: usize, tls_files: bool) -> EtcdResult<Self> {
         let refused = |why: &str| Failure::Setting { setting: "endpoints", why: format!("has {:?}: {why}", without_secrets(text)) };
         if text.contains('@') {
             // Not shown: there may be a password in it.
@@ -114,8 +152,7 @@ impl Endpoint {
 }
 
 impl EtcdConfig {
-    /// The servers, in the order given.
-    pub(crate) fn servers(&self) -> Result<Vec<Endpoint>, Failure> {
+    pub(crate) fn servers(&self) -> EtcdResult<Vec<Endpoint>> {
         let refused = |why: &str| Err(Failure::Setting { setting: "endpoints", why: why.into() });
         let tls_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
         match self.endpoints.len() {
@@ -126,12 +163,12 @@ impl EtcdConfig {
         (1..).zip(&self.endpoints).map(|(number, text)| Endpoint::parse(text, number, tls_files)).collect()
     }
 
-    /// User and password, if a user is set.
-    pub(crate) fn credentials(&self) -> Result<Option<(String, SecretString)>, Failure> {
-        let missing = |setting, other: &str| Failure::Setting {
-            setting,
-            why: format!("is missing, but discovery.etcd.{other} is set; set both or none"),
-        };
+    pub(crate) fn tls_files(&self) -> EtcdResult<TlsFiles> {
+        let lonely = |file: TlsFile| missing(file.setting(), if file == TlsFile::Key { "cert_file" } else { "key_file" });
+        TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(lonely)
+    }
+
+    pub(crate) fn credentials(&self) -> EtcdResult<Option<(String, SecretString)>> {
         match (self.username.as_deref().filter(|name| !name.is_empty()), &self.password) {
             (Some(username), Some(password)) => Ok(Some((username.to_owned(), password.clone()))),
             (None, None) => Ok(None),
@@ -139,6 +176,10 @@ impl EtcdConfig {
             (None, Some(_)) => Err(missing("username", "password")),
         }
     }
+}
+
+fn missing(setting: &'static str, other: &str) -> Failure {
+    Failure::Setting { setting, why: format!("is missing, but discovery.etcd.{other} is set; set both or none") }
 }
 
 /// What a URL has for a host, without the brackets around an address; `None` if something else is in brackets.

@@ -1,6 +1,5 @@
-//! One connection to one server: TCP, TLS if the endpoint says so, and a channel for gRPC over exactly this connection.
-//!
-//! tonic would connect by itself and again whenever a connection breaks, but it says little about why it could not.
+//! One connection to one server: TCP, TLS if the endpoint says so, a channel for gRPC over exactly this connection, and the cause where
+//! that fails. tonic would connect by itself and again whenever a connection breaks, but it says little about why it could not.
 
 use std::io;
 use std::pin::Pin;
@@ -10,11 +9,11 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::TlsFiles;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles, provider};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -23,13 +22,14 @@ use tonic::transport::Channel;
 
 use crate::config::Endpoint;
 use crate::error::Failure;
-use crate::probe;
-use crate::tls::{failure_of, load};
 
 /// How often an idle connection is tried. etcd refuses clients that do it more often than every five seconds.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// How long the answer to a try may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to find out why a server hung up.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+/// How HTTP/2 begins: the client's preface and its empty settings.
+const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// What went wrong on a connection that had been made. gRPC's own errors leave that out.
 pub(crate) type TransportError = Arc<OnceLock<Failure>>;
@@ -43,7 +43,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) 
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-pub(crate) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn Socket>, Failure> {
+async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn Socket>, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
@@ -64,14 +64,14 @@ async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStrea
     };
     Err(match inner(&error) {
         Some(inner) => failure_of(endpoint.to_string(), inner),
-        None if probe::speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
+        None if speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
         // A server that is just starting or stopping hangs up as well.
         None => Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up ({})", one_line(&error.to_string())) },
     })
 }
 
 /// rustls hands its errors out in an `io::Error`.
-pub(crate) fn inner(error: &io::Error) -> Option<&rustls::Error> {
+fn inner(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
@@ -90,8 +90,7 @@ async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<
     grpc.connect_with_connector(connector).await.map_err(|error| broken(one_line(&error.to_string())))
 }
 
-/// A connection, with or without TLS.
-pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
@@ -137,4 +136,101 @@ impl AsyncWrite for ErrorRecordingStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(cx)
     }
+}
+
+/// What connections are made with. Reads the files, anew for each connection.
+pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
+    let unusable = |error: TlsError| Failure::Setting { setting: error.file.setting(), why: error.of_setting() };
+    let mut config = files.client_config(SystemTrust::Required).map_err(unusable)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// The meaning of rustls's error for the connection to `endpoint`.
+fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
+    use CertificateError as Bad;
+    let why = one_line(&error.to_string());
+    let rustls::Error::InvalidCertificate(problem) = error else {
+        return match error {
+            rustls::Error::InvalidMessage(_) => Failure::NotTls { endpoint },
+            // After the client's certificate only: the server's own has been accepted by then.
+            rustls::Error::AlertReceived(_) => Failure::ClientCertificate { endpoint, why },
+            _ => Failure::Handshake { endpoint, why },
+        };
+    };
+    let other = format!("is not accepted ({why})");
+    let (why, advice) = match problem {
+        Bad::Expired | Bad::ExpiredContext { .. } => ("has expired", "renew it, or check this machine's clock"),
+        Bad::NotValidYet | Bad::NotValidYetContext { .. } => ("is not valid yet", "check this machine's clock"),
+        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+            ("is for another name", "write a name that it has, or have it made for this one")
+        }
+        Bad::UnknownIssuer => {
+            ("is signed by an issuer that is not trusted here", "set discovery.etcd.ca_file to the certificate of its issuer")
+        }
+        _ => (other.as_str(), "check discovery.etcd.ca_file"),
+    };
+    Failure::Certificate { endpoint, why: why.to_owned(), advice }
+}
+
+/// How a server answers a client that begins with HTTP/2.
+enum ProbeReply {
+    /// With its own settings frame, as etcd sends it.
+    Http2,
+    Http1,
+    /// It hangs up.
+    Nothing,
+}
+
+async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<ProbeReply> {
+    server.write_all(HELLO).await?;
+    let mut answer = [0; 5];
+    match server.read_exact(&mut answer).await {
+        Ok(_) if answer.starts_with(b"HTTP/") => Ok(ProbeReply::Http1),
+        // The fourth byte of a frame is its type; settings are 4.
+        Ok(_) if answer[3] == 4 => Ok(ProbeReply::Http2),
+        Err(error) if inner(&error).is_some() => Err(error),
+        Ok(_) | Err(_) => Ok(ProbeReply::Nothing),
+    }
+}
+
+/// Why a server hung up that has never answered, if it can be found: gRPC does not say, so it is asked in another way, once.
+pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
+    timeout(PROBE_LIMIT, look(endpoint, files)).await.ok().flatten()
+}
+
+async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
+    let name = || endpoint.to_string();
+    // Only after the handshake does a server reject the client's certificate.
+    match greeting(connect(endpoint, files).await.ok()?).await {
+        Ok(ProbeReply::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
+        Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(endpoint).await => Some(Failure::OnlyTls { endpoint: name() }),
+        Ok(_) => None,
+        Err(error) => inner(&error).map(|error| failure_of(name(), error)),
+    }
+}
+
+async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
+    TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await
+}
+
+/// Whether the server speaks HTTP/2 without TLS.
+async fn speaks_plainly(endpoint: &Endpoint) -> bool {
+    let look = async { greeting(tcp(endpoint).await?).await };
+    matches!(timeout(PROBE_LIMIT, look).await, Ok(Ok(ProbeReply::Http2 | ProbeReply::Http1)))
+}
+
+/// Whether the server speaks TLS, whatever its certificate.
+async fn speaks_tls(endpoint: &Endpoint) -> bool {
+    let look = async {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from(endpoint.host.clone()).ok()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp(endpoint).await.ok()?).await {
+            Ok(_) => Some(true),
+            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
+            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
+        }
+    };
+    look.await.unwrap_or(false)
 }

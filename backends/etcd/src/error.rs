@@ -3,8 +3,15 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
+use shardwise_discovery::tls::TlsFiles;
 use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
-use tonic::{Code, Status};
+use tonic::Code;
+
+use crate::backend::WRITE_TRIES;
+use crate::config::Endpoint;
+use crate::dial::TransportError;
+
+pub(crate) type EtcdResult<T> = Result<T, Failure>;
 
 /// Each message is one line: what is wrong, with which server, which setting it concerns, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -61,8 +68,8 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("{what} was changed by others before each of {tries} attempts to write it; try again")]
-    Contended { what: String, tries: usize },
+    #[error("{what} was changed by others before each of {WRITE_TRIES} attempts to write it; try again")]
+    Contended { what: String },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,
     #[error("there are more than {max} keys below {folder:?} in etcd; more than the claims of one group can be")]
@@ -93,18 +100,6 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Credentials { .. } | Self::NoCredentials | Self::Forbidden { .. } | Self::ClientCertificate { .. } => ErrorKind::Denied,
-            Self::Setting { .. }
-            | Self::NotTls { .. }
-            | Self::OnlyTls { .. }
-            | Self::Certificate { .. }
-            | Self::Handshake { .. }
-            | Self::NotEtcd { .. }
-            | Self::Learner { .. }
-            | Self::NoAuthentication
-            | Self::Unreadable { .. }
-            | Self::DamagedStore { .. }
-            | Self::DamagedNote { .. }
-            | Self::Refused { .. } => ErrorKind::Misconfigured,
             Self::Unreachable { .. }
             | Self::Broken { .. }
             | Self::NotReady { .. }
@@ -119,6 +114,8 @@ impl Failure {
             Self::OtherStore(_) => ErrorKind::OtherStore,
             Self::InUse { address, stamp, .. } => ErrorKind::InUse { address: address.clone(), stamp: *stamp },
             Self::TooManyMembers | Self::TooManyClaims { .. } => ErrorKind::TooLarge,
+            // The rest lasts until the settings, etcd or the stored data are changed.
+            _ => ErrorKind::Misconfigured,
         }
     }
 
@@ -152,12 +149,14 @@ impl Failure {
     }
 }
 
-/// The server and the user of a connection, for errors.
-#[derive(Debug, Clone)]
+/// A connection's server and user, for the meaning of errors.
+#[derive(Debug)]
 pub(crate) struct ConnectionContext {
-    pub(crate) endpoint: String,
+    pub(crate) endpoint: Endpoint,
     pub(crate) username: Option<String>,
     pub(crate) prefix: String,
+    pub(crate) files: TlsFiles,
+    pub(crate) wire: TransportError,
 }
 
 impl ConnectionContext {
@@ -165,9 +164,11 @@ impl ConnectionContext {
         Failure::Forbidden { username: self.username.clone(), prefix: self.prefix.clone() }
     }
 
-    /// The meaning of etcd's refusal. `wire` is the connection's error, if there was one.
-    pub(crate) fn of_status(&self, status: &Status, wire: Option<Failure>) -> Failure {
-        let endpoint = self.endpoint.clone();
+    /// The meaning of a failed call of the etcd client.
+    pub(crate) fn meaning(&self, error: &etcd_client::Error) -> Failure {
+        let endpoint = self.endpoint.to_string();
+        let broken = |endpoint, why| self.wire.get().cloned().unwrap_or(Failure::Broken { endpoint, why });
+        let etcd_client::Error::GRpcStatus(status) = error else { return broken(endpoint, one_line(&error.to_string())) };
         let message = one_line(status.message());
         let says = |text: &str| message.contains(text);
         match status.code() {
@@ -184,18 +185,8 @@ impl ConnectionContext {
             Code::DeadlineExceeded | Code::ResourceExhausted | Code::Unauthenticated => Failure::NotReady { endpoint, why: message },
             Code::Unavailable if says("etcdserver: ") => Failure::NotReady { endpoint, why: message },
             // tonic's error for a broken connection; the message says little.
-            Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
-                wire.unwrap_or(Failure::Broken { endpoint, why: message })
-            }
+            Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => broken(endpoint, message),
             _ => Failure::Refused { endpoint, why: message },
-        }
-    }
-
-    /// The meaning of a failed call of the etcd client.
-    pub(crate) fn of_client(&self, error: &etcd_client::Error, wire: Option<Failure>) -> Failure {
-        match error {
-            etcd_client::Error::GRpcStatus(status) => self.of_status(status, wire),
-            other => wire.unwrap_or_else(|| Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&other.to_string()) }),
         }
     }
 }

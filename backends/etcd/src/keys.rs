@@ -1,15 +1,8 @@
-//! Where things stand in etcd. Nothing else knows how a key is written.
-//!
-//! ```text
-//! <prefix>/v1/members/<group>/<instance id>    the member's record, under its lease
-//! <prefix>/v1/knocks/<group>/<instance id>     somebody wants that id and waits for a sign of life; under the same lease
-//! <prefix>/v1/claims/<group>/slots/<slot>      who holds the slot; under the lease of the holder's record
-//! <prefix>/v1/claims/<group>/names/<name>      who holds the name; likewise
-//! <prefix>/v1/claim-stores/<group>             the id and the floor of the group's store of claims; under no lease, never deleted
-//! <prefix>/v1/notes/<group>/<name>             a note of the group; likewise
-//! ```
+//! Where things stand in etcd (the table in `docs.md`). Nothing else knows how a key is written.
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
+
+use std::fmt::Write as _;
 
 use shardwise_core::{ClaimName, GroupName, InstanceId, Resource, SLOTS_MAX};
 use shardwise_discovery::RecordId;
@@ -44,12 +37,10 @@ impl Prefix {
         }
     }
 
-    /// The folder of a group's records.
     pub(crate) fn members(&self, group: &GroupName) -> Folder {
         self.folder("members", group)
     }
 
-    /// The folder of a group's claims.
     pub(crate) fn claims(&self, group: &GroupName) -> Folder {
         self.folder("claims", group)
     }
@@ -58,12 +49,10 @@ impl Prefix {
         Folder(format!("{}/v1/{kind}/{}/", self.0, encoded(group.as_str())).into_bytes())
     }
 
-    /// The key of a group's store of claims.
     pub(crate) fn claim_store(&self, group: &GroupName) -> Vec<u8> {
         format!("{}/v1/claim-stores/{}", self.0, encoded(group.as_str())).into_bytes()
     }
 
-    /// The key of a group's note.
     pub(crate) fn note(&self, group: &GroupName, name: &ClaimName) -> Vec<u8> {
         format!("{}/v1/notes/{}/{}", self.0, encoded(group.as_str()), encoded(name.as_str())).into_bytes()
     }
@@ -103,7 +92,6 @@ impl Folder {
         InstanceId::new(name).map_err(|error| error.to_string())
     }
 
-    /// The key of the claim on it.
     pub(crate) fn claim(&self, resource: &Resource) -> Vec<u8> {
         let name = match resource {
             Resource::Slot(slot) => format!("slots/{slot}"),
@@ -130,42 +118,25 @@ fn encoded(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for character in name.chars() {
         match character {
-            '%' | '/' | '\0'..=' ' | '\x7f' => text.extend(['%', hex_digit(u32::from(character) >> 4), hex_digit(u32::from(character))]),
+            '%' | '/' | '\0'..=' ' | '\x7f' => {
+                // Writing into a String cannot fail.
+                let _ = write!(text, "%{:02X}", u32::from(character));
+            }
             _ => text.push(character),
         }
     }
     text
 }
 
-/// The last four bits.
-fn hex_digit(bits: u32) -> char {
-    char::from_digit(bits & 15, 16).unwrap_or('0').to_ascii_uppercase()
-}
-
 /// The name that was encoded; nothing for what `encoded` never writes.
 fn decoded(text: &[u8]) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.iter();
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.iter());
     while let Some(&byte) = rest.next() {
-        bytes.push(match byte {
-            b'/' => return None,
-            b'%' => {
-                let (high, low) = (hex(*rest.next()?)?, hex(*rest.next()?)?);
-                high * 16 + low
-            }
-            _ => byte,
-        });
+        bytes.push(if byte == b'%' { digit(rest.next())? << 4 | digit(rest.next())? } else { byte });
     }
     let name = String::from_utf8(bytes).ok()?;
     (encoded(&name).as_bytes() == text).then_some(name)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -11,14 +11,11 @@ use crate::error::Failure;
 /// The most streams kept for later renewals. A live member above that number opens a new one; the rest belong to abandoned members.
 const STREAMS_MAX: usize = 4_096;
 
-/// Prolonging a lease takes a separate stream in the etcd client. It is kept for the next renewal: a message each way costs a tenth
-/// of a new stream.
-pub(crate) struct Leases {
-    client: LeaseClient,
-    streams: Mutex<HashMap<i64, Stream>>,
-}
+/// The streams that are kept for the next renewals, by their leases.
+pub(crate) type Streams = Mutex<HashMap<i64, Stream>>;
 
-struct Stream {
+/// Prolonging a lease takes a separate stream in the etcd client. It is kept: a message each way costs a tenth of a new stream.
+pub(crate) struct Stream {
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
 }
@@ -44,11 +41,7 @@ impl Stream {
     }
 }
 
-impl Leases {
-    pub(crate) fn new(client: LeaseClient) -> Self {
-        Self { client, streams: Mutex::default() }
-    }
-
+impl EtcdConnection {
     fn streams(&self) -> MutexGuard<'_, HashMap<i64, Stream>> {
         // Nothing under this lock can panic halfway through a change.
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,14 +54,12 @@ impl Leases {
         }
         streams.insert(lease_id, stream);
     }
-}
 
-impl EtcdConnection {
     /// A new lease and its TTL in seconds.
     pub(crate) async fn grant(&self, ttl_s: i64) -> Result<(i64, i64), Failure> {
         let answer = self
             .ask(|| {
-                let mut client = self.leases.client.clone();
+                let mut client = self.lease_client.clone();
                 async move { client.grant(ttl_s, None).await }
             })
             .await?;
@@ -77,9 +68,9 @@ impl EtcdConnection {
 
     /// Ends a lease and deletes the keys under it. A lease that has ended already is no error.
     pub(crate) async fn revoke(&self, lease_id: i64) -> Result<(), Failure> {
-        self.leases.streams().remove(&lease_id);
+        self.streams().remove(&lease_id);
         let revoked = self.ask(|| {
-            let mut client = self.leases.client.clone();
+            let mut client = self.lease_client.clone();
             async move { none_if_gone(client.revoke(lease_id).await) }
         });
         revoked.await.map(drop)
@@ -90,24 +81,24 @@ impl EtcdConnection {
     /// The stream is out of its place while it is in use: if this is given up in the middle, an answer that comes later must not be taken
     /// for that of the next question.
     pub(crate) async fn keep_alive(&self, lease_id: i64) -> Result<Option<i64>, Failure> {
-        let kept = self.leases.streams().remove(&lease_id);
+        let kept = self.streams().remove(&lease_id);
         if let Some(mut stream) = kept
             && let Ok(ttl_s) = stream.prolong().await
         {
             if ttl_s.is_some() {
-                self.leases.keep(lease_id, stream);
+                self.keep(lease_id, stream);
             }
             return Ok(ttl_s);
         }
         let renewed = self.ask(|| {
-            let client = self.leases.client.clone();
+            let client = self.lease_client.clone();
             async move {
                 let Some(mut stream) = Stream::open(client, lease_id).await? else { return Ok(None) };
                 Ok(stream.prolong().await?.map(|ttl_s| (ttl_s, stream)))
             }
         });
         Ok(renewed.await?.map(|(ttl_s, stream)| {
-            self.leases.keep(lease_id, stream);
+            self.keep(lease_id, stream);
             ttl_s
         }))
     }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use etcd_client::{Error, Event, EventType, WatchResponse, WatchStream};
 use futures::FutureExt;
 use shardwise_core::{GroupName, Moment};
-use shardwise_discovery::feeds::{Feed, Watched};
-use shardwise_discovery::one_line;
-use tokio::time::{Instant, sleep_until};
+use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
+use shardwise_discovery::{Result, one_line};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backend::EtcdInner;
 use crate::client::{EtcdConnection, KeyEntry};
-use crate::error::Failure;
+use crate::error::{EtcdResult, Failure};
 use crate::keys::Folder;
 use crate::revisions::RevisionState;
 
@@ -24,19 +24,25 @@ use crate::revisions::RevisionState;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// The most messages of the watch that are shown together.
 const MESSAGES_MAX: usize = 1_000;
+/// The most watches of members, and as many of claims, that one [`EtcdBackend`](crate::EtcdBackend) and its clones serve at a time.
+pub const WATCHERS_MAX: usize = 16_384;
+/// The most groups that they watch at a time.
+pub const GROUPS_MAX: usize = 256;
+pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
+
+/// How long a proof may take: as long as the watches' pace, but at least and at most so long.
+const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// What of a group is followed, as it is gathered from etcd.
 pub(crate) trait Mirror: Default + Send + Sync + 'static {
-    /// The state that the watches see.
     type Topic: Watched;
-    /// At most so many keys.
     const KEYS_MAX: usize;
 
     /// Where it stands.
     fn folder(inner: &EtcdInner, group: &GroupName) -> Folder;
 
     /// There is this now, or another value under its key.
-    fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> Result<(), Failure>;
+    fn put(&mut self, folder: &Folder, entry: &KeyEntry) -> EtcdResult<()>;
 
     /// There is nothing under this key any more.
     fn delete(&mut self, folder: &Folder, key: &[u8]);
@@ -45,7 +51,72 @@ pub(crate) trait Mirror: Default + Send + Sync + 'static {
     fn shown(&self, revision: u64) -> Arc<Self::Topic>;
 }
 
-pub(crate) struct MirrorWatch<S: Mirror> {
+pub(crate) struct MirrorReader<M: Mirror> {
+    inner: Arc<EtcdInner>,
+    /// `None` before the first list, and while a new one is read.
+    watch: Option<MirrorWatch<M>>,
+}
+
+impl<M: Mirror> MirrorReader<M> {
+    pub(crate) const fn new(inner: Arc<EtcdInner>) -> Self {
+        Self { inner, watch: None }
+    }
+
+    async fn list(&mut self, feed: &Feed<M::Topic>) -> EtcdResult<()> {
+        self.watch = None;
+        let inner = &self.inner;
+        let (watch, proven) = inner.pool.call(|connection| MirrorWatch::open(Arc::clone(inner), feed.group(), connection)).await?;
+        self.watch.insert(watch).publish(feed, Some(proven))
+    }
+
+    /// The contract's answer. Where history is compacted, nothing is wrong: a list says what was missed. Where the endpoint is the cause,
+    /// the next one gets its turn.
+    async fn settled(&mut self, answer: EtcdResult<()>, feed: &Feed<M::Topic>) -> Result<()> {
+        let answer = match answer {
+            Err(Failure::Compacted) => self.list(feed).await,
+            other => other,
+        };
+        answer.map_err(|failure| {
+            if let Some(watch) = self.watch.take()
+                && failure.is_of_endpoint()
+            {
+                self.inner.pool.blame(&watch.connection);
+            }
+            failure.during(M::Topic::OPERATION)
+        })
+    }
+}
+
+impl<M: Mirror> GroupReader<M::Topic> for MirrorReader<M> {
+    const NEXT_PROVES: bool = false;
+
+    async fn open(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+        let answer = self.list(feed).await;
+        self.settled(answer, feed).await
+    }
+
+    async fn next(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+        let answer = match &mut self.watch {
+            Some(watch) => watch.news(feed).await,
+            None => self.list(feed).await,
+        };
+        self.settled(answer, feed).await
+    }
+
+    async fn prove(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+        let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
+        let answer = match &mut self.watch {
+            Some(watch) => match timeout(limit, watch.prove(feed)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(watch.ended(&format!("it was silent for {} ms", limit.as_millis()))),
+            },
+            None => self.list(feed).await,
+        };
+        self.settled(answer, feed).await
+    }
+}
+
+struct MirrorWatch<S: Mirror> {
     inner: Arc<EtcdInner>,
     folder: Folder,
     connection: Arc<EtcdConnection>,
@@ -61,7 +132,7 @@ pub(crate) struct MirrorWatch<S: Mirror> {
 
 impl<S: Mirror> MirrorWatch<S> {
     /// Reads the list and begins to watch. Also returns since when the list is current.
-    pub(crate) async fn open(inner: Arc<EtcdInner>, group: &GroupName, connection: Arc<EtcdConnection>) -> Result<(Self, Moment), Failure> {
+    async fn open(inner: Arc<EtcdInner>, group: &GroupName, connection: Arc<EtcdConnection>) -> EtcdResult<(Self, Moment)> {
         let folder = S::folder(&inner, group);
         let (proven, before) = (inner.clock.now(), inner.revisions.now());
         let (entries, seen) = connection.list(&folder, S::KEYS_MAX).await?;
@@ -73,16 +144,12 @@ impl<S: Mirror> MirrorWatch<S> {
         Ok((Self { inner, folder, connection, stream, mirror, changed: true, seen, at }, proven))
     }
 
-    pub(crate) const fn connection(&self) -> &Arc<EtcdConnection> {
-        &self.connection
-    }
-
-    pub(crate) fn ended(&self, why: &str) -> Failure {
-        Failure::WatchEnded { endpoint: self.connection.endpoint(), why: why.to_owned() }
+    fn ended(&self, why: &str) -> Failure {
+        Failure::WatchEnded { endpoint: self.connection.context.endpoint.to_string(), why: why.to_owned() }
     }
 
     /// Waits for the watch's next event and applies it. Cancel-safe.
-    pub(crate) async fn news(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
+    async fn news(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<()> {
         let message = self.stream.message().await;
         self.take(message)?;
         // Messages that have arrived in the meantime are shown together.
@@ -93,14 +160,14 @@ impl<S: Mirror> MirrorWatch<S> {
         self.publish(feed, None)
     }
 
-    fn take(&mut self, message: Result<Option<WatchResponse>, Error>) -> Result<(), Failure> {
-        let message = message.map_err(|error| self.connection.parties().of_client(&error, self.connection.wire()))?;
+    fn take(&mut self, message: std::result::Result<Option<WatchResponse>, Error>) -> EtcdResult<()> {
+        let message = message.map_err(|error| self.connection.context.meaning(&error))?;
         let message = message.ok_or_else(|| self.ended("its stream has ended"))?;
         if message.canceled() {
             return Err(match one_line(message.cancel_reason()) {
                 // With a compaction the reason is empty.
                 _ if message.compact_revision() > 0 => Failure::Compacted,
-                why if why.contains("permission denied") => self.connection.parties().forbidden(),
+                why if why.contains("permission denied") => self.connection.context.forbidden(),
                 why => self.ended(&why),
             });
         }
@@ -114,7 +181,7 @@ impl<S: Mirror> MirrorWatch<S> {
         Ok(())
     }
 
-    fn apply(&mut self, event: &Event) -> Result<(), Failure> {
+    fn apply(&mut self, event: &Event) -> EtcdResult<()> {
         let Some(kv) = event.kv() else { return Ok(()) };
         match event.event_type() {
             EventType::Put => self.mirror.put(&self.folder, &KeyEntry::from(kv))?,
@@ -125,16 +192,23 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Makes sure that everything is shown that was true when this began.
-    pub(crate) async fn prove(&mut self, feed: &Feed<S::Topic>) -> Result<(), Failure> {
+    async fn prove(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<()> {
         let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
-        let target = self.store_revision(feed).await?;
+        let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
+        let mut read = pin!(connection.revision(&folder));
+        // What the watch delivers in the meantime is applied.
+        let target = loop {
+            tokio::select! {
+                revision = &mut read => break revision?,
+                news = self.news(feed) => news?,
+            }
+        };
         self.inner.revisions.report(before, target)?;
         if target < known {
             return Err(Failure::Replaced);
         }
         while self.seen < target {
-            let asked = self.stream.request_progress().await;
-            asked.map_err(|error| self.connection.parties().of_client(&error, self.connection.wire()))?;
+            self.stream.request_progress().await.map_err(|error| self.connection.context.meaning(&error))?;
             let again = Instant::now() + ASK_AGAIN;
             while self.seen < target {
                 tokio::select! {
@@ -146,20 +220,8 @@ impl<S: Mirror> MirrorWatch<S> {
         self.publish(feed, Some(proven))
     }
 
-    /// The store's revision by a quorum read; applies what the watch delivers in the meantime.
-    async fn store_revision(&mut self, feed: &Feed<S::Topic>) -> Result<i64, Failure> {
-        let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
-        let mut read = pin!(connection.revision(&folder));
-        loop {
-            tokio::select! {
-                revision = &mut read => return revision,
-                news = self.news(feed) => news?,
-            }
-        }
-    }
-
     /// Shows the watches the new state, and that it was proven.
-    pub(crate) fn publish(&mut self, feed: &Feed<S::Topic>, proven: Option<Moment>) -> Result<(), Failure> {
+    fn publish(&mut self, feed: &Feed<S::Topic>, proven: Option<Moment>) -> EtcdResult<()> {
         // An error even without changes: the store is not the one that this mirror follows.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {

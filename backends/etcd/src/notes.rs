@@ -39,7 +39,7 @@ impl EtcdConnection {
         }
         match answer.op_responses().pop() {
             Some(TxnOpResponse::Get(found)) => found.kvs().first().map(KeyEntry::from).map(decoded).transpose().map(WriteOutcome::Other),
-            _ => Err(Failure::NotEtcd { endpoint: self.endpoint(), why: "an answer does not fit its transaction".into() }),
+            _ => Err(self.odd("an answer does not fit its transaction")),
         }
     }
 }

@@ -50,7 +50,7 @@ impl ServerPool {
     where
         F: Future<Output = Result<T, Failure>> + Send,
     {
-        let (first, mut begun) = (self.current(), Instant::now());
+        let (first, mut begun) = (self.current.load(Ordering::Relaxed), Instant::now());
         let until = begun + CALL_LIMIT;
         let mut reported: Option<Failure> = None;
         for number in (first..self.servers.len()).chain(0..first) {
@@ -84,25 +84,23 @@ impl ServerPool {
         let server = &self.servers[number];
         let used = server.connection();
         let mut suspicion = AbandonedCallGuard { pool: self, number, connection: used.clone(), since: Instant::now(), answered: false };
-        let mut answer = self.once(number, operation).await;
-        if used.is_some() && matches!(answer, Err(Failure::Broken { .. })) {
-            answer = self.once(number, operation).await;
-        }
+        let mut may_be_dead = used.is_some();
+        let answer = loop {
+            let connection = match server.connected(&self.access, self.turn_limit).await {
+                Ok(connection) => connection,
+                Err(failure) => break Err(failure),
+            };
+            let answer = timeout(self.turn_limit, operation(Arc::clone(&connection))).await;
+            let answer = answer.unwrap_or_else(|_| Err(late(&server.endpoint, self.turn_limit)));
+            if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
+                server.forget(&connection);
+            }
+            if !may_be_dead || !matches!(answer, Err(Failure::Broken { .. })) {
+                break answer;
+            }
+            may_be_dead = false;
+        };
         suspicion.answered = true;
-        answer
-    }
-
-    async fn once<T, F>(&self, number: usize, operation: &(impl Fn(Arc<EtcdConnection>) -> F + Send + Sync)) -> Result<T, Failure>
-    where
-        F: Future<Output = Result<T, Failure>> + Send,
-    {
-        let server = &self.servers[number];
-        let connection = server.connected(&self.access, self.turn_limit).await?;
-        let answer = timeout(self.turn_limit, operation(Arc::clone(&connection))).await;
-        let answer = answer.unwrap_or_else(|_| Err(late(&server.endpoint, self.turn_limit)));
-        if answer.as_ref().is_err_and(Failure::is_of_endpoint) {
-            server.forget(&connection);
-        }
         answer
     }
 
@@ -117,10 +115,6 @@ impl ServerPool {
         let next = (number + 1) % self.servers.len();
         // Another task may have advanced it already.
         let _ = self.current.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed)
     }
 }
 

@@ -65,20 +65,6 @@ pub(crate) fn going_on(record: &str, old: &KeyEntry) -> String {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct MemberTable(BTreeMap<Vec<u8>, Member>);
 
-impl MemberTable {
-    pub(crate) fn of(folder: &Folder, entries: &[KeyEntry]) -> Result<Self, Failure> {
-        let mut table = Self::default();
-        for entry in entries {
-            table.put(folder, entry)?;
-        }
-        Ok(table)
-    }
-
-    pub(crate) fn view(&self, revision: u64) -> View {
-        View::new(revision, self.0.values().cloned().collect())
-    }
-}
-
 impl Mirror for MemberTable {
     type Topic = View;
     const KEYS_MAX: usize = MEMBERS_MAX as usize;
@@ -99,6 +85,6 @@ impl Mirror for MemberTable {
     }
 
     fn shown(&self, revision: u64) -> Arc<View> {
-        Arc::new(self.view(revision))
+        Arc::new(View::new(revision, self.0.values().cloned().collect()))
     }
 }

@@ -15,18 +15,11 @@ pub(crate) struct Revisions(Mutex<RevisionState>);
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct RevisionState {
     /// How often the store's revisions have begun anew.
-    era: u64,
+    pub(crate) era: u64,
     /// The highest revision that the store has shown in this era.
     highest: i64,
     /// The offset to the store's revisions in this era.
     offset: i64,
-}
-
-impl RevisionState {
-    /// How often the store's revisions have begun anew.
-    pub(crate) const fn era(self) -> u64 {
-        self.era
-    }
 }
 
 impl Revisions {

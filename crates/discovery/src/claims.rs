@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use shardwise_core::{AcquireOutcome, Claim, ClaimStore, Epoch, GroupName, Moment, Resource};
+use serde::Deserialize;
+use shardwise_core::{AcquireOutcome, Claim, ClaimStore, Epoch, GroupName, Moment, Resource, StoreId};
 
 use crate::{Discovery, RecordId, Result};
 
@@ -30,6 +31,24 @@ impl ClaimTable {
         let taken = taken.map(|(resource, claim)| (resource, Some(claim)));
         freed.chain(taken).map(|(resource, claim)| ClaimChange { resource: resource.clone(), claim: claim.cloned() }).collect()
     }
+}
+
+/// A store of claims from the JSON that backends keep: `id` and `floor`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_claim_store(json: &[u8]) -> std::result::Result<ClaimStore, String> {
+    #[derive(Deserialize)]
+    struct StoreRecord {
+        id: String,
+        floor: u64,
+    }
+    let StoreRecord { id, floor } = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let id = StoreId::from_hex(&id).ok_or("its id is not sixteen hexadecimal digits")?;
+    if floor > ClaimStore::FLOOR_MAX {
+        return Err(format!("its floor is {floor}, at most {} is allowed", ClaimStore::FLOOR_MAX));
+    }
+    Ok(ClaimStore { id, floor })
 }
 
 /// News from [`Claims::watch_claims`].

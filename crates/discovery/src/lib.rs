@@ -25,7 +25,7 @@ pub mod settings;
 #[cfg(feature = "tls")]
 pub mod tls;
 
-pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream};
+pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, one_line};

@@ -6,7 +6,11 @@ use shardwise_core::{Epoch, GroupName, Resource, write_with_causes};
 
 /// The database has seen a higher epoch: another worker has acquired the resource since, and this write must not happen. Roll back,
 /// abandon the write, and discard what you have cached of the resource.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{resource} of group {group:?} is held under a higher epoch than {epoch}{}: another worker has held it since; roll back and abandon \
+     this work", .seen.map(|seen| format!(" ({seen} was seen)")).unwrap_or_default()
+)]
 pub struct StaleEpoch {
     /// The group.
     pub group: GroupName,
@@ -18,28 +22,7 @@ pub struct StaleEpoch {
     pub seen: Option<Epoch>,
 }
 
-impl fmt::Debug for StaleEpoch {
-    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_with_causes(f, self)
-    }
-}
-
-impl fmt::Display for StaleEpoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { group, resource, epoch, seen } = self;
-        write!(f, "{resource} of group {group:?} is held under a higher epoch than {epoch}")?;
-        if let Some(seen) = seen {
-            write!(f, " ({seen} was seen)")?;
-        }
-        f.write_str(": another worker has held it since; roll back and abandon this work")
-    }
-}
-
-impl std::error::Error for StaleEpoch {}
-
 /// Why a fence refused a write.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -70,7 +53,6 @@ pub enum FenceError {
 
 /// Why a call on a journal failed. Nothing was written, unless the connection broke during the commit: then the next
 /// [`Journal::take_over`](crate::Journal::take_over) shows whether it was.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -115,7 +97,6 @@ pub enum JournalError {
 }
 
 /// Whether the same transaction may succeed on a retry, without any other change.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn is_passing(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
@@ -132,7 +113,6 @@ fn is_passing(error: &sqlx::Error) -> bool {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl fmt::Debug for FenceError {
     /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +120,6 @@ impl fmt::Debug for FenceError {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl fmt::Debug for JournalError {
     /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,7 +127,6 @@ impl fmt::Debug for JournalError {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl FenceError {
     /// Whether the same transaction may succeed on a retry: locks, serialization conflicts and lost connections, never a refusal.
     pub fn is_retryable(&self) -> bool {
@@ -156,7 +134,6 @@ impl FenceError {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl JournalError {
     /// Whether the same call may succeed on a retry: locks and lost connections, never a refusal. After a lost connection the version
     /// shows whether it had succeeded.

@@ -12,12 +12,11 @@ use shardwise_core::{ClaimStore, Epoch, Resource};
 use shardwise_discovery::{AcquireOutcome, RecordId};
 
 use super::session::{HeldLock, LockSession};
-use super::{keys, store};
-use crate::api::AclPermission;
+use super::{keys, read_store};
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::keys::{KvPair, OPERATIONS_MAX, Txn, TxnError, TxnErrorKind, operation};
+use crate::keys::{KvPair, OPERATIONS_MAX, Txn, TxnError, operation};
 
 /// How many transactions of one call are under way at a time.
 const AT_ONCE: usize = 8;
@@ -28,7 +27,6 @@ const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 
 type Answers = Vec<(Resource, AcquireOutcome)>;
 
-/// One call for some resources.
 pub(super) struct AcquireCall<'a> {
     pub(super) client: &'a Client,
     pub(super) caller: &'a Caller,
@@ -52,12 +50,13 @@ impl AcquireCall<'_> {
 
     /// The index of the store's key while the store is the one that is asked under.
     async fn store_index(&self, afresh: bool) -> Result<u64> {
-        if let Some(index) = self.session.store_index(&self.store).filter(|_| !afresh) {
+        let known = self.session.memory().store.filter(|(known, _)| !afresh && *known == self.store);
+        if let Some((_, index)) = known {
             return Ok(index);
         }
-        match store::read(self.client, &self.record_id.group).await? {
+        match read_store(self.client, &self.record_id.group).await? {
             Some((found, index)) if found == self.store => {
-                self.session.know_store(found, index);
+                self.session.memory().store = Some((found, index));
                 Ok(index)
             }
             found => Err(Failure::OtherStore { asked: self.store, found: found.map(|(found, _)| found) }),
@@ -93,7 +92,7 @@ impl AcquireCall<'_> {
             if self.caller.is_gone() {
                 return Err(Failure::GivenUp);
             }
-            match self.client.txn("acquiring claims", &self.locks(index, &left), &AclPermission::Key).await? {
+            match self.client.txn("acquiring claims", &self.locks(index, &left)).await? {
                 Txn::Done(stored) => {
                     self.granted(left, &stored, &mut answers)?;
                     break;
@@ -126,9 +125,8 @@ impl AcquireCall<'_> {
         Ok(())
     }
 
-    /// Removes the refused ones.
     fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
-        if refusals.iter().any(|refusal| refusal.why() == TxnErrorKind::NoSession) {
+        if refusals.iter().any(|refusal| refusal.what.contains("invalid session")) {
             return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session has ended" });
         }
         if refusals.is_empty() || refusals.iter().any(|refusal| refusal.at == 0) {
@@ -136,16 +134,18 @@ impl AcquireCall<'_> {
         }
         for refusal in refusals {
             let Some(resource) = left.get(refusal.at - 1) else { return Err(self.client.strange("an operation that was not asked for")) };
-            let acquired = match refusal.why() {
-                TxnErrorKind::Held => {
-                    self.session.undelay(resource);
+            let acquired = match &refusal.what {
+                // Another session has the lock.
+                what if what.contains("already held") => {
+                    self.session.memory().delayed.remove(resource);
                     AcquireOutcome::Held
                 }
-                TxnErrorKind::Delayed => {
-                    self.session.delay(resource.clone(), self.client.clock.now());
+                // The session that had the lock ended a moment ago.
+                what if what.contains("lock delay") => {
+                    self.session.memory().delayed.entry(resource.clone()).or_insert(self.client.clock.now());
                     AcquireOutcome::NotYet
                 }
-                _ => return Err(self.client.refused(&refusal.what)),
+                what => return Err(self.client.refused(what)),
             };
             answers.push((resource.clone(), acquired));
         }
@@ -163,7 +163,7 @@ pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Loc
             (Some(held_lock), _) => Some(held_lock.index),
             // Granted in an answer that was lost, or through another connection: the watch has delivered the epoch.
             (None, Some(floor)) => epoch.get().checked_sub(floor),
-            (None, None) => match store::read(client, &record_id.group).await? {
+            (None, None) => match read_store(client, &record_id.group).await? {
                 Some((found, _)) => epoch.get().checked_sub(*floor.insert(found.floor)),
                 None => None,
             },
@@ -177,7 +177,8 @@ pub(super) async fn release(client: &Client, record_id: &RecordId, session: &Loc
 
 /// Releases everything that this process knows to be held, before the session ends: locks that a session's end frees are held back.
 pub(crate) async fn release_all(client: &Client, record_id: &RecordId, session: &LockSession) {
-    if let Err(failure) = release(client, record_id, session, &session.all_held()).await {
+    let held: Vec<_> = session.memory().held.iter().map(|(resource, held_lock)| (resource.clone(), held_lock.epoch)).collect();
+    if let Err(failure) = release(client, record_id, session, &held).await {
         tracing::debug!(%failure, "the claims of a member that leaves come free with its session");
     }
 }
@@ -194,7 +195,7 @@ async fn release_part(client: &Client, record_id: &RecordId, session: &LockSessi
             ]
         };
         let unlocks: Vec<_> = left.iter().flat_map(unlock).collect();
-        match client.txn("releasing claims", &unlocks, &AclPermission::Key).await? {
+        match client.txn("releasing claims", &unlocks).await? {
             Txn::Done(_) => {
                 settled(session, &left);
                 break;

@@ -1,35 +1,33 @@
-//! Where claims stand in Consul and what is written there. A wire format: every version of every worker must write alike.
-//!
-//! `shardwise/claims/<group>/store` is the store's id and floor, `…/slot/<number>` and `…/name/<name>` are the claims. A claim's key is
-//! locked by its holder's session while it is held and stays there afterwards, so that its numbers go on rising. Its value says who holds
-//! it and above which floor its epoch is counted, its flags are the holder's incarnation.
+//! Where claims stand in Consul and what is written there (`docs.md`). A wire format: every version of every worker must write alike. The
+//! key of a claim that ends stays, so that its numbers go on rising.
 
-use serde::{Deserialize, Serialize};
-use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX, StoreId};
-use shardwise_discovery::{RecordId, one_line};
+use serde::Deserialize;
+use serde_json::json;
+use shardwise_core::{Claim, ClaimName, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, Resource, SLOTS_MAX};
+use shardwise_discovery::{RecordId, decode_claim_store, one_line};
 
 use crate::error::{Failure, Result};
 use crate::keys::{KvPair, encoded};
 use crate::names::{key_part, key_text};
 
 /// How all keys of the group's claims begin.
-pub(super) fn prefix(group: &GroupName) -> String {
+pub(crate) fn prefix(group: &GroupName) -> String {
     format!("shardwise/claims/{}/", key_part(group.as_str()))
 }
 
-pub(super) fn store_key(group: &GroupName) -> String {
+pub(crate) fn store_key(group: &GroupName) -> String {
     format!("{}store", prefix(group))
 }
 
-pub(super) fn claim_key(prefix: &str, resource: &Resource) -> String {
+pub(crate) fn claim_key(prefix: &str, resource: &Resource) -> String {
     match resource {
         Resource::Slot(slot) => format!("{prefix}slot/{slot}"),
         Resource::Name(name) => format!("{prefix}name/{}", key_part(name.as_str())),
     }
 }
 
-/// What a key under the prefix is the claim on, if it is one that we write.
-pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
+/// What a key under the prefix is the claim on.
+pub(crate) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     let resource = match key.strip_prefix(prefix)?.split_once('/')? {
         ("slot", slot) => Resource::Slot(slot.parse().ok().filter(|slot| *slot < SLOTS_MAX)?),
         ("name", name) => Resource::Name(ClaimName::new(key_text(name)?).ok()?),
@@ -39,46 +37,29 @@ pub(super) fn resource(prefix: &str, key: &str) -> Option<Resource> {
     (claim_key(prefix, &resource) == key).then_some(resource)
 }
 
-/// The content of the store's key.
-#[derive(Serialize, Deserialize)]
-struct StoreValue {
-    id: String,
-    floor: u64,
+pub(crate) fn store_value(store: &ClaimStore) -> String {
+    encoded(json!({ "id": store.id.to_string(), "floor": store.floor }).to_string().as_bytes())
 }
 
-pub(super) fn store_value(store: &ClaimStore) -> String {
-    let store = StoreValue { id: store.id.to_string(), floor: store.floor };
-    encoded(&serde_json::to_vec(&store).unwrap_or_default())
-}
-
-pub(super) fn store(stored: &KvPair) -> Result<ClaimStore> {
-    let unreadable = |why: &str| Failure::BadClaim {
-        key: stored.key.clone(),
-        why: one_line(why),
-        remedy: "put back what stood there, or delete it and set epoch_floor above the highest epoch used",
-    };
-    let StoreValue { id, floor } = serde_json::from_slice(&stored.value()).map_err(|error| unreadable(&error.to_string()))?;
-    let id = StoreId::from_hex(&id).ok_or_else(|| unreadable("its id is not sixteen hexadecimal digits"))?;
-    if floor > ClaimStore::FLOOR_MAX {
-        return Err(unreadable("its floor is above 2^52"));
-    }
-    Ok(ClaimStore { id, floor })
+pub(crate) fn store(stored: &KvPair) -> Result<ClaimStore> {
+    let remedy = "put back what stood there, or delete it and set epoch_floor above the highest epoch used";
+    let unreadable = |why: String| Failure::BadClaim { key: stored.key.clone(), why: one_line(&why), remedy };
+    decode_claim_store(&stored.value()).map_err(unreadable)
 }
 
 /// The holder's data in a claim's key, beside the incarnation.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct HolderValue {
     id: InstanceId,
     floor: u64,
 }
 
-pub(super) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
-    let holding = HolderValue { id: record_id.instance_id.clone(), floor: store.floor };
-    encoded(&serde_json::to_vec(&holding).unwrap_or_default())
+pub(crate) fn claim_value(record_id: &RecordId, store: &ClaimStore) -> String {
+    encoded(json!({ "id": record_id.instance_id.as_str(), "floor": store.floor }).to_string().as_bytes())
 }
 
 /// The claim that a key shows; `None` if the key is free or is not ours.
-pub(super) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
+pub(crate) fn claim(prefix: &str, stored: &KvPair) -> Result<Option<(Resource, Claim)>> {
     if stored.session.is_none() {
         return Ok(None);
     }

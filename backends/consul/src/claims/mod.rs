@@ -1,40 +1,33 @@
-//! Who holds what: a key for each resource, locked by the holder's session (`docs/internals/backend-contract.md`).
-//!
-//! The session ends with the member's TTL check, which has half of the TTL; what it had locked
-//! is held back for its lock delay, the other half. A member's deadline is counted from a read
-//! that showed the session alive, so no other member is granted anything before that deadline.
+//! Who holds what: a key for each resource, locked by the holder's session. Why no two members overlap is in `docs.md`.
 
 mod acquire;
-#[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
-mod keys;
+pub(crate) mod keys;
 mod session;
-mod store;
-mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource, StoreId};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId};
 
 pub(crate) use self::acquire::release_all;
 use self::acquire::{AcquireCall, release};
 pub(crate) use self::session::{LockSession, SHARE, check_ttl};
-pub(crate) use self::table::ClaimsQuery;
 use crate::ConsulBackend;
-use crate::caller::{Caller, to_the_end};
+use crate::api::READ_KEYS;
+use crate::caller::to_the_end;
+use crate::client::Client;
 use crate::error::{Failure, Result};
-use crate::health::InstanceFilter;
-use crate::names;
 use crate::registrar::Registrar;
-use crate::registrations::LiveRegistration;
+
+/// How often one tries when others change the store of claims at the same time.
+const ATTEMPTS: usize = 8;
 
 #[async_trait]
 impl Claims for ConsulBackend {
     async fn claim_store(&self, group: &GroupName, floor: u64) -> shardwise_discovery::Result<ClaimStore> {
-        store::keep(&self.registrar.client, group, floor).await.map_err(|failure| failure.during("claim_store"))
+        keep_store(&self.registrar.client, group, floor).await.map_err(|failure| failure.during("claim_store"))
     }
 
     async fn acquire(
@@ -45,15 +38,20 @@ impl Claims for ConsulBackend {
     ) -> shardwise_discovery::Result<Vec<(Resource, AcquireOutcome)>> {
         let (registrar, record_id, store, wanted) = (Arc::clone(&self.registrar), record_id.clone(), *store, wanted.to_vec());
         // To the end, so that what was granted is remembered.
-        let answer = to_the_end(|caller| async move { acquire(&registrar, &caller, &record_id, store, &wanted).await }).await;
+        let answer = to_the_end(|caller| async move {
+            let session = session_of(&registrar, &record_id).await?;
+            let call = AcquireCall { client: &registrar.client, caller: &caller, record_id: &record_id, session: &session, store };
+            call.all(&wanted).await
+        })
+        .await;
         answer.map_err(|failure| failure.during("acquire"))
     }
 
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> shardwise_discovery::Result<()> {
         let (registrar, record_id, held) = (Arc::clone(&self.registrar), record_id.clone(), held.to_vec());
         let answer = to_the_end(|_| async move {
-            match ClaimantSession::of(&registrar, &record_id).await {
-                Ok(means) => release(&registrar.client, &record_id, means.session()?, &held).await,
+            match session_of(&registrar, &record_id).await {
+                Ok(session) => release(&registrar.client, &record_id, &session, &held).await,
                 // Its session is over, and with it whatever it held.
                 Err(Failure::Lost { .. }) => Ok(()),
                 Err(failure) => Err(failure),
@@ -68,51 +66,39 @@ impl Claims for ConsulBackend {
     }
 }
 
-async fn acquire(
-    registrar: &Registrar,
-    caller: &Caller,
-    record_id: &RecordId,
-    store: ClaimStore,
-    wanted: &[Resource],
-) -> Result<Vec<(Resource, AcquireOutcome)>> {
-    let means = ClaimantSession::of(registrar, record_id).await?;
-    AcquireCall { client: &registrar.client, caller, record_id, session: means.session()?, store }.all(wanted).await
+/// The group's store of claims as it is now, and the index of its key: one key, made once and never deleted.
+async fn read_store(client: &Client, group: &GroupName) -> Result<Option<(ClaimStore, u64)>> {
+    let stored = client.key("reading the store of claims", &keys::store_key(group), READ_KEYS).await?;
+    stored.map(|stored| Ok((keys::store(&stored)?, stored.modify_index))).transpose()
 }
 
-/// By what a record claims.
-enum ClaimantSession {
-    /// The registration that this process has made.
-    Own(RecordId, Arc<LiveRegistration>),
-    /// Another process' one, as the servers show it.
-    Found(LockSession),
-}
-
-impl ClaimantSession {
-    async fn of(registrar: &Registrar, record_id: &RecordId) -> Result<Self> {
-        match registrar.registrations.get(record_id) {
-            Some(life) => Ok(Self::Own(record_id.clone(), life)),
-            None => found(registrar, record_id).await.map(Self::Found),
+/// The store as it is, made if there is none, and raised to a floor above its own.
+async fn keep_store(client: &Client, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+    let floor = floor.min(ClaimStore::FLOOR_MAX);
+    for _ in 0..ATTEMPTS {
+        let (wanted, index) = match read_store(client, group).await? {
+            Some((store, _)) if store.floor >= floor => return Ok(store),
+            Some((store, index)) => (ClaimStore { floor, ..store }, index),
+            None => (ClaimStore { id: StoreId::new(rand::random()), floor }, 0),
+        };
+        let (key, value) = (keys::store_key(group), keys::store_value(&wanted));
+        if client.compare_and_set("writing the store of claims", &key, &value, 0, index).await?.is_some() {
+            return Ok(wanted);
         }
     }
-
-    fn session(&self) -> Result<&LockSession> {
-        match self {
-            Self::Own(record_id, life) => {
-                life.session.as_ref().ok_or_else(|| Failure::DoesNotClaim { instance_id: record_id.instance_id.clone() })
-            }
-            Self::Found(session) => Ok(session),
-        }
-    }
+    Err(Failure::Overtaken)
 }
 
-/// The session that this record has by another process' registration.
-async fn found(registrar: &Registrar, record_id: &RecordId) -> Result<LockSession> {
-    let lost = || Failure::Lost { instance_id: record_id.instance_id.clone(), why: "the servers show none" };
-    let (client, prefix) = (&registrar.client, names::check_prefix(record_id));
-    let list =
-        client.passing(&names::service_name(&record_id.group), InstanceFilter::Instance(record_id.instance_id.as_str()), None).await?;
-    let own =
-        list.entries.iter().find_map(|entry| Some((&entry.node.name, entry.service.check().filter(|check| check.starts_with(&prefix))?)));
-    let (node, check) = own.ok_or_else(lost)?;
-    client.session_of(node, check).await?.map(LockSession::new).ok_or_else(lost)
+/// The session by which a record claims: that of the registration which this process has made, or of another process' one, as the servers
+/// show it.
+async fn session_of(registrar: &Registrar, record_id: &RecordId) -> Result<Arc<LockSession>> {
+    let instance_id = || record_id.instance_id.clone();
+    if let Some(life) = registrar.registrations.get(record_id) {
+        return life.session.clone().ok_or_else(|| Failure::DoesNotClaim { instance_id: instance_id() });
+    }
+    let lost = || Failure::Lost { instance_id: instance_id(), why: "the servers show none" };
+    let shown = registrar.shown(record_id).await?;
+    let (node, check) = shown.first().and_then(|entry| Some((&entry.node.name, entry.service.check()?))).ok_or_else(lost)?;
+    let session = registrar.client.session_of(node, check).await?.ok_or_else(lost)?;
+    Ok(Arc::new(LockSession::new(session)))
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use shardwise_core::{ClaimStore, Epoch, Moment, Resource};
 use shardwise_discovery::Registration;
 
-use crate::client::Client;
+use crate::api::LOCK_DELAY_MAX;
 use crate::error::{Failure, Result};
-use crate::sessions::LOCK_DELAY_MAX;
 
 /// A member that claims is granted this part of its TTL.
 pub(crate) const SHARE: u32 = 2;
@@ -29,7 +28,6 @@ pub(crate) fn check_ttl(registration: &Registration) -> Result<Duration> {
     Ok(Duration::from_millis(u64::try_from(ttl.as_millis() / u128::from(SHARE)).unwrap_or(u64::MAX)))
 }
 
-/// How something is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldLock {
     pub(crate) epoch: Epoch,
@@ -37,7 +35,6 @@ pub(crate) struct HeldLock {
     pub(crate) index: u64,
 }
 
-/// One session.
 #[derive(Debug)]
 pub(crate) struct LockSession {
     pub(crate) id: String,
@@ -45,23 +42,16 @@ pub(crate) struct LockSession {
 }
 
 #[derive(Debug, Default)]
-struct SessionState {
-    held: HashMap<Resource, HeldLock>,
+pub(super) struct SessionState {
+    pub(super) held: HashMap<Resource, HeldLock>,
     /// The store that was read while this session was there, and the index of its key.
-    store: Option<(ClaimStore, u64)>,
-    /// Since when each has been held back.
-    delayed: HashMap<Resource, Moment>,
+    pub(super) store: Option<(ClaimStore, u64)>,
+    /// Since when each has been held back by a lock delay.
+    pub(super) delayed: HashMap<Resource, Moment>,
 }
 
 impl LockSession {
-    /// One that ends with the check, and when it was asked for.
-    pub(crate) async fn open(client: &Client, check: &str, lock_delay: Duration) -> Result<(Self, Moment)> {
-        let started = client.clock.now();
-        let id = client.session_create(check, lock_delay).await?;
-        Ok((Self::new(id), started))
-    }
-
-    pub(super) fn new(id: String) -> Self {
+    pub(crate) fn new(id: String) -> Self {
         Self { id, memory: Mutex::default() }
     }
 
@@ -84,22 +74,6 @@ impl LockSession {
         }
     }
 
-    pub(super) fn all_held(&self) -> Vec<(Resource, Epoch)> {
-        self.memory().held.iter().map(|(resource, held_lock)| (resource.clone(), held_lock.epoch)).collect()
-    }
-
-    pub(super) fn store_index(&self, store: &ClaimStore) -> Option<u64> {
-        self.memory().store.filter(|(known, _)| known == store).map(|(_, index)| index)
-    }
-
-    pub(super) fn know_store(&self, store: ClaimStore, index: u64) {
-        self.memory().store = Some((store, index));
-    }
-
-    pub(super) fn delay(&self, resource: Resource, now: Moment) {
-        self.memory().delayed.entry(resource).or_insert(now);
-    }
-
     pub(super) fn is_delayed(&self, resource: &Resource) -> bool {
         self.memory().delayed.contains_key(resource)
     }
@@ -110,12 +84,7 @@ impl LockSession {
         delayed.iter().min_by_key(|resource| memory.delayed.get(*resource)).cloned()
     }
 
-    /// The lock delay does not apply: another member holds the resource.
-    pub(super) fn undelay(&self, resource: &Resource) {
-        self.memory().delayed.remove(resource);
-    }
-
-    fn memory(&self) -> MutexGuard<'_, SessionState> {
+    pub(super) fn memory(&self) -> MutexGuard<'_, SessionState> {
         // Nothing under this lock can panic halfway through a change.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }

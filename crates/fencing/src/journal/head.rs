@@ -3,7 +3,7 @@
 use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 
 use crate::error::{JournalError, StaleEpoch};
-use crate::fence::{from_sql, to_sql};
+use crate::fence::{refused, to_sql};
 
 /// The most bytes in one event.
 pub const EVENT_BYTES_MAX: u64 = 1 << 20;
@@ -18,12 +18,11 @@ pub const TAIL_EVENTS_MAX: u64 = 100_000;
 /// The most bytes in the events after the latest snapshot.
 pub const TAIL_BYTES_MAX: u64 = 64 << 20;
 
+/// Which journal.
 #[derive(Debug, Clone)]
 pub(super) struct JournalKey {
     pub(super) group: GroupName,
     pub(super) name: ClaimName,
-    /// The name as a resource, for refusals.
-    pub(super) resource: Resource,
 }
 
 /// The row. Versions and epochs are as in SQL.
@@ -41,8 +40,7 @@ impl JournalHead {
     /// Refuses an epoch lower than the highest seen, and records a higher one.
     pub(super) fn admit(&mut self, name: &JournalKey, epoch: Epoch) -> Result<(), StaleEpoch> {
         if to_sql(epoch) < self.epoch {
-            let seen = from_sql(self.epoch);
-            return Err(StaleEpoch { group: name.group.clone(), resource: name.resource.clone(), epoch, seen });
+            return Err(refused(&name.group, &Resource::Name(name.name.clone()), epoch, Some(self.epoch)));
         }
         self.epoch = to_sql(epoch);
         Ok(())
@@ -54,7 +52,7 @@ impl JournalHead {
         if expected != found {
             return Err(JournalError::Version { expected, found });
         }
-        let version = self.version.saturating_add(signed(count(events)));
+        let version = self.version.saturating_add(signed(events.len() as u64));
         let (tail, tail_bytes) = (version - self.snapshot, self.tail_bytes.saturating_add(signed(bytes(events))));
         if tail > signed(TAIL_EVENTS_MAX) || tail_bytes > signed(TAIL_BYTES_MAX) {
             return Err(JournalError::SnapshotDue { events: tail.cast_unsigned(), bytes: tail_bytes.cast_unsigned() });
@@ -82,7 +80,7 @@ impl JournalHead {
 /// Checks the limits of an append that do not depend on the journal.
 pub(super) fn check_append(events: &[&[u8]]) -> Result<(), JournalError> {
     let largest = events.iter().map(|event| event.len() as u64).max().unwrap_or(0);
-    at_most("events in one append", count(events), APPEND_EVENTS_MAX)?;
+    at_most("events in one append", events.len() as u64, APPEND_EVENTS_MAX)?;
     at_most("bytes in one event", largest, EVENT_BYTES_MAX)?;
     at_most("bytes in one append", bytes(events), APPEND_BYTES_MAX)
 }
@@ -94,10 +92,6 @@ pub(super) fn check_state(state: &[u8]) -> Result<(), JournalError> {
 
 fn at_most(what: &'static str, given: u64, max: u64) -> Result<(), JournalError> {
     if given > max { Err(JournalError::TooLarge { what, given, max }) } else { Ok(()) }
-}
-
-fn count(events: &[&[u8]]) -> u64 {
-    events.len() as u64
 }
 
 fn bytes(events: &[&[u8]]) -> u64 {

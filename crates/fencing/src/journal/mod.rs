@@ -6,7 +6,7 @@
 mod head;
 mod tx;
 
-use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
+use shardwise_core::{ClaimName, Epoch, GroupName};
 
 pub use head::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX};
 
@@ -87,32 +87,34 @@ macro_rules! in_transaction {
     ($journal:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {
         match &$journal.pool {
             #[cfg(feature = "postgres")]
-            DatabasePool::Postgres(pool) => in_transaction!(postgres, pool, &$journal.name, $kind, $step $(, $argument)*),
+            DatabasePool::Postgres(pool) => {
+                let mut connection = pool.acquire().await?;
+                $step(tx::PostgresTx::$kind(&mut connection).await?, &$journal.name $(, $argument)*).await
+            }
             #[cfg(feature = "sqlite")]
-            DatabasePool::Sqlite(pool) => in_transaction!(sqlite, pool, &$journal.name, $kind, $step $(, $argument)*),
+            DatabasePool::Sqlite(pool) => {
+                let mut connection = tx::connection(pool).await?;
+                let answer = $step(tx::SqliteTx::$kind(&mut connection).await?, &$journal.name $(, $argument)*).await;
+                if answer.is_err() {
+                    tx::after_failure(connection).await;
+                }
+                answer
+            }
         }
     };
-    ($database:ident, $pool:expr, $name:expr, $kind:ident, $step:ident $(, $argument:expr)*) => {{
-        let mut connection = tx::$database::connection($pool).await?;
-        let answer = $step(tx::$database::$kind(&mut connection).await?, $name $(, $argument)*).await;
-        if answer.is_err() {
-            tx::$database::after_failure(connection).await;
-        }
-        answer
-    }};
 }
 
 impl Journal {
     /// The journal with this name of the group in PostgreSQL, 13 or newer.
     #[cfg(feature = "postgres")]
     pub fn postgres(pool: sqlx::PgPool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: DatabasePool::Postgres(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: DatabasePool::Postgres(pool), name: JournalKey { group, name } }
     }
 
     /// The journal with this name of the group in SQLite, 3.25 or newer.
     #[cfg(feature = "sqlite")]
     pub fn sqlite(pool: sqlx::SqlitePool, group: GroupName, name: ClaimName) -> Self {
-        Self { pool: DatabasePool::Sqlite(pool), name: JournalKey { group, resource: Resource::Name(name.clone()), name } }
+        Self { pool: DatabasePool::Sqlite(pool), name: JournalKey { group, name } }
     }
 
     /// The first call of a new owner: loads the journal and from then on refuses every lower epoch, so the result stays complete.

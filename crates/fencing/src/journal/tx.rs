@@ -1,8 +1,9 @@
 //! The SQL statements. Both databases share them, except for starting a transaction, locking a row and inserting events.
 
-use std::future::Future;
-
 use shardwise_core::Epoch;
+use sqlx::Connection;
+#[cfg(feature = "sqlite")]
+use sqlx::pool::PoolConnection;
 
 use super::head::{JournalHead, JournalKey};
 use super::{JournalEvent, JournalSnapshot};
@@ -55,21 +56,23 @@ pub(super) trait Transaction: Send {
 
 /// A macro, because sqlx has a type for each database and none for both.
 macro_rules! transaction {
-    ($database:ty, $connection:ty, $writing:literal, $lock:literal, $reading:literal, $put_events:ident) => {
-        pub(in crate::journal) struct Tx<'c> {
+    ($tx:ident, $database:ty, $connection:ty, $writing:literal, $lock:literal, $reading:literal) => {
+        pub(super) struct $tx<'c> {
             tx: sqlx::Transaction<'c, $database>,
             find: &'static str,
         }
 
-        pub(in crate::journal) async fn writing(connection: &mut $connection) -> Result<Tx<'_>> {
-            Ok(Tx { tx: connection.begin_with($writing).await?, find: find!($lock) })
+        impl<'c> $tx<'c> {
+            pub(super) async fn writing(connection: &'c mut $connection) -> Result<Self> {
+                Ok(Self { tx: connection.begin_with($writing).await?, find: find!($lock) })
+            }
+
+            pub(super) async fn reading(connection: &'c mut $connection) -> Result<Self> {
+                Ok(Self { tx: connection.begin_with($reading).await?, find: find!("") })
+            }
         }
 
-        pub(in crate::journal) async fn reading(connection: &mut $connection) -> Result<Tx<'_>> {
-            Ok(Tx { tx: connection.begin_with($reading).await?, find: find!("") })
-        }
-
-        impl Transaction for Tx<'_> {
+        impl Transaction for $tx<'_> {
             async fn find(&mut self, name: &JournalKey) -> Result<Option<JournalHead>> {
                 let query = sqlx::query_as(self.find).bind(name.group.as_str()).bind(name.name.as_str());
                 let row: Option<(i64, i64, i64, i64, i64, i64)> = query.fetch_optional(&mut *self.tx).await?;
@@ -109,7 +112,7 @@ macro_rules! transaction {
             }
 
             async fn put_events(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
-                $put_events(&mut self.tx, journal, first, epoch, events).await
+                self.put_all(journal, first, epoch, events).await
             }
 
             async fn snapshot(&mut self, journal: i64) -> Result<Option<JournalSnapshot>> {
@@ -138,88 +141,67 @@ macro_rules! transaction {
     };
 }
 
+// An explicit isolation level, independent of the role's default: the head's lock orders the writers, and each statement sees all earlier
+// commits.
 #[cfg(feature = "postgres")]
-pub(super) mod postgres {
-    use sqlx::Connection;
-    use sqlx::pool::PoolConnection;
+transaction!(
+    PostgresTx,
+    sqlx::Postgres,
+    sqlx::PgConnection,
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+    " FOR UPDATE",
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+);
 
-    use super::{
-        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, JournalEvent, JournalHead, JournalKey, JournalSnapshot, PUT, PUT_SNAPSHOT, Result,
-        SNAPSHOT, Transaction, to_sql,
-    };
-
-    pub(in crate::journal) async fn connection(pool: &sqlx::PgPool) -> Result<PoolConnection<sqlx::Postgres>> {
-        pool.acquire().await
-    }
-
-    /// With PostgreSQL the driver knows whether a transaction has ended, so the pool can reuse the connection.
-    pub(in crate::journal) fn after_failure(connection: PoolConnection<sqlx::Postgres>) -> std::future::Ready<()> {
-        drop(connection);
-        std::future::ready(())
-    }
-
-    // An explicit isolation level, independent of the role's default: the head's lock orders the writers, and each statement sees all
-    // earlier commits.
-    transaction!(
-        sqlx::Postgres,
-        sqlx::PgConnection,
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-        " FOR UPDATE",
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-        put_all
-    );
-
-    const PUT_ALL: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload)
-        SELECT $1, $2 + place - 1, $3, payload FROM unnest($4::bytea[]) WITH ORDINALITY AS given (payload, place)";
-
-    async fn put_all(conn: &mut sqlx::PgConnection, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
-        sqlx::query(PUT_ALL).bind(journal).bind(first).bind(epoch).bind(events).execute(conn).await.map(drop)
+#[cfg(feature = "postgres")]
+impl PostgresTx<'_> {
+    async fn put_all(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
+        let all = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload)
+            SELECT $1, $2 + place - 1, $3, payload FROM unnest($4::bytea[]) WITH ORDINALITY AS given (payload, place)";
+        sqlx::query(all).bind(journal).bind(first).bind(epoch).bind(events).execute(&mut *self.tx).await.map(drop)
     }
 }
 
 #[cfg(feature = "sqlite")]
-pub(super) mod sqlite {
-    use sqlx::Connection;
-    use sqlx::pool::PoolConnection;
+transaction!(SqliteTx, sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN");
 
-    use super::{
-        BYTES_AFTER, CREATE, DELETE, EVENTS, Epoch, JournalEvent, JournalHead, JournalKey, JournalSnapshot, PUT, PUT_SNAPSHOT, Result,
-        SNAPSHOT, Transaction, to_sql,
-    };
+#[cfg(feature = "sqlite")]
+const PUT_ONE: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload) VALUES ($1, $2, $3, $4)";
 
-    transaction!(sqlx::Sqlite, sqlx::SqliteConnection, "BEGIN IMMEDIATE", "", "BEGIN", put_each);
-
-    // Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it still counts the
-    // transaction as open: every later `begin_with` on that connection would fail. Such a connection is closed, and the pool opens another.
-
-    pub(in crate::journal) async fn connection(pool: &sqlx::SqlitePool) -> Result<PoolConnection<sqlx::Sqlite>> {
-        loop {
-            let connection = pool.acquire().await?;
-            // It may have an open transaction of an abandoned call, or of the application.
-            if !connection.is_in_transaction() {
-                return Ok(connection);
-            }
-            connection.close().await?;
-        }
-    }
-
-    /// Returns the connection of a failed transaction to the pool, or closes it.
-    pub(in crate::journal) async fn after_failure(mut connection: PoolConnection<sqlx::Sqlite>) {
-        // Runs the rollback of the dropped transaction.
-        let answers = connection.ping().await.is_ok();
-        if !answers || connection.is_in_transaction() {
-            // The caller already has the error; that of closing adds nothing.
-            let _ = connection.close().await;
-        }
-    }
-
-    pub(super) const PUT_ONE: &str = "INSERT INTO shardwise_journal_event (journal, version, epoch, payload) VALUES ($1, $2, $3, $4)";
-
-    async fn put_each(conn: &mut sqlx::SqliteConnection, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
+#[cfg(feature = "sqlite")]
+impl SqliteTx<'_> {
+    async fn put_all(&mut self, journal: i64, first: i64, epoch: i64, events: &[&[u8]]) -> Result<()> {
         for (version, event) in (first..).zip(events) {
-            sqlx::query(PUT_ONE).bind(journal).bind(version).bind(epoch).bind(*event).execute(&mut *conn).await?;
+            sqlx::query(PUT_ONE).bind(journal).bind(version).bind(epoch).bind(*event).execute(&mut *self.tx).await?;
         }
         Ok(())
+    }
+}
+
+// Where SQLite rolls back by itself (the disk is full or reports an error), the driver's own ROLLBACK fails, and it still counts the
+// transaction as open: every later `begin_with` on that connection would fail. Such a connection is closed, and the pool opens another.
+// With PostgreSQL the driver knows whether a transaction has ended, so the pool can reuse the connection.
+
+#[cfg(feature = "sqlite")]
+pub(super) async fn connection(pool: &sqlx::SqlitePool) -> Result<PoolConnection<sqlx::Sqlite>> {
+    loop {
+        let connection = pool.acquire().await?;
+        // It may have an open transaction of an abandoned call, or of the application.
+        if !connection.is_in_transaction() {
+            return Ok(connection);
+        }
+        connection.close().await?;
+    }
+}
+
+/// Returns the connection of a failed transaction to the pool, or closes it.
+#[cfg(feature = "sqlite")]
+pub(super) async fn after_failure(mut connection: PoolConnection<sqlx::Sqlite>) {
+    // Runs the rollback of the dropped transaction.
+    let answers = connection.ping().await.is_ok();
+    if !answers || connection.is_in_transaction() {
+        // The caller already has the error; that of closing adds nothing.
+        let _ = connection.close().await;
     }
 }
 
@@ -237,7 +219,7 @@ mod tests {
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
         create_tables(&mut connection).await.unwrap();
         let seen = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
-        let statements = [CREATE, PUT, SNAPSHOT, PUT_SNAPSHOT, BYTES_AFTER, DELETE, EVENTS, find!(""), sqlite::PUT_ONE, CHECK, seen];
+        let statements = [CREATE, PUT, SNAPSHOT, PUT_SNAPSHOT, BYTES_AFTER, DELETE, EVENTS, find!(""), PUT_ONE, CHECK, seen];
         for statement in statements {
             let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
             let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut connection).await.unwrap();
