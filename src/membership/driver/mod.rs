@@ -277,7 +277,7 @@ async fn until(membership: &Membership, moment: Option<Moment>) {
 }
 
 impl Driver {
-    pub(super) fn on_answer(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
+    fn on_answer(&mut self, CallOutcome { input, error }: CallOutcome) -> Input {
         if let Some(error) = &error {
             self.meters.failed(error);
         }
@@ -308,7 +308,7 @@ impl Driver {
         input
     }
 
-    pub(super) fn answered(&self) {
+    fn answered(&self) {
         self.membership.answered.store(true, Ordering::Relaxed);
     }
 
