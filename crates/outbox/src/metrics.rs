@@ -10,9 +10,12 @@ use crate::store::Backlog;
 
 /// A metric's name, its help, and the number that it shows.
 type Row<F> = (&'static str, &'static str, F);
+type OfBacklog = fn(&Backlog, Duration) -> f64;
+type Sum = fn(&PublisherSnapshot) -> u64;
+type Now = fn(&PublisherSnapshot) -> f64;
 
 /// Gauges of the whole outbox; the duration is the publishers' `poll`.
-const BACKLOG: [Row<fn(&Backlog, Duration) -> f64>; 7] = [
+const BACKLOG: [Row<OfBacklog>; 7] = [
     (
         "shardwise_outbox_pending_events",
         "Events of the whole outbox that are not delivered yet, those behind a blocked one included; a lower bound if backlog_complete is 0",
@@ -45,7 +48,7 @@ const BACKLOG: [Row<fn(&Backlog, Duration) -> f64>; 7] = [
     ),
 ];
 
-const COUNTERS: [Row<fn(&PublisherSnapshot) -> u64>; 8] = [
+const COUNTERS: [Row<Sum>; 8] = [
     ("shardwise_outbox_delivered_total", "Events that the sink accepted and that are marked as delivered", |now| now.delivered),
     ("shardwise_outbox_retried_total", "Heads that failed, or whose destination was down, and that are tried later", |now| now.retried),
     ("shardwise_outbox_parked_total", "Events set aside by this publisher", |now| now.parked),
@@ -72,7 +75,7 @@ const PUBLISH: Row<()> =
     ("shardwise_outbox_publish_latency_seconds", "From handing a batch to the sink until its answer, success or failure", ());
 const MARK: Row<()> = ("shardwise_outbox_mark_latency_seconds", "From handing outcomes to the store until they are written", ());
 
-const GAUGES: [Row<fn(&PublisherSnapshot) -> f64>; 4] = [
+const GAUGES: [Row<Now>; 4] = [
     ("shardwise_outbox_held_slots", "Slots that this publisher holds", |now| f64::from(now.held_slots)),
     ("shardwise_outbox_wanted_slots", "Slots that the sharding gives to this publisher", |now| f64::from(now.wanted_slots)),
     ("shardwise_outbox_in_memory_events", "Events in this publisher's memory", |now| now.in_memory as f64),

@@ -259,7 +259,7 @@ impl PublisherRunner {
             }
         }
         self.meters.count(&counters);
-        self.publisher.stats.publish(counters);
+        self.publisher.stats.publish(&counters);
     }
 }
 

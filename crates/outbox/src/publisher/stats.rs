@@ -31,11 +31,11 @@ impl PublisherStats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn publish(&self, now: PublisherSnapshot) {
+    pub(super) fn publish(&self, now: &PublisherSnapshot) {
         let mut kept = self.kept();
         let (last_error, trouble) = (kept.snapshot.last_error.take(), kept.snapshot.trouble);
         kept.turned = Some(Instant::now());
-        kept.snapshot = PublisherSnapshot { last_error, trouble, ..now };
+        kept.snapshot = PublisherSnapshot { last_error, trouble, ..*now };
     }
 
     /// `None` clears the last error.
