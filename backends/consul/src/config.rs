@@ -7,9 +7,7 @@ use std::sync::Arc;
 use reqwest::header::HeaderValue;
 use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::settings::{
-    BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, is_this_machine, without_secrets,
-};
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, is_this_machine, without_secrets};
 use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFile, TlsFiles};
 use shardwise_discovery::{Clock, Discovery};
 
@@ -52,7 +50,7 @@ pub const BACKEND: BackendKind = BackendKind {
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
     let path = |key| settings.path(key).map(PathBuf::from);
-    if settings.iter().any(|(key, value)| key == "verify" && *value == BackendValue::Flag(false)) {
+    if settings.is_off("verify") {
         let why =
             "is false (CONSUL_HTTP_SSL_VERIFY), but certificates are always checked; remove it, and set discovery.consul.ca_file to the CA";
         return Err(Failure::BadSetting { key: "verify", why: why.to_owned() }.during("open"));

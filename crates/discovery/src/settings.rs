@@ -200,6 +200,11 @@ impl BackendSettings {
         matches!(self.values.get(key), Some(BackendValue::Flag(true)))
     }
 
+    /// Whether the flag of that name is written, and false.
+    pub fn is_off(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some(BackendValue::Flag(false)))
+    }
+
     /// The text of that name.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.values.get(key) {
