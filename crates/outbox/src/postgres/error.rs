@@ -36,7 +36,7 @@ impl SqlStore for PostgresStore {
 
 /// Whether the statement waited for a lock until its own limit.
 pub(super) fn gave_way(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("55P03")
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("55P03")
 }
 
 pub(super) fn classify(error: &sqlx::Error) -> Error {

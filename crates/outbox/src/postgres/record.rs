@@ -182,9 +182,9 @@ async fn mark(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[O
 async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome], discard: bool) -> Result<(), sqlx::Error> {
     let (mut away, mut sequences, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for outcome in outcomes {
-        let (sequence, error) = match (&outcome.then, discard) {
-            (HeadUpdate::Park { sequence, error }, false) | (HeadUpdate::Discard { sequence, error }, true) => (sequence, error),
-            _ => continue,
+        let ((HeadUpdate::Park { sequence, error }, false) | (HeadUpdate::Discard { sequence, error }, true)) = (&outcome.then, discard)
+        else {
+            continue;
         };
         away.push(outcome);
         sequences.push(sequence.cast_signed());
