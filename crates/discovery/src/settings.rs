@@ -195,9 +195,12 @@ impl BackendSettings {
         self
     }
 
-    /// The flag of that name; `false` where there is none.
-    pub fn flag(&self, key: &str) -> bool {
-        matches!(self.values.get(key), Some(BackendValue::Flag(true)))
+    /// The flag of that name.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        match self.values.get(key) {
+            Some(BackendValue::Flag(flag)) => Some(*flag),
+            _ => None,
+        }
     }
 
     /// The text of that name.
