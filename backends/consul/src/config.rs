@@ -50,7 +50,7 @@ pub const BACKEND: BackendKind = BackendKind {
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
     let path = |key| settings.path(key).map(PathBuf::from);
-    if settings.is_off("verify") {
+    if settings.flag("verify") == Some(false) {
         let why =
             "is false (CONSUL_HTTP_SSL_VERIFY), but certificates are always checked; remove it, and set discovery.consul.ca_file to the CA";
         return Err(Failure::BadSetting { key: "verify", why: why.to_owned() }.during("open"));
@@ -62,7 +62,7 @@ fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Resul
         ca_file: path("ca_file"),
         cert_file: path("cert_file"),
         key_file: path("key_file"),
-        tls: settings.flag("tls"),
+        tls: settings.flag("tls") == Some(true),
     };
     Ok(Arc::new(ConsulBackend::open(&config, clock.clone())?))
 }

@@ -195,14 +195,12 @@ impl BackendSettings {
         self
     }
 
-    /// The flag of that name; `false` where there is none.
-    pub fn flag(&self, key: &str) -> bool {
-        matches!(self.values.get(key), Some(BackendValue::Flag(true)))
-    }
-
-    /// Whether the flag of that name is written, and false.
-    pub fn is_off(&self, key: &str) -> bool {
-        matches!(self.values.get(key), Some(BackendValue::Flag(false)))
+    /// The flag of that name.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        match self.values.get(key) {
+            Some(BackendValue::Flag(flag)) => Some(*flag),
+            _ => None,
+        }
     }
 
     /// The text of that name.

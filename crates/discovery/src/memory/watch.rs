@@ -65,14 +65,6 @@ struct MemoryWatcher<T> {
     proven: Moment,
 }
 
-/// The result of a watcher's look.
-struct WatchPoll<E> {
-    now: Moment,
-    news: Option<E>,
-    /// When the next record expires.
-    next_end: Option<Moment>,
-}
-
 impl<T: WatchSubject> MemoryWatcher<T> {
     async fn next(&mut self) -> Result<T::Event> {
         loop {
@@ -88,7 +80,7 @@ impl<T: WatchSubject> MemoryWatcher<T> {
                     }
                     self.prove_every
                 }
-                Ok(WatchPoll { now, news, next_end }) => {
+                Ok((now, news, next_end)) => {
                     self.cut = false;
                     let prove_at = self.proven.plus(self.prove_every);
                     if news.is_some() || now >= prove_at {
@@ -103,7 +95,8 @@ impl<T: WatchSubject> MemoryWatcher<T> {
         }
     }
 
-    fn look(&mut self) -> Result<WatchPoll<T::Event>> {
+    /// The present moment, the news if there are any, and when the next record expires.
+    fn look(&mut self) -> Result<(Moment, Option<T::Event>, Option<Moment>)> {
         let Self { backend, group: name, sent, .. } = self;
         backend.with_groups(T::OPERATION, |groups, now| {
             groups.reap(name, now);
@@ -112,12 +105,12 @@ impl<T: WatchSubject> MemoryWatcher<T> {
             let mark = group.map_or(0, T::mark);
             let next_end = group.and_then(|group| group.records.values().map(|stored| stored.ends).min());
             if sent.as_ref().is_some_and(|(seen, _)| *seen == mark) {
-                return Ok(WatchPoll { now, news: None, next_end });
+                return Ok((now, None, next_end));
             }
             let read = T::read(groups, name);
             let news = T::news(sent.as_ref().map(|(_, shown)| &**shown), &read, now);
             *sent = Some((mark, read));
-            Ok(WatchPoll { now, news, next_end })
+            Ok((now, news, next_end))
         })
     }
 }
