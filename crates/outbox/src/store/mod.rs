@@ -279,7 +279,7 @@ pub trait Store: Send + Sync + 'static {
 /// # Errors
 ///
 /// Those of [`Store::id`]; [`ErrorKind::Settings`] if the store has no id.
-pub async fn serves(store: &impl Store, name: &str) -> Result<Serves> {
+pub async fn serves(store: &dyn Store, name: &str) -> Result<Serves> {
     let id = store.id().await?;
     let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;
     Ok(Serves::Outbox { id, name: name.to_owned() })

@@ -47,7 +47,7 @@ impl OpenedStore {
 
     /// The work that its publishers serve.
     pub(super) async fn serves(&self, name: &str) -> Result<Serves> {
-        Ok(shardwise_outbox::serves(&self.shared(), name).await?)
+        Ok(shardwise_outbox::serves(&*self.shared(), name).await?)
     }
 
     pub(super) fn dead_letters(&self) -> Arc<dyn DeadLetters> {
