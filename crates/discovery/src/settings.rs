@@ -195,6 +195,11 @@ impl BackendSettings {
         self
     }
 
+    /// The values with their keys, in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
     /// The flag of that name.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.values.get(key) {

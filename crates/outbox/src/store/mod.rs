@@ -286,8 +286,12 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// The work that publishers of the outbox in `store` serve, for [`shardwise::ShardingFactory::create_serving`]. `name` is the outbox's
-/// name, for messages only. [`ErrorKind::Settings`] if the store has no id.
-pub async fn serves(store: &(impl Store + ?Sized), name: &str) -> Result<Serves> {
+/// name, for messages only.
+///
+/// # Errors
+///
+/// Those of [`Store::id`]; [`ErrorKind::Settings`] if the store has no id.
+pub async fn serves(store: &dyn Store, name: &str) -> Result<Serves> {
     let id = store.id().await?;
     let id = id.ok_or_else(|| Error::new(ErrorKind::Settings, "this outbox's store has no id: implement Store::id"))?;
     Ok(Serves::Outbox { id, name: name.to_owned() })

@@ -192,7 +192,7 @@ mod tests {
     fn seconds_and_dates_are_read() {
         assert_eq!(delay_in("120"), Some(Duration::from_mins(2)));
         assert_eq!(delay_in("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO), "what is past is now");
-        assert!(delay_in("Thu, 29 Feb 2096 12:00:00 GMT") > Some(Duration::from_hours(24)));
+        assert!(delay_in("Wed, 29 Feb 2096 12:00:00 GMT") > Some(Duration::from_hours(24)));
         for odd in ["", "soon", "-1", "Sun, 06 Non 1994 08:49:37 GMT", "Sun, 99 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994"] {
             assert_eq!(delay_in(odd), None, "{odd}");
         }
