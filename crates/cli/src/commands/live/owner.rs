@@ -73,8 +73,11 @@ impl Explain {
 }
 
 fn no_owner(observer: &Observer) -> String {
-    let (active, needed) = (observer.members().active(), observer.policy().min_members);
-    format!("no owner: active members: {active}; {needed} needed (min_members)")
+    let needed = observer.policy().min_members;
+    match observer.members().active() {
+        0 => format!("no owner: active members: none; {needed} needed (min_members)"),
+        active => format!("no owner: active members: {active}; {needed} needed (min_members)"),
+    }
 }
 
 /// Notes on stderr that no member works on the keys of this owner, if that is so.

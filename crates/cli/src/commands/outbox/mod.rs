@@ -12,6 +12,8 @@ mod status;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 use shardwise::ShardingFactory;
