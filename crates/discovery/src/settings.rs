@@ -195,12 +195,9 @@ impl BackendSettings {
         self
     }
 
-    /// The flag of that name.
-    pub fn flag(&self, key: &str) -> Option<bool> {
-        match self.values.get(key) {
-            Some(BackendValue::Flag(flag)) => Some(*flag),
-            _ => None,
-        }
+    /// The flag of that name; `false` where there is none.
+    pub fn flag(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some(BackendValue::Flag(true)))
     }
 
     /// The text of that name.
@@ -233,6 +230,11 @@ impl BackendSettings {
             Some(BackendValue::Secret(secret)) => Some(secret),
             _ => None,
         }
+    }
+
+    /// All values by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 
