@@ -163,7 +163,8 @@ pub fn without_user(text: &str) -> String {
 
 /// An address, with or without a scheme, without whatever stands before an `@` or behind a `?` or `#`.
 pub fn without_secrets(address: &str) -> String {
-    let (scheme, rest) = address.split_at(address.find("://").map_or(0, |at| at + "://".len()));
+    let scheme = address.find("://").filter(|end| !address[..*end].contains(['@', '?', '#']));
+    let (scheme, rest) = address.split_at(scheme.map_or(0, |end| end + "://".len()));
     let (user, host) = rest.rsplit_once('@').map_or((String::new(), rest), |(_, host)| (format!("{MASK}@"), host));
     let (host, query) = host.find(['?', '#']).map_or((host, ""), |end| (&host[..=end], MASK));
     format!("{scheme}{user}{host}{query}")
@@ -262,6 +263,7 @@ mod tests {
             ("me@example.org", "me@example.org"),
             ("http://h:1?token=hush", "http://h:1?***"),
             ("http://hush@h:1#hush", "http://***@h:1#***"),
+            ("u:hush@h:1?to=http://h:2", "***@h:1?***"),
         ] {
             assert_eq!(without_user(text), shown);
             assert!(!without_secrets(text).contains("hu"), "{text}");
