@@ -93,7 +93,7 @@ fn defaults_hold_where_nothing_is_written() {
 fn other_tools_variables_go_before_defaults_and_behind_what_is_written() {
     let (settings, shown) = nothing().with_variable("POST_ADDR", "http://there").with_variable("POST_SSL", "1").read();
     let settings = settings.unwrap();
-    assert_eq!((settings.text("address"), settings.flag("tls")), (Some("http://there"), Some(true)));
+    assert_eq!((settings.text("address"), settings.flag("tls")), (Some("http://there"), true));
     assert!(shown.contains("own.post.address=http://there (environment variable POST_ADDR)"), "{shown}");
     let (settings, _) = nothing().with_variable("POST_ADDR", "no").with("common.post.address", &text("yes"), "default").read();
     assert_eq!(settings.unwrap().text("address"), Some("yes"));

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use reqwest::header::HeaderValue;
 use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, is_this_machine, without_secrets};
+use shardwise_discovery::settings::{
+    BackendKey, BackendKind, BackendSettings, BackendShape, BackendValue, FileTwin, is_this_machine, without_secrets,
+};
 use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFile, TlsFiles};
 use shardwise_discovery::{Clock, Discovery};
 
@@ -50,7 +52,7 @@ pub const BACKEND: BackendKind = BackendKind {
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
     let path = |key| settings.path(key).map(PathBuf::from);
-    if settings.flag("verify") == Some(false) {
+    if settings.iter().any(|(key, value)| key == "verify" && *value == BackendValue::Flag(false)) {
         let why =
             "is false (CONSUL_HTTP_SSL_VERIFY), but certificates are always checked; remove it, and set discovery.consul.ca_file to the CA";
         return Err(Failure::BadSetting { key: "verify", why: why.to_owned() }.during("open"));
@@ -62,7 +64,7 @@ fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Resul
         ca_file: path("ca_file"),
         cert_file: path("cert_file"),
         key_file: path("key_file"),
-        tls: settings.flag("tls") == Some(true),
+        tls: settings.flag("tls"),
     };
     Ok(Arc::new(ConsulBackend::open(&config, clock.clone())?))
 }

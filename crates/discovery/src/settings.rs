@@ -163,7 +163,8 @@ pub fn without_user(text: &str) -> String {
 
 /// An address, with or without a scheme, without whatever stands before an `@` or behind a `?` or `#`.
 pub fn without_secrets(address: &str) -> String {
-    let (scheme, rest) = address.split_at(address.find("://").map_or(0, |at| at + "://".len()));
+    let scheme = address.find("://").filter(|end| !address[..*end].contains(['@', '?', '#']));
+    let (scheme, rest) = address.split_at(scheme.map_or(0, |end| end + "://".len()));
     let (user, host) = rest.rsplit_once('@').map_or((String::new(), rest), |(_, host)| (format!("{MASK}@"), host));
     let (host, query) = host.find(['?', '#']).map_or((host, ""), |end| (&host[..=end], MASK));
     format!("{scheme}{user}{host}{query}")
@@ -195,17 +196,9 @@ impl BackendSettings {
         self
     }
 
-    /// The values with their keys, in the order of the keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
-        self.values.iter().map(|(key, value)| (key.as_str(), value))
-    }
-
-    /// The flag of that name.
-    pub fn flag(&self, key: &str) -> Option<bool> {
-        match self.values.get(key) {
-            Some(BackendValue::Flag(flag)) => Some(*flag),
-            _ => None,
-        }
+    /// The flag of that name; `false` where there is none.
+    pub fn flag(&self, key: &str) -> bool {
+        matches!(self.values.get(key), Some(BackendValue::Flag(true)))
     }
 
     /// The text of that name.
@@ -239,6 +232,11 @@ impl BackendSettings {
             _ => None,
         }
     }
+
+    /// All values by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &BackendValue)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
+    }
 }
 
 #[cfg(test)]
@@ -265,6 +263,7 @@ mod tests {
             ("me@example.org", "me@example.org"),
             ("http://h:1?token=hush", "http://h:1?***"),
             ("http://hush@h:1#hush", "http://***@h:1#***"),
+            ("u:hush@h:1?to=http://h:2", "***@h:1?***"),
         ] {
             assert_eq!(without_user(text), shown);
             assert!(!without_secrets(text).contains("hu"), "{text}");
