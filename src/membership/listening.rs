@@ -9,7 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::context::OwnershipContext;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Opened at the first use; ends with the worker, or when this is dropped.
+/// Opened at the first use; ends when this is dropped, or when a test's fleet kills the worker.
 pub(crate) struct MemberListener {
     address: Mutex<Option<SocketAddr>>,
     closed: CancellationToken,
@@ -32,6 +32,10 @@ impl MemberListener {
         let mut address = self.address.lock().await;
         if let Some(address) = *address {
             return Ok(address);
+        }
+        // A worker that a test's fleet has killed publishes nothing more.
+        if self.closed.is_cancelled() {
+            return Ok(wanted);
         }
         let failed = |error| {
             let message = format!("cannot listen for {what} on {wanted}: {error}; change {key}, or end what listens there");

@@ -44,6 +44,7 @@ impl Tenure {
 }
 
 /// A message and the means to reply.
+#[derive(Debug)]
 pub struct Message<M, R> {
     /// The message.
     pub body: M,
@@ -58,6 +59,18 @@ pub struct Reply<R> {
     answer: Option<oneshot::Sender<WireAnswer>>,
     guard: Weak<Guard>,
     type_: PhantomData<fn(R)>,
+}
+
+impl<R> std::fmt::Debug for Reply<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+impl<M, R> std::fmt::Debug for Inbox<M, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inbox(under epoch {})", self.epoch)
+    }
 }
 
 impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {

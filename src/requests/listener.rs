@@ -131,8 +131,8 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
         return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
     }
-    let body: Vec<u8> = match timeout(BODY_WITHIN, Limited::new(body, BODY_BYTES_MAX).collect()).await {
-        Ok(Ok(body)) => body.to_bytes().into(),
+    let body = match timeout(BODY_WITHIN, whole(body)).await {
+        Ok(Ok(body)) => body,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             return refused(413, "too-large", "The body is too large", &format!("at most {BODY_BYTES_MAX} bytes"));
         }
@@ -145,6 +145,17 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
     (RequestHandlers::answer(membership, path, request).await, ANSWERED)
+}
+
+/// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.
+async fn whole(body: Incoming) -> std::result::Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut body, mut bytes) = (Limited::new(body, BODY_BYTES_MAX), Vec::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(piece) = frame?.into_data() {
+            bytes.extend_from_slice(&piece);
+        }
+    }
+    Ok(bytes)
 }
 
 /// Admits a request if it is for this member, from one of the group.

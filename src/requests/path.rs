@@ -26,6 +26,7 @@ pub fn encoded(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
             text.push(byte.into());
         } else {
+            // Writing to a String cannot fail.
             let _ = write!(text, "%{byte:02X}");
         }
         text

@@ -43,7 +43,8 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there. The factory refuses an
+    /// address that other machines reach: that takes TLS, which a sidecar has.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;

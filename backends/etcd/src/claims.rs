@@ -22,7 +22,7 @@ const IN_FLIGHT: usize = 8;
 /// No lease: a key written with it stays.
 const NO_LEASE: i64 = 0;
 
-type Answers = Vec<(Resource, AcquireOutcome)>;
+type ClaimOutcomes = Vec<(Resource, AcquireOutcome)>;
 
 #[async_trait]
 impl Claims for EtcdBackend {
@@ -72,7 +72,7 @@ impl EtcdInner {
         Err(Failure::Contended { what: format!("the store of claims of {group:?}") })
     }
 
-    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> EtcdResult<Answers> {
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> EtcdResult<ClaimOutcomes> {
         let standing = &self.pool.call(|connection| async move { self.standing(&connection, record_id, store).await }).await?;
         let batches: Vec<_> = wanted.chunks(KEYS_MAX).map(<[_]>::to_vec).collect();
         let taking = stream::iter(batches).map(|batch| async move {
@@ -113,7 +113,7 @@ impl EtcdInner {
         store: &ClaimStore,
         mut standing: ClaimPreconditions,
         batch: &[Resource],
-    ) -> EtcdResult<Answers> {
+    ) -> EtcdResult<ClaimOutcomes> {
         let folder = self.prefix.claims(&record_id.group);
         let (keys, claim): (Vec<_>, _) =
             (batch.iter().map(|resource| folder.claim(resource)).collect(), encode_claim(record_id, store.floor));

@@ -10,7 +10,7 @@ pub(crate) fn in_file(path: &Path, what: &str) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let secret = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
     if secret.is_empty() || secret.contains(['\n', '\0']) {
-        return Err(wrong("must have the password in its first line and nothing else".into()));
+        return Err(wrong("must have one line and nothing else".into()));
     }
     Ok(secret.to_owned())
 }

@@ -154,7 +154,8 @@ impl ServedGroup {
 
 /// The group.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Group {
+#[schema(as = Group)]
+pub(crate) struct GroupMembers {
     revision: u64,
     view_fingerprint: String,
     /// Sorted by the bytes of their ids.
@@ -218,9 +219,9 @@ pub(crate) struct OneMember {
 /// Who is in the group?
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/members", tag = "group",
-    responses((status = 200, description = "The members", body = Group))
+    responses((status = 200, description = "The members", body = GroupMembers))
 )]
-pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<Group>> {
+pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<GroupMembers>> {
     // For a large group the answer is expensive to write.
     app.spend()?;
     let observer = joined.observer()?;
@@ -228,7 +229,7 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     // A group with another placement than this worker's settings is still shown.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
     let members = view.members().iter().map(|member| OneMember {
-        instance_id: member.instance_id.to_string(),
+        instance_id: member.instance_id.as_str().to_owned(),
         incarnation: member.incarnation.to_string(),
         state: member.state.as_str(),
         address: member.address.as_ref().map(ToString::to_string),
@@ -238,11 +239,11 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
         slots: loads.get(&member.instance_id).copied(),
         metadata: member.metadata.clone(),
     });
-    Ok(Json(Group {
+    Ok(Json(GroupMembers {
         revision: view.revision(),
         view_fingerprint: view.fingerprint().to_string(),
         members: members.collect(),
-        foreign: view.foreign().iter().map(ToString::to_string).collect(),
+        foreign: view.foreign().iter().map(|id| id.as_str().to_owned()).collect(),
         vanished: vanished(observer),
     }))
 }

@@ -12,8 +12,7 @@ const KEPT_FOR: Duration = Duration::from_secs(8);
 const MOST: usize = 64;
 const MOST_EACH: usize = 4;
 
-/// Expired connections are dropped on the next call. The other side closes idle connections too, which frees its socket
-/// earlier.
+/// Expired connections are dropped on the next call. The other side closes idle connections too, which frees its socket earlier.
 #[derive(Debug)]
 pub(crate) struct ConnectionPool<L>(Mutex<Vec<IdleConnection<L>>>);
 

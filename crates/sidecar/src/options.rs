@@ -134,19 +134,19 @@ impl Token {
     /// [`Error::Options`] if the file cannot be read, or contains no valid token.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::File(path.to_owned(), error);
-        let refused = |why: &str| Err(Error::Options(format!("{}: {why}", path.display())));
+        let refused = |why: String| Err(Error::Options(format!("{}: {why}", path.display())));
         let mut bytes = Vec::new();
         File::open(path).map_err(failed)?.take(TOKEN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > TOKEN_BYTES_MAX {
-            return refused("it has more than 4096 bytes: is it the right file?");
+            return refused(format!("it has more than {TOKEN_BYTES_MAX} bytes: is it the right file?"));
         }
         let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let token = token.strip_suffix(b"\r").unwrap_or(token);
         if token.len() < TOKEN_BYTES_LEAST {
-            return refused("a token has at least 16 bytes; 32 random hexadecimal digits would be one");
+            return refused(format!("a token has at least {TOKEN_BYTES_LEAST} bytes; 32 random hexadecimal digits would be one"));
         }
         if !token.iter().all(u8::is_ascii_graphic) {
-            return refused("a token is printable ASCII without blanks");
+            return refused("a token is printable ASCII without blanks".into());
         }
         Ok(Self::of(token))
     }

@@ -84,15 +84,18 @@ impl EventFollower {
     fn news(&mut self) -> Option<String> {
         let log = self.log.borrow_and_update();
         let (events, has_gap) = log.behind(self.read);
+        // Written behind the lock, which the thread that keeps ownership takes too.
+        let events: Vec<_> = events.cloned().collect();
+        self.read = log.last;
+        drop(log);
         let mut text = String::new();
         if std::mem::take(&mut self.is_missing) || has_gap {
             text += "event: gap\ndata: {}\n\n";
         }
         for event in events {
-            let data = serde_json::to_string(event).ok()?;
+            let data = serde_json::to_string(&event).ok()?;
             let _ = write!(text, "event: rebalance\nid: {}\ndata: {data}\n\n", event.id());
         }
-        self.read = log.last;
         Some(text)
     }
 }

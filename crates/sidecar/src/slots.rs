@@ -112,7 +112,7 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Some(ViewPlacement::Slots(owners)) => (Some(owners.params().kind.as_str()), places(owners)),
     };
     let members = placed.iter().flat_map(ViewPlacement::members);
-    let members = members.map(|(id, weight)| WeightedMember { instance_id: id.to_string(), weight: weight.get().into() }).collect();
+    let members = members.map(|(id, weight)| WeightedMember { instance_id: id.as_str().to_owned(), weight: weight.get().into() }).collect();
     let (revision, view_fingerprint) = (view.revision(), view.fingerprint().to_string());
     Ok(Json(Slots { revision, view_fingerprint, placement, members, owners, hint }))
 }

@@ -25,7 +25,7 @@ const LOCKS_MAX: usize = OPERATIONS_MAX - 1;
 /// Each release is two operations.
 const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 
-type Answers = Vec<(Resource, AcquireOutcome)>;
+type AcquireAnswers = Vec<(Resource, AcquireOutcome)>;
 
 pub(super) struct AcquireCall<'a> {
     pub(super) client: &'a Client,
@@ -36,7 +36,7 @@ pub(super) struct AcquireCall<'a> {
 }
 
 impl AcquireCall<'_> {
-    pub(super) async fn all(&self, wanted: &[Resource]) -> Result<Answers> {
+    pub(super) async fn all(&self, wanted: &[Resource]) -> Result<AcquireAnswers> {
         let index = self.store_index(false).await?;
         match self.under(index, wanted).await {
             // Perhaps it was only written again as it was.
@@ -63,10 +63,10 @@ impl AcquireCall<'_> {
         }
     }
 
-    async fn under(&self, index: u64, wanted: &[Resource]) -> Result<Answers> {
+    async fn under(&self, index: u64, wanted: &[Resource]) -> Result<AcquireAnswers> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let (delayed, mut first): (Vec<_>, Vec<_>) = wanted.into_iter().cloned().partition(|resource| self.session.is_delayed(resource));
-        let mut answers = Answers::new();
+        let mut answers = AcquireAnswers::new();
         // Held-back resources all come free at about the same time. Consul logs a line for each early request.
         if let Some(sample) = self.session.longest_delayed(&delayed) {
             let answer = self.part(index, vec![sample.clone()]).await?;
@@ -80,14 +80,14 @@ impl AcquireCall<'_> {
         }
         let parts: Vec<_> = first.chunks(LOCKS_MAX).map(<[_]>::to_vec).collect();
         let parts = parts.into_iter().map(|part| self.part(index, part));
-        let parts: Vec<Answers> = stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await?;
+        let parts: Vec<AcquireAnswers> = stream::iter(parts).buffer_unordered(AT_ONCE).try_collect().await?;
         answers.extend(parts.into_iter().flatten());
         Ok(answers)
     }
 
     /// As many as fit into one transaction. Each try settles at least one of them.
-    async fn part(&self, index: u64, mut left: Vec<Resource>) -> Result<Answers> {
-        let mut answers = Answers::with_capacity(left.len());
+    async fn part(&self, index: u64, mut left: Vec<Resource>) -> Result<AcquireAnswers> {
+        let mut answers = AcquireAnswers::with_capacity(left.len());
         while !left.is_empty() {
             if self.caller.is_gone() {
                 return Err(Failure::GivenUp);
@@ -112,7 +112,7 @@ impl AcquireCall<'_> {
         std::iter::once(same_store).chain(locks).collect()
     }
 
-    fn granted(&self, wanted: Vec<Resource>, stored: &[KvPair], answers: &mut Answers) -> Result<()> {
+    fn granted(&self, wanted: Vec<Resource>, stored: &[KvPair], answers: &mut AcquireAnswers) -> Result<()> {
         let prefix = keys::prefix(&self.record_id.group);
         let indexes: BTreeMap<_, _> = stored.iter().map(|stored| (stored.key.as_str(), stored.modify_index)).collect();
         for resource in wanted {
@@ -125,7 +125,7 @@ impl AcquireCall<'_> {
         Ok(())
     }
 
-    fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut Answers) -> Result<()> {
+    fn refused(&self, left: &mut Vec<Resource>, refusals: &[TxnError], answers: &mut AcquireAnswers) -> Result<()> {
         if refusals.iter().any(|refusal| refusal.what.contains("invalid session")) {
             return Err(Failure::Lost { instance_id: self.record_id.instance_id.clone(), why: "its session has ended" });
         }

@@ -49,10 +49,13 @@ pub(crate) fn begin(serves: bool) -> Option<RunningExport> {
 
 /// Replaces the export in a build without the feature `otel`: it never begins.
 #[cfg(not(feature = "otel"))]
-pub(crate) enum RunningExport {}
+pub(crate) enum NoExport {}
 
 #[cfg(not(feature = "otel"))]
-impl RunningExport {
+pub(crate) use NoExport as RunningExport;
+
+#[cfg(not(feature = "otel"))]
+impl NoExport {
     fn begin(_: &TraceEndpoint, _: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         Err(crate::features::missing("otel").unwrap_or_default())
     }

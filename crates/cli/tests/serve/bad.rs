@@ -22,7 +22,9 @@ fn essence(ownership: &Value) -> Value {
 fn unharmed(served: &Served, trouble: impl FnOnce()) {
     served.settles(1, |owned| owned == 256);
     let (before, memory) = (essence(&served.ownership()), served.memory());
-    let events = served.get("rebalances").well("history");
+    // It is written down a moment after the slots are owned.
+    let history = || Some(served.get("rebalances").well("history")).filter(|seen| seen["rebalances"] != json!([]));
+    let events = eventually("the join is in the history", PATIENCE, history);
     trouble();
     let ownership = served.ownership();
     assert_eq!(essence(&ownership), before);

@@ -66,11 +66,12 @@ pub(super) fn header_value(value: &str) -> String {
     utf8_percent_encode(value, ESCAPED).to_string()
 }
 
-/// The password, token or secret in a file, for the config of a sink: the file's text without its last newline.
+/// The password, token or secret in a file, for the config of a sink: the file's text without its last newline. `what` names it in errors,
+/// such as "the NATS sink's password".
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): the file cannot be read, or has something else in it.
-pub fn secret_in_file(path: &Path) -> Result<String> {
-    secret::in_file(path, "the file with a password or secret of the sink")
+pub fn secret_in_file(path: &Path, what: &str) -> Result<String> {
+    secret::in_file(path, &format!("the file with {what}"))
 }

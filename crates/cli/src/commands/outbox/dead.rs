@@ -4,7 +4,7 @@ use clap::Args;
 use nix::unistd::{User, getuid};
 use serde_json::{Value, json};
 use shardwise_outbox::settings::OutboxSettings;
-use shardwise_outbox::store::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, ReplayResult, Signature};
+use shardwise_outbox::store::{AuditEntry, DeadLetter, DeadLetters, DeadState, LIST_MAX, REPLAY_EVENTS_MAX, ReplayResult, Signature};
 use shardwise_sidecar::OutboxReplay;
 
 use super::open_store::OpenedStore;
@@ -158,6 +158,9 @@ fn report(done: &[OutboxReplay], common: &Common) -> Result<Code> {
     })?;
     Ok(if done.iter().all(|action| action.done.is_some()) { Code::Ok } else { Code::No })
 }
+
+/// The range of `--limit` is written out below, because clap wants literals.
+const _: () = assert!(REPLAY_EVENTS_MAX == 10_000);
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayAggregate {

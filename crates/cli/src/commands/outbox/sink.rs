@@ -44,7 +44,7 @@ fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
         config.subject = to;
     }
     if let Some(path) = &remote.password_file {
-        config = config.password(sink::secret_in_file(path)?);
+        config = config.password(sink::secret_in_file(path, "the NATS sink's password")?);
     }
     Ok(Arc::new(sink::NatsSink::new(config)?))
 }
@@ -58,7 +58,7 @@ fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
         config.stream = to;
     }
     if let Some(path) = &remote.password_file {
-        config = config.password(sink::secret_in_file(path)?);
+        config = config.password(sink::secret_in_file(path, "the Redis sink's password")?);
     }
     Ok(Arc::new(sink::RedisSink::new(config)))
 }
@@ -74,7 +74,7 @@ fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
         config = config.exchange(exchange)?;
     }
     if let Some(path) = &remote.password_file {
-        config = config.password(sink::secret_in_file(path)?);
+        config = config.password(sink::secret_in_file(path, "the RabbitMQ sink's password")?);
     }
     Ok(Arc::new(sink::RabbitMqSink::new(config)))
 }
@@ -89,7 +89,7 @@ fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
         config = config.token_file(path)?;
     }
     if let Some(path) = &remote.secret_file {
-        config = config.signing_secret(&sink::secret_in_file(path)?)?;
+        config = config.signing_secret(&sink::secret_in_file(path, "the secret that webhooks are signed with")?)?;
     }
     Ok(Arc::new(sink::HttpSink::new(config)?))
 }
