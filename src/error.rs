@@ -37,8 +37,7 @@ pub enum ErrorKind {
 }
 
 /// A failure: its kind, and one line that says what happened and what to do.
-#[derive(Clone, thiserror::Error)]
-#[error("{message}")]
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
@@ -65,6 +64,19 @@ impl Error {
     }
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    // Derived, it would be the `Arc`, which no caller can downcast to the cause.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
 /// Fails outside a tokio runtime with [`ErrorKind::NoRuntime`].
 pub(crate) fn inside_runtime() -> Result<()> {
     let outside = |_| {
@@ -74,7 +86,8 @@ pub(crate) fn inside_runtime() -> Result<()> {
     tokio::runtime::Handle::try_current().map(drop).map_err(outside)
 }
 
-/// Locks, also after a panic under the lock: ours guard single assignments, insertions and removals, and no code of the user runs there.
+/// Locks, also after a panic under the lock: ours guard single assignments, insertions and removals, the ranking of a view and the opening
+/// of a backend, and no code of the user runs there.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -173,7 +173,8 @@ impl ShardingService {
             let view = Arc::clone(changes.wait_for(is_new).await.ok()?.view());
             Some((Arc::clone(&view), (changes, Some(view))))
         });
-        news.boxed()
+        // A reader that asks once more after the end gets the end again.
+        news.fuse().boxed()
     }
 
     /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.

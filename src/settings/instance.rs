@@ -106,6 +106,9 @@ fn metadata(table: &SettingsTable<'_>) -> Result<BTreeMap<String, String>, Error
     let mut metadata = BTreeMap::new();
     let mut bytes = 0;
     for (name, found) in table.take_all(&keys::METADATA)? {
+        if name.is_empty() {
+            return Err(found.refuse("a name has at least one character; write one before the value"));
+        }
         if [MESSAGES_ADDRESS, REQUESTS_ADDRESS].contains(&name) {
             return Err(found.refuse("shardwise itself writes this name; choose another one"));
         }

@@ -142,10 +142,14 @@ where
     }
 
     fn start(&mut self, key: K) {
+        // A stop cancels the work of every key, which must not look like a key that was lost and regained.
+        if self.stop.is_cancelled() {
+            return;
+        }
         // Lost again by now; the next rebalance reports it.
         let Ok(guard) = enter(&self.context, &key) else { return };
         let cancel = self.stop.child_token();
-        // A token of its own: what the work does with it says nothing about the key.
+        // Another token for the work: what it does with it says nothing about the key.
         let (work, its_key, its_cancel) = (Arc::clone(&self.work), key.clone(), cancel.child_token());
         // The user's closure runs inside the task, so that a panic in it ends only that task.
         let task = self.tasks.spawn(self.context.in_flight.track_future(async move {

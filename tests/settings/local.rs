@@ -34,5 +34,5 @@ fn mistakes() {
     assert_eq!(refused_policy_line("discovery.local.pat = \"x\""), "discovery.local.pat is not a setting: did you mean path?");
     assert_eq!(refused_policy_line("discovery.local.path = \"\""), "discovery.local.path is \"\": write the path of a file");
     let table = message(with(WORKERS, &["~DISCOVERY__LOCAL=1"]));
-    assert!(table.ends_with("discovery.local is \"1\": a table of settings is expected here"), "{table}");
+    assert!(table.ends_with("discovery.local is a table of settings: add __ and the name of one of them"), "{table}");
 }

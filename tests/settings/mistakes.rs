@@ -479,11 +479,15 @@ fn variables_that_name_no_setting() {
          \"100ms\""
     );
     assert_eq!(seen("~ENABLED__X=1"), "resilience.sharding.enabled is a table: write true or false");
-    assert_eq!(seen("~POLICIES=1"), "resilience.sharding.policies is \"1\": a table of settings is expected here");
+    assert_eq!(seen("~POLICIES=1"), "resilience.sharding.policies is a table of settings: add __ and the name of one of them");
     assert!(seen("~POLICIES__=1").starts_with("resilience.sharding.policies.\"\" is not a name: "));
-    assert_eq!(seen("~INSTANCE__METADATA=1"), "resilience.sharding.instance.metadata is \"1\": a table of settings is expected here");
+    assert_eq!(
+        seen("~INSTANCE__METADATA=1"),
+        "resilience.sharding.instance.metadata is a table of settings: add __ and the name of one of them"
+    );
+    assert!(seen("~INSTANCE__METADATA__=1").contains("a name has at least one character"));
     assert_eq!(seen("~INSTANCE__METADATA__A__B=1"), "resilience.sharding.instance.metadata.a is a table: write a text in quotes");
-    assert_eq!(seen("SHARDWISE__RESILIENCE=1"), "resilience is \"1\": a table of settings is expected here");
+    assert_eq!(seen("SHARDWISE__RESILIENCE=1"), "resilience is a table of settings: add __ and the name of one of them");
     assert!(seen("SHARDWISE__RESILIENCE__RETRY=1").starts_with("resilience.retry is not a setting: "));
     assert_eq!(
         seen("~POLICIES__WORKERS__DISCOVERY__NATS__ADDRESS=1s"),
@@ -491,7 +495,7 @@ fn variables_that_name_no_setting() {
     );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),
-        "resilience.sharding.policies.workers.next is \"1\": a table of settings is expected here"
+        "resilience.sharding.policies.workers.next is a table of settings: add __ and the name of one of them"
     );
     assert_eq!(seen("~enabled=1"), "write its name in capitals: ~ENABLED");
     assert_eq!(

@@ -230,6 +230,10 @@ const fn is_table(value: &Value) -> bool {
 fn table_in<'v>(value: &'v Value, path: &str) -> Result<&'v Map<String, Value>> {
     match &value.kind {
         ValueKind::Table(table) => Ok(table),
+        // It may be a secret under a name that is too short.
+        _ if matches!(Origin::of(value), Origin::Variable { .. }) => {
+            Err(Origin::of(value).fail(format_args!("{path} is a table of settings: add __ and the name of one of them")))
+        }
         _ => Err(Origin::of(value).fail(format_args!("{path} is {}: a table of settings is expected here", Written::of(value)))),
     }
 }

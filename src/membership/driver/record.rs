@@ -204,6 +204,7 @@ pub(super) struct RecordUpdate {
     pub(super) or_else: &'static str,
 }
 
+/// The only writer of the record's updates: nothing queues up behind a slow backend, and an older version never overwrites a newer one.
 #[derive(Default)]
 pub(super) struct RecordUpdater(Option<RecordWriter>);
 
