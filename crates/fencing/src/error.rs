@@ -2,25 +2,9 @@
 
 use std::fmt;
 
-use shardwise_core::{Epoch, GroupName, Resource, write_with_causes};
+use shardwise_core::{Epoch, Resource, write_with_causes};
 
-/// The database has seen a higher epoch: another worker has acquired the resource since, and this write must not happen. Roll back,
-/// abandon the write, and discard what you have cached of the resource.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{resource} of group {group:?} is held under a higher epoch than {epoch}{}: another worker has held it since; roll back and abandon \
-     this work", .seen.map(|seen| format!(" ({seen} was seen)")).unwrap_or_default()
-)]
-pub struct StaleEpoch {
-    /// The group.
-    pub group: GroupName,
-    /// The resource.
-    pub resource: Resource,
-    /// The epoch of the write.
-    pub epoch: Epoch,
-    /// The highest epoch that the database has seen; `None` if its row was gone by the time of this lookup.
-    pub seen: Option<Epoch>,
-}
+use crate::StaleEpoch;
 
 /// Why a fence refused a write.
 #[derive(thiserror::Error)]

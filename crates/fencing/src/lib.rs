@@ -7,29 +7,28 @@
 //!   (`docs/reference/fencing.md`);
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!
-//! Features: `postgres` and `sqlite`, neither by default. Without them the crate has only the names.
+//! Features: `postgres` and `sqlite`, neither by default. Without them the crate has only the names and the SQL, and no
+//! database library.
 
 #![cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod error;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod fence;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod journal;
+mod stale_epoch;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub use error::{FenceError, JournalError, StaleEpoch};
-#[cfg(feature = "postgres")]
-pub use fence::postgres;
-#[cfg(feature = "sqlite")]
-pub use fence::sqlite;
+pub use error::{FenceError, JournalError};
+pub use fence::{postgres, sqlite};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use journal::{
     APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, Journal, JournalEvent, JournalSnapshot, LoadedJournal, READ_BYTES_MAX,
     READ_EVENTS_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX,
 };
 pub use shardwise_core::{ClaimName, Epoch, Fence, GroupName, Resource};
+pub use stale_epoch::StaleEpoch;
 
 /// A resource as text in the table, the same in every language: `slot/17` for a slot, `name/` and the name for a name.
 ///

@@ -28,8 +28,8 @@ fn is_lost<T>(answer: crate::Result<T>) -> bool {
     answer.is_err_and(|error| *error.kind() == ErrorKind::Lost)
 }
 
-/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news. Meanwhile its own former life
-/// neither renews nor changes it, and stepping away again does not begin the time anew.
+/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news. Its own former life neither
+/// renews nor changes it, and stepping away again does not begin the time anew.
 pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let mut a = scope.registration("a", 1);
@@ -46,23 +46,33 @@ pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_an
     assert_eq!(view.members()[0].metadata, a.member.metadata);
     assert_eq!(view.members()[0].serves, a.member.serves);
     let longest = grace + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
-    let disturbs = async {
-        loop {
-            assert!(is_lost(scope.backend.renew(&a.record_id(), a.ttl).await), "there is nothing to renew");
-            assert!(is_lost(scope.backend.update(&a).await), "there is nothing to update");
-            let again = scope.backend.step_away(&a, grace).await;
-            assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    tokio::select! {
-        _ = view_where(&mut watch, longest, "nobody", |view| view.members().is_empty()) => {}
-        () = disturbs => {}
-    }
+    view_where(&mut watch, longest, "nobody", |view| view.members().is_empty()).await;
     let gone = scope.clock.now();
     assert!(gone.since(asked) >= grace, "gone after {:?} of {grace:?}", gone.since(asked));
     assert!(gone.since(answered) < longest, "gone after {:?} of {grace:?}", gone.since(answered));
     scope.expect_ids(&[], SOON).await;
+    undisturbed(scope).await;
+}
+
+async fn undisturbed(scope: &Scope) {
+    let b = scope.joined("b", 2).await;
+    scope.stepped_away(&b, REJOIN_GRACE_LEAST).await;
+    let longest = REJOIN_GRACE_LEAST + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    let begun = scope.clock.now();
+    let disturbs = async || {
+        assert!(is_lost(scope.backend.renew(&b.record_id(), b.ttl).await), "there is nothing to renew");
+        assert!(is_lost(scope.backend.update(&b).await), "there is nothing to update");
+    };
+    disturbs().await;
+    assert_eq!(states(&*scope.view().await), [("b".to_owned(), 2, MemberState::Away)]);
+    while !scope.ids().await.is_empty() {
+        disturbs().await;
+        let again = scope.backend.step_away(&b, REJOIN_GRACE_LEAST).await;
+        assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
+        let since = scope.clock.now().since(begun);
+        assert!(since < longest, "not gone after {since:?} of {REJOIN_GRACE_LEAST:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// A watch that sees every change sees the id in each view exactly once, while others come and go.

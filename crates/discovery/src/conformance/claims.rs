@@ -362,7 +362,11 @@ pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
 /// for good.
 pub async fn claims_04_leaving_frees(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
+    let c = scope.claimant("c", 4).await;
     let _alive = scope.keep_alive(&[&b]);
+    scope.granted(&c.record_id(), &slots(20..30)).await;
+    scope.backend.deregister(&c.record_id()).await.expect("deregister");
+    scope.all_granted(&b.record_id(), &slots(20..30), SOON).await;
     let old = scope.granted(&a.record_id(), &slots(0..10)).await;
     scope.backend.step_away(&a, SOON * 6).await.expect("stepping away");
     scope.all_granted(&b.record_id(), &slots(0..5), SOON).await;

@@ -160,6 +160,7 @@ impl Scope {
                     // As a worker does: a renewal without an answer is repeated.
                     while let Err(error) = backend.renew(&member.record_id(), member.ttl).await {
                         assert!(error.is_retryable(), "renewing {:?}: {error}", member.record_id());
+                        tokio::time::sleep(least / 100).await;
                     }
                 }
                 tokio::time::sleep(least / 8).await;

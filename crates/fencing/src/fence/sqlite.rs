@@ -4,12 +4,11 @@
 //! transaction ends. If a transaction has read before and its snapshot is outdated by then, SQLite fails it with `SQLITE_BUSY_SNAPSHOT`,
 //! and it must be repeated; `BEGIN IMMEDIATE` avoids that.
 
-use shardwise_core::{Epoch, GroupName, Resource};
-use sqlx::{Connection, SqliteConnection};
+#[cfg(feature = "sqlite")]
+mod queries;
 
-use crate::error::FenceError;
-use crate::fence::{refused, to_sql};
-use crate::resource_text;
+#[cfg(feature = "sqlite")]
+pub use queries::{check, create_tables};
 
 /// Creates the table of fences if it does not exist. For use in your own migrations.
 pub const FENCE_UP: &str = include_str!("../../sql/sqlite/fence.up.sql");
@@ -24,50 +23,3 @@ pub const JOURNAL_DOWN: &str = include_str!("../../sql/sqlite/journal.down.sql")
 /// continue; if none, roll back and give up.
 pub const CHECK: &str = "INSERT INTO shardwise_fence (group_name, resource, epoch) VALUES (?1, ?2, ?3)
 ON CONFLICT (group_name, resource) DO UPDATE SET epoch = excluded.epoch WHERE shardwise_fence.epoch <= excluded.epoch";
-
-const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
-
-/// Allows this transaction to write under the epoch until it ends; refuses an epoch below the highest seen.
-///
-/// ```no_run
-/// # async fn example(pool: sqlx::SqlitePool, group: shardwise_fencing::GroupName, fence: shardwise_fencing::Fence)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// use shardwise_fencing::{Resource, sqlite};
-///
-/// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-/// sqlite::check(&mut tx, &group, &Resource::Slot(fence.slot), fence.epoch).await?;
-/// sqlx::query("UPDATE account SET balance = balance - 10 WHERE id = 42").execute(&mut *tx).await?;
-/// tx.commit().await?;
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-///
-/// [`FenceError::Fenced`] for an old epoch, [`FenceError::NoTransaction`] outside a transaction, and the database's errors. After
-/// any of them, roll back the transaction.
-pub async fn check(conn: &mut SqliteConnection, group: &GroupName, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
-    if !conn.is_in_transaction() {
-        return Err(FenceError::NoTransaction);
-    }
-    let text = resource_text(resource);
-    let done = sqlx::query(CHECK).bind(group.as_str()).bind(&text).bind(to_sql(epoch)).execute(&mut *conn).await?;
-    if done.rows_affected() == 1 {
-        return Ok(());
-    }
-    let seen = sqlx::query_scalar(SEEN).bind(group.as_str()).bind(&text).fetch_optional(conn).await?;
-    Err(refused(group, resource, epoch, seen).into())
-}
-
-/// Creates missing tables of fences and journals; safe to call from several processes at once. For programs without migrations;
-/// others add [`FENCE_UP`] and [`JOURNAL_UP`] to theirs.
-///
-/// # Errors
-///
-/// The database's errors, such as a read-only file.
-pub async fn create_tables(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-    for sql in [FENCE_UP, JOURNAL_UP] {
-        sqlx::raw_sql(sql).execute(&mut *tx).await?;
-    }
-    tx.commit().await
-}

@@ -2,8 +2,9 @@
 
 use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 
-use crate::error::{JournalError, StaleEpoch};
-use crate::fence::{refused, to_sql};
+use crate::StaleEpoch;
+use crate::error::JournalError;
+use crate::fence::shared::{refused, to_sql};
 
 /// The most bytes in one event.
 pub const EVENT_BYTES_MAX: u64 = 1 << 20;

@@ -41,6 +41,8 @@ struct DestinationEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
+    /// How many of them are down: asked at every turn.
+    down: usize,
     words: u64,
     news: Vec<(DestinationKey, bool)>,
     last_accepted: Option<Moment>,
@@ -55,7 +57,8 @@ impl Destinations {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
             let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
             if let Some(oldest) = oldest.map(|(to, _)| to.clone()) {
-                self.known.remove(&oldest);
+                let is_down = self.known.remove(&oldest).is_some_and(|gone| gone.destination.is_down());
+                self.down = self.down.saturating_sub(usize::from(is_down));
             }
         }
         self.words += 1;
@@ -65,6 +68,7 @@ impl Destinations {
         change(&mut known.destination);
         let after = known.destination.is_down();
         if before != after {
+            self.down = if after { self.down + 1 } else { self.down.saturating_sub(1) };
             self.news.push((to.clone(), after));
         }
     }
@@ -87,8 +91,8 @@ impl Destinations {
     }
 
     /// The number of destinations that are down.
-    pub(crate) fn down(&self) -> usize {
-        self.known.values().filter(|known| known.destination.is_down()).count()
+    pub(crate) const fn down(&self) -> usize {
+        self.down
     }
 
     /// Destinations that went down (`true`) or are up again (`false`) since the last call.

@@ -44,7 +44,9 @@ impl BrokerMessage {
             body.pop();
             return Self { attributes: Vec::new(), trace, content_type: Some(STRUCTURED.to_owned()), body };
         }
-        let mut named = vec![("specversion".to_owned(), "1.0".to_owned())];
+        // Those that every event has, and its headers.
+        let mut named = Vec::with_capacity(12 + headers.0.len());
+        named.push(("specversion".to_owned(), "1.0".to_owned()));
         attributes(event, source, &headers, |name, value, _| named.push((name.to_owned(), value.to_owned())));
         let (datum, content_type) = datum(&event.payload, headers.0.get("datacontenttype").and_then(Value::as_str));
         let body = match datum {

@@ -94,8 +94,14 @@ impl Template {
             TemplatePart::EventType => Some(&event.event_type),
             _ => None,
         });
-        let values: Vec<_> = values.map(|value| utf8_percent_encode(value, ESCAPED).to_string()).collect();
-        (!values.is_empty()).then(|| values.join("/"))
+        let mut name = String::new();
+        for value in values {
+            if !name.is_empty() {
+                name.push('/');
+            }
+            name.extend(utf8_percent_encode(value, ESCAPED));
+        }
+        (!name.is_empty()).then_some(name)
     }
 
     /// Whether different aggregates never share a name, and all events of one aggregate have the same name. Two fields are separated only

@@ -103,7 +103,7 @@ async fn read(
     reading.next_statement();
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
-        let further = row.try_get(17).at(store)?;
+        let further = row.try_get_unchecked(17).at(store)?;
         reading.add::<LossyText, _>(&row, is_due, further, body).at(store)?;
         if reading.events_left == 0 || reading.bytes_left == 0 {
             return Ok(false);

@@ -112,8 +112,9 @@ pub(crate) type EventBody = (Payload, Option<String>);
 /// Collects the rows of a fetch into runs, within the limits of the reading.
 ///
 /// The columns from 0 on: slot, epoch, aggregate, hash, done and last sequence, attempts, failures, milliseconds since the first and the
-/// last failure; of the event sequence, id, aggregate type and id, type, time of writing and original sequence. They are read unchecked:
-/// our own statement determines their types, and checking each value costs as much as reading it.
+/// last failure; of the event sequence, id, aggregate type and id, type, time of writing and original sequence. They are read unchecked,
+/// because checking each value costs as much as reading it: PostgreSQL's types are those of our statement, and SQLite's schema checks the
+/// texts. A number of another type, which only a hand can write, is read as SQLite converts it.
 pub(crate) struct RunCollector {
     pub(crate) events_left: usize,
     pub(crate) bytes_left: usize,

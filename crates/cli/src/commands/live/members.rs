@@ -27,7 +27,7 @@ pub(crate) struct Members {
 }
 
 /// A member as it is shown.
-struct MemberLine<'a> {
+struct LiveMember<'a> {
     member: &'a Member,
     state: &'static str,
     /// An operator has requested the drain, and the member does not show it yet.
@@ -43,15 +43,15 @@ impl Members {
         // If the backend does not support draining, no member is drained.
         let drained = factory.drained(&policy).await.unwrap_or_default();
         let group = GroupSnapshot::of(&observer);
-        let rows: Vec<_> = group.view.members().iter().map(|member| MemberLine::of(member, &group, &drained)).collect();
+        let rows: Vec<_> = group.view.members().iter().map(|member| LiveMember::of(member, &group, &drained)).collect();
         let (revision, fingerprint) = (group.view.revision(), group.view.fingerprint().to_string());
         let json = json!({
             "policy": policy, "revision": revision, "view_fingerprint": fingerprint,
-            "members": rows.iter().map(MemberLine::as_json).collect::<Vec<_>>(),
+            "members": rows.iter().map(LiveMember::as_json).collect::<Vec<_>>(),
         });
         common.print(&json, || {
             let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
-            let cells: Vec<_> = rows.iter().map(MemberLine::cells).collect();
+            let cells: Vec<_> = rows.iter().map(LiveMember::cells).collect();
             let total = count(rows.len() as u64, "member");
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
         })?;
@@ -60,7 +60,7 @@ impl Members {
     }
 }
 
-impl<'a> MemberLine<'a> {
+impl<'a> LiveMember<'a> {
     fn of(member: &'a Member, group: &GroupSnapshot, drained: &[InstanceId]) -> Self {
         let wanted = drained.contains(&member.instance_id);
         let is_drained = member.state == MemberState::Draining && wanted;
