@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(given.password(), Some("%20hush%20"));
         for text in ["", "\n", "two\nlines\n"] {
             std::fs::write(&path, text).unwrap();
-            assert!(config.clone().password_file(&path).unwrap_err().to_string().contains("in its first line and nothing else"));
+            assert!(config.clone().password_file(&path).unwrap_err().to_string().contains("one line and nothing else"));
         }
         let missing = config.password_file(&folder.path().join("none")).unwrap_err().to_string();
         assert!(missing.contains("none, cannot be read: "), "{missing}");
