@@ -29,7 +29,7 @@ const ANY: &str = "
         OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at <= statement_timestamp() ORDER BY retry_at LIMIT 1)
         OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at > statement_timestamp() + $1::bigint * interval '1 millisecond' LIMIT 1)";
 
-/// The columns of [`RunCollector`], whether the row is a retry's, the event's size, its position if it is large, payload and headers.
+/// The columns of `RunCollector`, whether the row is a retry's, the event's size, its position if it is large, payload and headers.
 ///
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
 /// can have in milliseconds (a longer one means that the clock was set back), $8 the size in bytes above which an event comes without its
