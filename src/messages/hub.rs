@@ -1,10 +1,10 @@
 //! One member's message hub: the holders of names, their addresses, and the messages taken here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardwise_core::{Claim, ClaimName, GroupName, Holder};
+use shardwise_core::{GroupName, Holder, Holders};
 use shardwise_discovery::LogThrottle;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -28,7 +28,7 @@ pub(super) struct MessageHub {
     /// Where messages may go.
     networks: Vec<Network>,
     advertised: Arc<AdvertisedAddresses>,
-    leaders: watch::Receiver<BTreeMap<ClaimName, Claim>>,
+    leaders: watch::Receiver<Holders>,
     is_open: tokio::sync::Mutex<bool>,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) outstanding: Arc<Semaphore>,
@@ -51,7 +51,7 @@ impl MessageHub {
             settings: context.messages.clone(),
             networks: context.peers.networks.clone(),
             advertised: Arc::clone(&context.advertised),
-            leaders: context.name_holders.follow(),
+            leaders: context.holders.follow(),
             is_open: tokio::sync::Mutex::default(),
             mailboxes: Arc::default(),
             outstanding: Arc::new(Semaphore::new(OUTSTANDING_MAX)),
@@ -61,8 +61,8 @@ impl MessageHub {
         }
     }
 
-    /// The holder of each name, now and whenever that changes.
-    pub(super) fn leaders(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
+    /// The holders of slots and names, now and whenever that changes.
+    pub(super) fn leaders(&self) -> watch::Receiver<Holders> {
         self.leaders.clone()
     }
 

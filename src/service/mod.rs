@@ -2,6 +2,7 @@
 
 mod alone;
 mod engine;
+mod holders;
 mod keys;
 mod lifecycle;
 mod make;
