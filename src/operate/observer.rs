@@ -1,12 +1,14 @@
 //! Observes a group without joining it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use shardwise_core::machine::MemberRefusal;
 use shardwise_core::{
-    Holders, Holding, InstanceId, Moment, OwnershipMode, Placer, Policy, ShardKey, SlotOwners, VersionRule, View, ViewPlacement, slot_of,
+    Holders, Holding, InstanceId, Moment, OwnershipMode, Placer, Policy, Resource, ShardKey, SlotOwners, VersionRule, View, ViewPlacement,
+    slot_of,
 };
 use shardwise_discovery::{Clock, WatchEvent};
 use tokio::sync::watch;
@@ -131,6 +133,11 @@ impl Observer {
         self.clock.now().since(*locked(&self.history.proven))
     }
 
+    /// The present moment on the clock of [`shardwise_core::HeldClaim::since`].
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// The owner of a key by the newest view; `None` if no member owns it. While the versions of the group differ under
     /// `version_rule = "newest"`, holders keep what they have, and the owner is the holder, if there is one.
     ///
@@ -181,6 +188,21 @@ impl Observer {
         let owners = self.slot_owners()?;
         let slot = slot_of(key.key_hash(), owners.as_ref().map_or(self.policy.placement.slots, |owners| owners.params().slots));
         Ok(Holding::of_slot(slot, &self.members(), self.policy.version_rule, owners.as_deref(), &holders))
+    }
+
+    /// How many slots each member holds; a member that holds none is missing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::holders`], but for the placement's.
+    pub fn slots_held(&self) -> Result<BTreeMap<InstanceId, u32>> {
+        let mut held = BTreeMap::new();
+        for (resource, holder) in self.claims()?.iter() {
+            if matches!(resource, Resource::Slot(_)) {
+                *held.entry(holder.claim.holder.instance_id.clone()).or_default() += 1;
+            }
+        }
+        Ok(held)
     }
 
     fn claims(&self) -> Result<Holders> {
