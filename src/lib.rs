@@ -82,10 +82,10 @@ pub use service::{Sharding, ShardingService};
 pub use settings::Settings;
 pub use shardwise_core as core;
 pub use shardwise_core::{
-    Address, BackendLoss, Cause, ClaimName, Epoch, Fence, Fingerprint, GroupName, Incarnation, InstanceId, KeyOwners, KeyPlacement,
-    KeyShare, LoadMargin, MaxLoss, Member, MemberState, Moment, NotHeld, NotOwning, Ownership, OwnershipMode, PlacementKind,
-    PlacementParams, Policy, PolicyName, Rebalance, Serves, ServiceState, ShardKey, SlotOwners, SlotSet, Timing, VersionRule, View, Weight,
-    slot_of,
+    Address, BackendLoss, Cause, Claim, ClaimName, Epoch, Fence, Fingerprint, GroupName, HeldClaim, Holder, Holding, Incarnation,
+    InstanceId, KeyOwners, KeyPlacement, KeyShare, LoadMargin, MaxLoss, Member, MemberState, Mismatch, Moment, NotHeld, NotOwning,
+    Ownership, OwnershipMode, PlacementKind, PlacementParams, Policy, PolicyName, Rebalance, Serves, ServiceState, ShardKey, SlotOwners,
+    SlotSet, Timing, VersionRule, View, Weight, slot_of,
 };
 pub use shardwise_discovery as discovery;
 pub use telemetry::{metrics, trace};

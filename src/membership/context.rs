@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
-use super::name_holders::NameHolders;
+use super::holder_table::HolderTable;
 use super::proof::{Channel, Recipient};
 use crate::error::locked;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
@@ -38,7 +38,8 @@ pub(crate) struct OwnershipContext {
     pub(crate) refused: AtomicU64,
     /// The names that this worker wants to hold; the driver claims them.
     pub(crate) wanted_names: watch::Sender<BTreeSet<ClaimName>>,
-    pub(crate) name_holders: NameHolders,
+    /// The claims of the group while this worker is a member; under eventual ownership there are none.
+    pub(crate) holders: HolderTable,
     pub(crate) advertised: Arc<AdvertisedAddresses>,
     pub(crate) extensions: Extensions,
     current: ArcSwap<Ownership>,
@@ -57,7 +58,7 @@ impl OwnershipContext {
             gone: CancellationToken::new(),
             refused: AtomicU64::new(0),
             wanted_names: watch::Sender::default(),
-            name_holders: NameHolders::default(),
+            holders: HolderTable::default(),
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             extensions: Extensions::default(),
             current: ArcSwap::new(ownership),

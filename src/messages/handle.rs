@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use shardwise_core::{Backoff, Claim, ClaimName, Epoch, Escaped, Holder, Ownership};
+use shardwise_core::{Backoff, Claim, ClaimName, Epoch, Escaped, Holder, Holders, Ownership, Resource};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -99,7 +99,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         let (mut leaders, mut ownership) = (self.hub.leaders(), self.ownership.clone());
         loop {
             // Any change from here on counts.
-            leaders.mark_unchanged();
+            let leader = self.claim_in(&leaders.borrow_and_update());
             ownership.mark_unchanged();
             let (why, full) = match self.try_once(body.clone(), until).await {
                 SendAttempt::Done(done) => return done,
@@ -107,7 +107,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             };
             let news = async {
                 tokio::select! {
-                    Ok(()) = leaders.changed() => true,
+                    true = async { leaders.wait_for(|now| self.claim_in(now) != leader).await.is_ok() } => true,
                     changed = ownership.changed() => changed.is_ok(),
                     () = sleep(backoff.fail()) => true,
                 }
@@ -126,13 +126,18 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         if let Some(epoch) = self.hub.local.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
-        let leader = self.hub.leaders().borrow().get(&self.name).cloned();
+        let leader = self.claim_in(&self.hub.leaders().borrow());
         let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("no member holds the name") };
         let is_me = holder == self.hub.local.life.holder();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
         }
+    }
+
+    /// The claim on this name.
+    fn claim_in(&self, holders: &Holders) -> Option<Claim> {
+        holders.get(&Resource::Name(self.name.clone())).map(|held| held.claim.clone())
     }
 
     fn address_of(&self, holder: &Holder) -> Option<String> {
@@ -179,7 +184,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     /// Resolves some time after another member is seen to hold the name.
     async fn overtaken(&self, epoch: Epoch) {
         let mut leaders = self.hub.leaders();
-        let later = leaders.wait_for(|leaders| leaders.get(&self.name).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();
+        let later = leaders.wait_for(|now| self.claim_in(now).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();
         if !later {
             std::future::pending::<()>().await;
         }

@@ -1,11 +1,11 @@
 //! One member's message hub: the holders of names, their addresses, and the messages taken here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use secrecy::SecretString;
-use shardwise_core::{Claim, ClaimName, GroupName, Holder};
+use shardwise_core::{GroupName, Holder, Holders};
 use shardwise_discovery::LogThrottle;
 use tokio::sync::{Semaphore, watch};
 
@@ -26,7 +26,7 @@ pub(super) struct MessageHub {
     listen: SocketAddr,
     listener: MemberListener,
     advertised: Arc<AdvertisedAddresses>,
-    leaders: watch::Receiver<BTreeMap<ClaimName, Claim>>,
+    leaders: watch::Receiver<Holders>,
     pub(super) outstanding: Semaphore,
     peers: Mutex<HashMap<Holder, (String, Peer)>>,
 }
@@ -57,14 +57,14 @@ impl MessageHub {
             listen: context.messages.listen,
             listener: MemberListener::of(context),
             advertised: Arc::clone(&context.advertised),
-            leaders: context.name_holders.follow(),
+            leaders: context.holders.follow(),
             outstanding: Semaphore::new(OUTSTANDING_MAX),
             peers: Mutex::default(),
         })
     }
 
-    /// The holder of each name, now and whenever that changes.
-    pub(super) fn leaders(&self) -> watch::Receiver<BTreeMap<ClaimName, Claim>> {
+    /// The holders of slots and names, now and whenever that changes.
+    pub(super) fn leaders(&self) -> watch::Receiver<Holders> {
         self.leaders.clone()
     }
 

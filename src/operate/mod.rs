@@ -1,5 +1,6 @@
 //! Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
 
+mod claims;
 mod group;
 mod observer;
 

@@ -1,18 +1,23 @@
 //! Observes a group without joining it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use shardwise_core::machine::MemberRefusal;
-use shardwise_core::{InstanceId, Moment, Placer, Policy, ShardKey, SlotOwners, View, ViewPlacement};
+use shardwise_core::{
+    Holders, Holding, InstanceId, Moment, OwnershipMode, Placer, Policy, Resource, ShardKey, SlotOwners, VersionRule, View, ViewPlacement,
+    slot_of,
+};
 use shardwise_discovery::{Clock, WatchEvent};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::Group;
+use super::claims::ObservedClaims;
 use crate::error::{Error, ErrorKind, Result, locked};
-use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer};
+use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer, without_holders};
 
 /// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; follows the group until dropped.
 pub struct Observer {
@@ -21,6 +26,8 @@ pub struct Observer {
     history: Arc<GroupHistory>,
     views: watch::Receiver<Option<Arc<ObservedView>>>,
     following: AbortHandle,
+    /// `None` under eventual ownership, which has no holders.
+    claims: Option<ObservedClaims>,
 }
 
 /// What the task that follows the group has seen so far.
@@ -50,6 +57,8 @@ impl Observer {
         let Group { policy, timing, backend } = group;
         let (sender, mut views) = watch::channel(None);
         let (failures, mut failure) = watch::channel::<Option<shardwise_discovery::Error>>(None);
+        let claims =
+            (policy.ownership == OwnershipMode::Exclusive).then(|| ObservedClaims::follow(policy, timing, &backend, clock.clone()));
         let mut watch = placed_ahead(follow(&backend, &policy.group, timing.ttl / PROOFS_PER_TTL), policy.clone());
         let history = Arc::<GroupHistory>::default();
         let (placing, seen, by) = (policy.clone(), Arc::clone(&history), clock.clone());
@@ -77,7 +86,8 @@ impl Observer {
                 }
             }
         });
-        let mut observer = Self { policy: policy.clone(), clock, history, views: views.clone(), following: following.abort_handle() };
+        let following = following.abort_handle();
+        let mut observer = Self { policy: policy.clone(), clock, history, views: views.clone(), following, claims };
         let seen = tokio::select! {
             seen = tokio::time::timeout(timing.ttl, views.wait_for(Option::is_some)) => seen.is_ok_and(|seen| seen.is_ok()),
             _ = failure.wait_for(|error| error.as_ref().is_some_and(|error| !error.is_retryable())) => false,
@@ -87,6 +97,9 @@ impl Observer {
             return Err(failure.borrow().clone().map_or_else(stopped, Error::from));
         }
         observer.views.mark_unchanged();
+        if let Some(claims) = &observer.claims {
+            claims.first(timing.ttl).await;
+        }
         Ok(observer)
     }
 
@@ -120,14 +133,24 @@ impl Observer {
         self.clock.now().since(*locked(&self.history.proven))
     }
 
-    /// The owner of a key by the newest view; `None` if no member owns it.
+    /// The present moment on the clock of [`shardwise_core::HeldClaim::since`].
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The owner of a key by the newest view; `None` if no member owns it. While the versions of the group differ under
+    /// `version_rule = "newest"`, holders keep what they have, and the owner is the holder, if there is one.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::OtherPolicy`] if the group agrees on other constants than this policy's; [`ErrorKind::Settings`] if its weights need
     /// more points than its key placement allows. The same holds for the next two.
     pub fn owner<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Option<InstanceId>> {
-        Ok(self.placed()?.and_then(|placed| placed.owner(key).cloned()))
+        let placed = self.placed()?.and_then(|placed| placed.owner(key).cloned());
+        if self.policy.version_rule == VersionRule::None || !self.members().versions_differ() {
+            return Ok(placed);
+        }
+        Ok(self.holder(key)?.held.map(|held| held.claim.holder.instance_id).or(placed))
     }
 
     /// The owners of all slots by the newest view; [`ErrorKind::Settings`] if the group uses a key placement, which has no slots.
@@ -140,6 +163,55 @@ impl Observer {
             }
             None => Ok(Arc::new(SlotOwners::place([], self.policy.placement))),
         }
+    }
+
+    /// Who holds each slot and name, and where that differs, which member the placement names and why that one does not hold it: every slot
+    /// in order, then the names that are held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] under eventual ownership, which has no holders; as [`Observer::owner`]; retryable,
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Backend`] while the claims cannot be read.
+    pub fn holders(&self) -> Result<Vec<Holding>> {
+        let holders = self.claims()?;
+        let owners = self.slot_owners()?;
+        Ok(Holding::all(&self.members(), &self.policy, owners.as_deref(), &holders))
+    }
+
+    /// Who holds the slot of a key, as [`Observer::holders`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::holders`].
+    pub fn holder<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Holding> {
+        let holders = self.claims()?;
+        let owners = self.slot_owners()?;
+        let slot = slot_of(key.key_hash(), owners.as_ref().map_or(self.policy.placement.slots, |owners| owners.params().slots));
+        Ok(Holding::of_slot(slot, &self.members(), self.policy.version_rule, owners.as_deref(), &holders))
+    }
+
+    /// How many slots each member holds; a member that holds none is missing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::holders`], but for the placement's.
+    pub fn slots_held(&self) -> Result<BTreeMap<InstanceId, u32>> {
+        let mut held = BTreeMap::new();
+        for (resource, holder) in self.claims()?.iter() {
+            if matches!(resource, Resource::Slot(_)) {
+                *held.entry(holder.claim.holder.instance_id.clone()).or_default() += 1;
+            }
+        }
+        Ok(held)
+    }
+
+    fn claims(&self) -> Result<Holders> {
+        self.claims.as_ref().ok_or_else(|| without_holders(&self.policy))?.holders()
+    }
+
+    /// `None` if no member owns anything.
+    fn slot_owners(&self) -> Result<Option<Arc<SlotOwners>>> {
+        Ok(self.placed()?.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners) } else { None }))
     }
 
     /// The placement of the newest view, by slots or by keys; `None` if no member owns anything.

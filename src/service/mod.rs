@@ -1,6 +1,7 @@
 //! The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 
 mod engine;
+mod holders;
 mod keys;
 mod lifecycle;
 mod replicas;

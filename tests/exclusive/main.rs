@@ -6,6 +6,7 @@
 mod common;
 mod daemons;
 mod guards;
+mod holders;
 mod leases;
 #[path = "../common/plain.rs"]
 mod plain;

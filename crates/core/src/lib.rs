@@ -17,6 +17,7 @@ mod explain;
 mod filter;
 mod fingerprint;
 mod grants;
+mod holders;
 pub mod holdings;
 mod key;
 mod key_placements;
@@ -51,6 +52,7 @@ pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Hol
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;
+pub use holders::{HeldClaim, Holders, Holding, Mismatch};
 pub use key::{Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};

@@ -12,6 +12,7 @@ use shardwise::{Departure, InstanceId, Observer, ShardKey, slot_of};
 use utoipa::ToSchema;
 
 use crate::app::{App, NamePath, PolicyPath, ServedGroup};
+use crate::holders::HeldBy;
 use crate::problem::Result;
 
 /// The owner of a key.
@@ -21,7 +22,7 @@ pub(crate) struct KeyOwner {
     key: String,
     /// Its slot; null under a key placement and while no member owns anything.
     slot: Option<u32>,
-    /// The owner by the newest view; null if there is none.
+    /// The owner by the newest view; null if there is none. In a rolling upgrade with `version_rule = "newest"` it is the holder.
     owner: Option<String>,
     /// Host and port of the owner, from its record.
     address: Option<String>,
@@ -29,6 +30,8 @@ pub(crate) struct KeyOwner {
     mine: bool,
     /// The view's number.
     revision: u64,
+    #[serde(flatten)]
+    held: HeldBy,
 }
 
 /// Who owns this key?
@@ -42,14 +45,14 @@ pub(crate) struct KeyOwner {
 pub(crate) async fn owner(PolicyPath(joined): PolicyPath, NamePath(key): NamePath) -> Result<Json<KeyOwner>> {
     let placed = joined.placed()?;
     let view = joined.observer()?.members();
-    let owner = placed.as_ref().and_then(|placed| placed.owner(&key)).cloned();
+    let owner = joined.observer()?.owner(&key)?;
     let slot = match &placed {
         Some(ViewPlacement::Slots(owners)) => Some(slot_of(key.key_hash(), owners.params().slots)),
         _ => None,
     };
     let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-    let mine = joined.service.owns(&key);
-    Ok(Json(KeyOwner { slot, owner: owner.map(String::from), address, mine, revision: view.revision(), key }))
+    let (mine, held) = (joined.service.owns(&key), HeldBy::of_key(&joined, &key));
+    Ok(Json(KeyOwner { slot, owner: owner.map(String::from), address, mine, revision: view.revision(), held, key }))
 }
 
 /// The share of this worker.
@@ -213,6 +216,8 @@ pub(crate) struct OneMember {
     weight: u32,
     /// How many slots the placement gives it; null under a key placement.
     slots: Option<u32>,
+    /// How many slots it holds; null under eventual ownership and while the claims cannot be read.
+    holds: Option<u32>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -228,6 +233,7 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     let view = observer.members();
     // A group with another placement than this worker's settings is still shown.
     let loads = joined.placed().ok().flatten().map(|placed| loads(&placed)).unwrap_or_default();
+    let held = observer.slots_held().ok();
     let members = view.members().iter().map(|member| OneMember {
         instance_id: member.instance_id.as_str().to_owned(),
         incarnation: member.incarnation.to_string(),
@@ -237,6 +243,7 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
         version: member.version.clone(),
         weight: member.weight.get().into(),
         slots: loads.get(&member.instance_id).copied(),
+        holds: held.as_ref().map(|held| held.get(&member.instance_id).copied().unwrap_or(0)),
         metadata: member.metadata.clone(),
     });
     Ok(Json(GroupMembers {

@@ -9,6 +9,7 @@ use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
 use crate::app::{App, NamePath, PolicyPath, in_turn};
+use crate::holders::HeldBy;
 use crate::problem::Result;
 
 /// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of
@@ -31,6 +32,8 @@ pub(crate) struct ExplainResponse {
     before: Option<Step>,
     /// The owner if the present one left.
     next: Option<String>,
+    #[serde(flatten)]
+    held: HeldBy,
 }
 
 /// A member that the walk visited.
@@ -65,7 +68,9 @@ pub(crate) async fn explain(
 ) -> Result<Json<ExplainResponse>> {
     app.spend()?;
     let Some(placed) = joined.placed()? else { return Ok(Json(ExplainResponse { key, ..ExplainResponse::default() })) };
-    in_turn(&app.placing, move || explained(key, &placed)).await.map(Json)
+    let held = HeldBy::of_key(&joined, &key);
+    let explained = in_turn(&app.placing, move || explained(key, &placed)).await?;
+    Ok(Json(ExplainResponse { held, ..explained }))
 }
 
 fn explained(key: String, placed: &ViewPlacement) -> ExplainResponse {
@@ -82,6 +87,7 @@ fn explained(key: String, placed: &ViewPlacement) -> ExplainResponse {
                 owner: owner.as_ref().map(step),
                 before: before.as_ref().map(step),
                 next: next.map(String::from),
+                held: HeldBy::default(),
             }
         }
         ViewPlacement::Keys(owners) => {

@@ -20,6 +20,7 @@ mod forward;
 mod gate;
 mod health;
 mod history;
+mod holders;
 mod key_list;
 mod metrics;
 mod openapi;

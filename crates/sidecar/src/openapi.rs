@@ -6,7 +6,7 @@ use utoipa::OpenApi;
 
 use crate::gate::OPEN;
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebalances, slots};
+use crate::{answers, drain, explain, forward, health, holders, outbox, owned, plan, rebalances, slots};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,6 +21,7 @@ use crate::{answers, drain, explain, forward, health, outbox, owned, plan, rebal
         answers::ownership,
         answers::members,
         slots::slots,
+        holders::holders,
         slots::policies,
         slots::drained,
         outbox::status,

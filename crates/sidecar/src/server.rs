@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
 use crate::view_since::ViewSince;
-use crate::{answers, drain, explain, forward, health, openapi, outbox, owned, page, peers, plan, rebalances, slots};
+use crate::{answers, drain, explain, forward, health, holders, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
 /// Why a sidecar failed to start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -230,6 +230,7 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))
+        .route(&of("holders"), get(holders::holders).fallback(get_only))
         .route(&of("slots"), get(slots::slots).fallback(get_only))
         .route(&of("drained"), get(slots::drained).fallback(get_only))
         .route("/v1/outbox", get(outbox::status).fallback(get_only))

@@ -224,7 +224,7 @@ impl Driver {
             }
             Action::StopWatch => {
                 (self.watch, self.claims) = (None, None);
-                self.membership.name_holders.clear();
+                self.membership.holders.clear();
             }
             Action::Claim(action) => self.claim(action),
             Action::Look => self.look(),

@@ -14,8 +14,9 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-States: active; draining (leaves); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in \
-JSON drain_requested); pausing and away (leaves or has left for a while and keeps its place).
+slots is what the placement gives a member, holds what it holds by its claims (exclusive ownership). States: active; draining (leaves); \
+drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in JSON drain_requested); pausing and \
+away (leaves or has left for a while and keeps its place).
 Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
 Exit code 1: there is no member.
 
@@ -34,6 +35,8 @@ struct LiveMember<'a> {
     drain_requested: bool,
     /// `None` under a key placement, or while no member owns anything.
     slots: Option<u32>,
+    /// The number of slots that it holds; `None` under eventual ownership, and if the claims cannot be read.
+    holds: Option<u32>,
 }
 
 impl Members {
@@ -43,14 +46,17 @@ impl Members {
         // If the backend does not support draining, no member is drained.
         let drained = factory.drained(&policy).await.unwrap_or_default();
         let group = GroupSnapshot::of(&observer);
-        let rows: Vec<_> = group.view.members().iter().map(|member| LiveMember::of(member, &group, &drained)).collect();
+        let held = observer.slots_held().ok();
+        let holds = |member: &Member| held.as_ref().map(|held| held.get(&member.instance_id).copied().unwrap_or(0));
+        let row = |member| LiveMember { holds: holds(member), ..LiveMember::of(member, &group, &drained) };
+        let rows: Vec<_> = group.view.members().iter().map(row).collect();
         let (revision, fingerprint) = (group.view.revision(), group.view.fingerprint().to_string());
         let json = json!({
             "policy": policy, "revision": revision, "view_fingerprint": fingerprint,
             "members": rows.iter().map(LiveMember::as_json).collect::<Vec<_>>(),
         });
         common.print(&json, || {
-            let heading = ["member", "state", "slots", "weight", "zone", "version", "address"];
+            let heading = ["member", "state", "slots", "holds", "weight", "zone", "version", "address"];
             let cells: Vec<_> = rows.iter().map(LiveMember::cells).collect();
             let total = count(rows.len() as u64, "member");
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
@@ -70,13 +76,14 @@ impl<'a> LiveMember<'a> {
             state: if is_drained { "drained" } else { member.state.as_str() },
             drain_requested: wanted && member.state == MemberState::Active,
             slots: owners.map(|owners| owners.slots_of(&member.instance_id).len()),
+            holds: None,
         }
     }
 
     fn as_json(&self) -> Value {
-        let Self { member, state, drain_requested, slots } = self;
+        let Self { member, state, drain_requested, slots, holds } = self;
         json!({
-            "instance_id": member.instance_id, "state": state, "drain_requested": drain_requested, "slots": slots,
+            "instance_id": member.instance_id, "state": state, "drain_requested": drain_requested, "slots": slots, "holds": holds,
             "address": member.address.as_ref().map(ToString::to_string), "zone": member.zone, "version": member.version,
             "weight": member.weight.get(), "metadata": member.metadata,
         })
@@ -88,6 +95,7 @@ impl<'a> LiveMember<'a> {
             self.member.instance_id.as_str().to_owned(),
             if self.drain_requested { "drain requested" } else { self.state }.to_owned(),
             or_dash(self.slots.map(|slots| slots.to_string())),
+            or_dash(self.holds.map(|holds| holds.to_string())),
             self.member.weight.get().to_string(),
             or_dash(self.member.zone.clone()),
             or_dash(self.member.version.clone()),

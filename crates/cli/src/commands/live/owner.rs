@@ -1,8 +1,10 @@
 //! `shardwise owner` and `shardwise explain`: a key's owner in the live group, and why.
 
+use std::time::SystemTime;
+
 use clap::Args;
-use serde_json::json;
-use shardwise::{InstanceId, MemberState, Observer, View};
+use serde_json::{Map, Value, json};
+use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipMode, View};
 
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
@@ -12,8 +14,9 @@ use crate::output::{self, Format};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-By the newest view of the group. Under exclusive ownership another member may hold the slot for a moment longer. A note on stderr says if \
-the owner has vanished or is away, so that no member works on the key.
+By the newest view of the group; in a rolling upgrade (version_rule = \"newest\") the owner is the member that holds the key. Under exclusive \
+ownership the JSON has the holder, its epoch, and why the owner is not the holder (why). A note on stderr says if another member holds the \
+key, or if the owner has vanished or is away, so that no member works on it.
 Exit code 1: the key has no owner.
 
   shardwise owner tenant-7")]
@@ -42,14 +45,19 @@ impl Owner {
         let (_, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
+        let holding = holding_of(&self.key, &observer)?;
         match (common.format(), &owner) {
             (Format::Json, _) => {
-                let revision = view.revision();
-                output::json_line(&json!({"key": self.key, "owner": owner, "address": address, "revision": revision}))?;
+                let mut line = json!({"key": self.key, "owner": owner, "address": address, "revision": view.revision()});
+                if let (Some(line), Some(holding)) = (line.as_object_mut(), &holding) {
+                    line.extend(held(holding, &observer));
+                }
+                output::json_line(&line)?;
             }
             (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
             (Format::Human, None) => output::note(no_owner(&observer)),
         }
+        note_holder(holding.as_ref());
         if let Some(owner) = &owner {
             note_idle_owner(owner, &view, &policy);
         }
@@ -65,11 +73,52 @@ impl Explain {
             return Ok(Code::No);
         };
         ring::explain::print(&placed, &self.key, common)?;
+        note_holder(holding_of(&self.key, &observer)?.as_ref());
         if let Some(owner) = observer.owner(self.key.as_str())? {
             note_idle_owner(&owner, &observer.members(), &policy);
         }
         Ok(Code::Ok)
     }
+}
+
+/// Who holds the slot of a key; `None` under eventual ownership.
+fn holding_of(key: &str, observer: &Observer) -> Result<Option<Holding>> {
+    let is_exclusive = observer.policy().ownership == OwnershipMode::Exclusive;
+    Ok(if is_exclusive { Some(observer.holder(key)?) } else { None })
+}
+
+/// The fields of a holder in JSON.
+fn held(holding: &Holding, observer: &Observer) -> Map<String, Value> {
+    let claim = holding.held.as_ref().map(|held| &held.claim);
+    let since =
+        holding.held.as_ref().and_then(|held| held.since).and_then(|since| SystemTime::now().checked_sub(observer.now().since(since)));
+    let since = since.map(|at| humantime::format_rfc3339_millis(at).to_string());
+    let fields = json!({
+        "holder": claim.map(|claim| &claim.holder.instance_id), "epoch": claim.map(|claim| claim.epoch), "since": since,
+        "wanted": holding.wanted, "why": holding.mismatch.map(Mismatch::as_str),
+    });
+    if let Value::Object(fields) = fields { fields } else { Map::new() }
+}
+
+/// Notes on stderr who holds the slot, if that is not the member that the placement names.
+fn note_holder(holding: Option<&Holding>) {
+    let Some((holding, why)) = holding.and_then(|holding| Some((holding, holding.mismatch?))) else { return };
+    let why = match why {
+        Mismatch::VersionRule => "the versions differ, and with version_rule = \"newest\" holders keep what they have",
+        Mismatch::Drain => "the holder leaves or was drained, and finishes its work first",
+        Mismatch::Expiring => "the holder is no member any more, and its claim ends with its lease",
+        Mismatch::Handover => "the holder finishes its work first",
+        Mismatch::MinMembers => "fewer than min_members are active",
+        // The note about an idle owner says more.
+        Mismatch::Loss | Mismatch::Grace => return,
+        _ => "it has not been claimed yet",
+    };
+    let holder = match &holding.held {
+        Some(held) => format!("{} holds it under epoch {}", held.claim.holder.instance_id, held.claim.epoch),
+        None => "no member holds it".to_owned(),
+    };
+    let wanted = holding.wanted.as_ref().map_or_else(|| "no member".to_owned(), ToString::to_string);
+    output::note(format_args!("shardwise: {holder}; the placement names {wanted}: {why}"));
 }
 
 fn no_owner(observer: &Observer) -> String {
