@@ -58,6 +58,10 @@ impl ObservedClaims {
         let _ = tokio::time::timeout(limit, seen).await;
     }
 
+    pub(super) fn seen(&self) -> u64 {
+        self.holders.borrow().changes()
+    }
+
     /// An error while they cannot be read: holders that have changed meanwhile would be shown as they were.
     pub(super) fn holders(&self) -> Result<Holders> {
         if let Some(failure) = self.failure.borrow().clone() {

@@ -205,6 +205,12 @@ impl Observer {
         Ok(held)
     }
 
+    /// How often claims have changed since this observer started: while it is the same, so are the holders. `None` under eventual
+    /// ownership.
+    pub fn claims_seen(&self) -> Option<u64> {
+        self.claims.as_ref().map(ObservedClaims::seen)
+    }
+
     fn claims(&self) -> Result<Holders> {
         self.claims.as_ref().ok_or_else(|| without_holders(&self.policy))?.holders()
     }

@@ -19,12 +19,18 @@ pub struct HeldClaim {
 pub struct Holders {
     held: BTreeMap<Resource, HeldClaim>,
     is_known: bool,
+    changes: u64,
 }
 
 impl Holders {
     /// Whether the claims have been read at all.
     pub const fn is_known(&self) -> bool {
         self.is_known
+    }
+
+    /// How often claims have changed, as far as the reader has seen.
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// The holder of a resource.
@@ -47,11 +53,13 @@ impl Holders {
         self.held =
             claims.into_iter().map(|(resource, claim)| (resource.clone(), HeldClaim { since: since(&resource, &claim), claim })).collect();
         self.is_known = true;
+        self.changes += 1;
     }
 
     /// Some claims have changed.
     pub fn on_changes(&mut self, now: Moment, changes: impl IntoIterator<Item = (Resource, Option<Claim>)>) {
         for (resource, claim) in changes {
+            self.changes += 1;
             let Some(claim) = claim else {
                 self.held.remove(&resource);
                 continue;

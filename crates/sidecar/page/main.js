@@ -4,6 +4,7 @@ import { $, clock, fill, h, lasting, say } from "./dom.js";
 import { Refusal, follow, forgetToken, get, hasToken, keepToken, look } from "./api.js";
 import { assign } from "./colours.js";
 import * as agree from "./agree.js";
+import * as holders from "./holders.js";
 import * as members from "./members.js";
 import { begin, fetchNews } from "./news.js";
 import * as others from "./others.js";
@@ -67,6 +68,7 @@ async function showNews(asked) {
   summary.show(asked);
   agree.show(asked);
   members.show(asked);
+  holders.show(asked);
   if (isNew && document.body.dataset.ready !== "yes") {
     document.body.dataset.ready = "yes";
     performance.mark("ready");

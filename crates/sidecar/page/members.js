@@ -2,6 +2,7 @@
 
 import { $, ask, count, h, lasting, percent, refill, say, table } from "./dom.js";
 import { actOn, post } from "./api.js";
+import { held } from "./holders.js";
 import { oldAfter, provenAt } from "./agree.js";
 import { chip } from "./ring.js";
 
@@ -77,7 +78,7 @@ function action(member, state, drained) {
   return member.state === "active" ? button("Drain", true) : "";
 }
 
-function row(member, state, total) {
+function row(member, state, total, holds) {
   const drained = state.drained.includes(member.instance_id);
   const name = drained && member.state === "draining" ? "drained" : drained && member.state === "active" ? "drain requested" : member.state;
   const [style, means] = STATES[name] ?? ["warn", name];
@@ -87,6 +88,7 @@ function row(member, state, total) {
     h("span", {}, chip(member.instance_id), member.instance_id, isMe(member, state) ? h("span", { class: "tag" }, "this one") : null),
     h("span", { class: `pill ${uncounted ? "bad" : style}`, title: means }, uncounted ? "not counted" : name),
     slots,
+    ...(holds === null ? [] : [count(holds.get(member.instance_id) ?? 0)]),
     String(member.weight),
     member.zone ?? "–",
     member.version ?? "–",
@@ -100,8 +102,10 @@ function draw(state, wanted) {
   const all = state.members.members;
   const chosen = wanted === "" ? all : all.filter((member) => [member.instance_id, member.zone, member.version].some((text) => text?.toLowerCase().includes(wanted)));
   const total = state.slots.owners?.length ?? 0;
-  const heads = ["Worker", "State", "Slots", "Weight", "Zone", "Version", "Address", "Renewed", "Action"];
-  refill($("members"), table("Workers of the group", heads, chosen.map((member) => row(member, state, total)), [2, 3]));
+  const holds = held(state);
+  const more = holds === null ? [] : ["Holds"];
+  const heads = ["Worker", "State", "Slots", ...more, "Weight", "Zone", "Version", "Address", "Renewed", "Action"];
+  refill($("members"), table("Workers of the group", heads, chosen.map((member) => row(member, state, total, holds)), holds === null ? [2, 3] : [2, 3, 4]));
 }
 
 export function show(state) {
@@ -109,7 +113,7 @@ export function show(state) {
   const wanted = $("filter").value.trim().toLowerCase();
   const all = state.members.members;
   $("filter-label").hidden = all.length < FILTERED;
-  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.drained, wanted]);
+  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.claimsSeen, state.drained, wanted]);
   if (now !== drawn) draw(state, wanted);
   drawn = now;
   tick(state);

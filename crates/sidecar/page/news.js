@@ -1,6 +1,7 @@
 // One group as the page knows it, and asking for what has changed.
 
 import { look } from "./api.js";
+import { fetchHolders } from "./holders.js";
 
 /** Nothing is known of it yet. */
 export const begin = (policy, mayAct) => ({
@@ -26,6 +27,7 @@ export async function fetchNews(asked) {
     // These may be of a moment before or after: then all is asked once more.
     asked.seen = slots.view_fingerprint === own.view_fingerprint && group.view_fingerprint === own.view_fingerprint ? seen : "";
   }
+  await fetchHolders(asked, own, isNew);
   Object.assign(asked, { own, ownAt: Date.now() });
   return isNew;
 }

@@ -2,6 +2,7 @@
 
 import { $, count, fill, h, many } from "./dom.js";
 import { look } from "./api.js";
+import { sentence } from "./holders.js";
 import { mark, pick } from "./ring.js";
 
 const HASHES = { ring: "XXH3-64", quota: "XXH3-64", uhashring: "MD5", modulo: "FNV-1a 32-bit", hashring: "SipHash" };
@@ -44,6 +45,7 @@ async function explain(state) {
     fill(
       $("owner"),
       h("p", { class: "answer" }, bold(why.owner.instance_id), owner.address === null ? "" : ` at ${owner.address}`, ".", mine),
+      sentence(owner),
       steps(why, state.slots.owners?.length ?? 0),
     );
     if (why.slot !== null) {

@@ -1,6 +1,7 @@
 // What is wrong with a group, as far as its own sidecar knows it.
 
 import { lasting, ratio } from "./dom.js";
+import * as holders from "./holders.js";
 import { evenness } from "./shares.js";
 import * as vanished from "./vanished.js";
 
@@ -15,7 +16,7 @@ const first = (members) => `${names(members.slice(0, 3))}${members.length > 3 ? 
 /** Each with how bad it is: `bad`, `warn` or `note`. */
 export function ofGroup(state) {
   const { own, members, slots } = state;
-  const found = [];
+  const found = holders.troubles(state);
   const add = (style, text) => found.push({ style, text });
   if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);

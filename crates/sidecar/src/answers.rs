@@ -88,6 +88,8 @@ pub(crate) struct WorkerShare {
     slots_owned: Option<u32>,
     /// The owned slots as inclusive ranges; null under a key placement.
     ranges: Option<Vec<[u32; 2]>>,
+    /// Rises with each change of the claims that this sidecar sees: while it is the same, so are the holders. Null under eventual ownership.
+    claims_seen: Option<u64>,
     /// More members have vanished than `max_loss` allows, so no worker takes over what they had.
     stands_still: bool,
 }
@@ -122,6 +124,7 @@ impl ServedGroup {
             policy_fingerprint: view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
             members: view.members().len(),
             slots: placed.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners.params().slots) } else { None }),
+            claims_seen: observer.and_then(Observer::claims_seen),
             stands_still: !view.missing().is_empty(),
             ..WorkerShare::default()
         }
@@ -150,6 +153,7 @@ impl ServedGroup {
             slots: slots_owned.map(|_| ownership.slots().slots()),
             slots_owned,
             ranges: slots_owned.map(|_| ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect()),
+            claims_seen: self.observer.get().and_then(Observer::claims_seen),
             stands_still: ownership.rebalancing_frozen(),
         }
     }

@@ -56,7 +56,10 @@ impl Members {
             "members": rows.iter().map(LiveMember::as_json).collect::<Vec<_>>(),
         });
         common.print(&json, || {
-            let heading = ["member", "state", "slots", "holds", "weight", "zone", "version", "address"];
+            let mut heading = vec!["member", "state", "slots", "holds", "weight", "zone", "version", "address"];
+            if held.is_none() {
+                heading.retain(|column| *column != "holds");
+            }
             let cells: Vec<_> = rows.iter().map(LiveMember::cells).collect();
             let total = count(rows.len() as u64, "member");
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
@@ -91,16 +94,19 @@ impl<'a> LiveMember<'a> {
 
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        vec![
+        let mut cells = vec![
             self.member.instance_id.as_str().to_owned(),
             if self.drain_requested { "drain requested" } else { self.state }.to_owned(),
             or_dash(self.slots.map(|slots| slots.to_string())),
-            or_dash(self.holds.map(|holds| holds.to_string())),
+        ];
+        cells.extend(self.holds.map(|holds| holds.to_string()));
+        cells.extend([
             self.member.weight.get().to_string(),
             or_dash(self.member.zone.clone()),
             or_dash(self.member.version.clone()),
             or_dash(self.member.address.as_ref().map(ToString::to_string)),
-        ]
+        ]);
+        cells
     }
 }
 
