@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -21,6 +22,7 @@ use shardwise_core::{
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
 
+use crate::error::Result;
 use crate::membership::{Absence, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, placer};
 use crate::settings::PolicySettings;
 use engine::ServiceEngine;
@@ -128,6 +130,7 @@ impl ShardingService {
     }
 }
 
+#[async_trait]
 impl Sharding for ShardingService {
     fn ownership(&self) -> Arc<Ownership> {
         self.membership().ownership()
@@ -143,6 +146,19 @@ impl Sharding for ShardingService {
 
     fn instance_id(&self) -> &InstanceId {
         &self.membership().instance_id
+    }
+
+    fn group_name(&self) -> &GroupName {
+        &self.membership().policy.group
+    }
+
+    async fn register_self(&self) -> Result<()> {
+        // The method of the type.
+        Self::register_self(self).await
+    }
+
+    async fn deregister_self(&self) -> Result<()> {
+        Self::deregister_self(self).await
     }
 
     fn timing(&self) -> Timing {

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use shardwise_core::{InstanceId, Moment, Ownership, Serves, ShardKey, Timing};
+use async_trait::async_trait;
+use shardwise_core::{GroupName, InstanceId, Moment, Ownership, Serves, ShardKey, Timing};
 use tokio::sync::watch;
+
+use crate::error::Result;
 
 /// Which keys are mine? Implemented by `ShardingService` and, through `Arc`, by shared trait objects. The service's other ways to ask
 /// about a list are those of [`Sharding::ownership`].
+#[async_trait]
 pub trait Sharding: Send + Sync {
     /// The latest snapshot. Query it with [`Sharding::now`], so that its deadline applies.
     fn ownership(&self) -> Arc<Ownership>;
@@ -19,6 +23,20 @@ pub trait Sharding: Send + Sync {
 
     /// This worker's name in its group.
     fn instance_id(&self) -> &InstanceId;
+
+    /// The group that it shares the work with.
+    fn group_name(&self) -> &GroupName;
+
+    /// Joins the group ([`ShardingService::register_self`](crate::ShardingService::register_self)). Does nothing by default, for test
+    /// doubles, which have no group to join.
+    async fn register_self(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Leaves the group ([`ShardingService::deregister_self`](crate::ShardingService::deregister_self)). Does nothing by default.
+    async fn deregister_self(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// TTL, renewal interval and margin in force.
     fn timing(&self) -> Timing;
@@ -46,6 +64,7 @@ pub trait Sharding: Send + Sync {
     }
 }
 
+#[async_trait]
 impl<S: Sharding + ?Sized> Sharding for Arc<S> {
     fn ownership(&self) -> Arc<Ownership> {
         (**self).ownership()
@@ -61,6 +80,18 @@ impl<S: Sharding + ?Sized> Sharding for Arc<S> {
 
     fn instance_id(&self) -> &InstanceId {
         (**self).instance_id()
+    }
+
+    fn group_name(&self) -> &GroupName {
+        (**self).group_name()
+    }
+
+    async fn register_self(&self) -> Result<()> {
+        (**self).register_self().await
+    }
+
+    async fn deregister_self(&self) -> Result<()> {
+        (**self).deregister_self().await
     }
 
     fn timing(&self) -> Timing {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shardwise::discovery::Clock;
-use shardwise::{Incarnation, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
+use shardwise::{GroupName, Incarnation, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::store::{FetchRequest, PublisherRegistration};
 use shardwise_outbox::{FileSink, NewEvent, OutboxPublisher, PublisherOptions, SqliteStore, Store};
 use sqlx::ConnectOptions;
@@ -33,22 +33,22 @@ fn directory() -> TempDir {
         .unwrap()
 }
 
-struct Everything(InstanceId, watch::Sender<Arc<Ownership>>);
+struct Everything(InstanceId, GroupName, watch::Sender<Arc<Ownership>>);
 
 impl Everything {
     fn new() -> Self {
         let ownership = Ownership::fixed(ServiceState::Unsharded, SlotSet::full(SLOTS), Arc::default(), Moment::ZERO);
-        Self(InstanceId::new("bench").unwrap(), watch::Sender::new(Arc::new(ownership)))
+        Self(InstanceId::new("bench").unwrap(), GroupName::new("bench").unwrap(), watch::Sender::new(Arc::new(ownership)))
     }
 }
 
 impl Sharding for Everything {
     fn ownership(&self) -> Arc<Ownership> {
-        self.1.borrow().clone()
+        self.2.borrow().clone()
     }
 
     fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
-        self.1.subscribe()
+        self.2.subscribe()
     }
 
     fn now(&self) -> Moment {
@@ -57,6 +57,10 @@ impl Sharding for Everything {
 
     fn instance_id(&self) -> &InstanceId {
         &self.0
+    }
+
+    fn group_name(&self) -> &GroupName {
+        &self.1
     }
 
     fn timing(&self) -> Timing {

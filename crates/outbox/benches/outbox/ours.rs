@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
-use shardwise::{InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
+use shardwise::{GroupName, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::sink::{Acceptance, NatsConfig, NatsSink, Refusal};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
 use sqlx::{Connection as _, PgConnection};
@@ -29,6 +29,7 @@ pub(crate) fn is_publisher() -> bool {
 #[derive(Clone)]
 pub(crate) struct Share {
     name: InstanceId,
+    group: GroupName,
     slots: SlotSet,
     ownership: watch::Sender<Arc<Ownership>>,
 }
@@ -37,7 +38,7 @@ impl Share {
     pub(crate) fn new(number: u32, of: u32) -> Self {
         let slots = SlotSet::from_slots(SLOTS, (0..SLOTS).filter(|slot| slot % of == number));
         let ownership = watch::Sender::new(Self::owning(SlotSet::empty(SLOTS)));
-        Self { name: InstanceId::new(format!("bench-{number}")).unwrap(), slots, ownership }
+        Self { name: InstanceId::new(format!("bench-{number}")).unwrap(), group: GroupName::new("bench").unwrap(), slots, ownership }
     }
 
     pub(crate) fn begin(&self) {
@@ -64,6 +65,10 @@ impl Sharding for Share {
 
     fn instance_id(&self) -> &InstanceId {
         &self.name
+    }
+
+    fn group_name(&self) -> &GroupName {
+        &self.group
     }
 
     fn timing(&self) -> Timing {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
-use shardwise::{InstanceId, Moment, Ownership, Serves, ServiceState, Sharding, SlotSet, Timing};
+use shardwise::{GroupName, InstanceId, Moment, Ownership, Serves, ServiceState, Sharding, SlotSet, Timing};
 use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::{DeadLetters, NewEvent, OutboxPublisher, Payload, SqliteConfig, SqliteStore, Store};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -127,6 +127,7 @@ fn timing(ttl: Duration) -> Timing {
 #[derive(Clone)]
 pub struct TestSharding {
     id: InstanceId,
+    group: GroupName,
     timing: Timing,
     serves: Option<Serves>,
     sender: Arc<watch::Sender<Arc<Ownership>>>,
@@ -136,6 +137,7 @@ impl TestSharding {
     pub fn of(name: &str, slots: SlotSet) -> Self {
         Self {
             id: InstanceId::new(name).unwrap(),
+            group: GroupName::new("publishers").unwrap(),
             timing: timing(TTL),
             serves: None,
             sender: Arc::new(watch::Sender::new(Arc::new(active(slots)))),
@@ -182,6 +184,10 @@ impl Sharding for TestSharding {
 
     fn instance_id(&self) -> &InstanceId {
         &self.id
+    }
+
+    fn group_name(&self) -> &GroupName {
+        &self.group
     }
 
     fn timing(&self) -> Timing {
