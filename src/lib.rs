@@ -75,7 +75,7 @@ mod work;
 
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, proof};
+pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport, proof};
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;
 pub use service::{Sharding, ShardingService};

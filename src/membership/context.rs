@@ -16,6 +16,7 @@ use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
 use super::holder_table::HolderTable;
 use super::proof::{Channel, Recipient};
+use super::worker::WorkerWatch;
 use crate::error::locked;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
 
@@ -41,6 +42,8 @@ pub(crate) struct OwnershipContext {
     /// The claims of the group while this worker is a member; under eventual ownership there are none.
     pub(crate) holders: HolderTable,
     pub(crate) advertised: Arc<AdvertisedAddresses>,
+    /// The worker's health, which the driver writes into the record.
+    pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
     current: ArcSwap<Ownership>,
 }
@@ -60,6 +63,7 @@ impl OwnershipContext {
             wanted_names: watch::Sender::default(),
             holders: HolderTable::default(),
             advertised: Arc::new(AdvertisedAddresses::new(member)),
+            worker: WorkerWatch::default(),
             extensions: Extensions::default(),
             current: ArcSwap::new(ownership),
         }

@@ -58,11 +58,11 @@ impl Departures {
         }
         let before = std::mem::replace(&mut seen.before, Arc::clone(view));
         let at = SystemTime::now();
-        let departed = |Member { instance_id, incarnation, state, .. }: &Member| Departure {
-            instance_id: instance_id.clone(),
-            incarnation: *incarnation,
+        let departed = |member: &Member| Departure {
+            instance_id: member.instance_id.clone(),
+            incarnation: member.incarnation,
             at,
-            last_state: *state,
+            last_state: member.recorded_state(),
         };
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
         // A member refused because it serves something else deletes its record itself.

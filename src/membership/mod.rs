@@ -17,6 +17,7 @@ mod note_book;
 mod placement_cache;
 pub mod proof;
 mod state;
+mod worker;
 
 pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, follow_claims, limited};
@@ -32,3 +33,5 @@ pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
 pub(crate) use state::Membership;
+pub use worker::WorkerReport;
+pub(crate) use worker::WorkerWatch;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use shardwise_core::{MemberState, ServiceState};
+use shardwise_core::{Member, MemberState, ServiceState, WorkerHealth};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -139,7 +139,9 @@ pub(super) fn status(membership: &Membership) -> Value {
     let (ownership, now) = (membership.ownership(), membership.clock.now());
     let (is_live, view) = (ownership.is_live_at(now), ownership.view());
     let me = view.member(&membership.instance_id);
-    let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Draining);
+    let by_operator = |me: &Member| me.recorded_state() == MemberState::Draining && me.worker != Some(WorkerHealth::Absent);
+    let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(by_operator);
+    let worker = membership.worker.report.borrow().clone();
     json!({
         "policy": membership.policy.name.as_str(),
         "group": membership.policy.group.as_str(),
@@ -149,6 +151,8 @@ pub(super) fn status(membership: &Membership) -> Value {
         "state": ownership.state_at(now).as_str(),
         "hint": ownership.not_owning_at(now).map(|why| why.hint),
         "drained": is_drained,
+        "worker": worker.health.map(WorkerHealth::as_str),
+        "worker_failure": worker.failure.as_deref(),
         "revision": view.revision(),
         "view_fingerprint": view.fingerprint().to_string(),
         "view_age_ms": membership.view_age().map(millis),

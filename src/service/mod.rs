@@ -1,6 +1,7 @@
 //! The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 
 mod engine;
+mod health;
 mod holders;
 mod keys;
 mod lifecycle;
@@ -18,6 +19,7 @@ use futures::stream::{self, BoxStream};
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
     GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
+    WorkerHealth,
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
@@ -91,7 +93,8 @@ impl ShardingService {
     pub fn is_drained(&self) -> bool {
         let ownership = self.membership().ownership();
         let me = ownership.view().member(self.instance_id());
-        ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Draining)
+        let by_operator = |me: &Member| me.recorded_state() == MemberState::Draining && me.worker != Some(WorkerHealth::Absent);
+        ownership.state() == ServiceState::Active && me.is_some_and(by_operator)
     }
 
     /// How many placements this worker has computed: one for each change of the group that it processed, none for a renewal.

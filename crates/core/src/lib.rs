@@ -17,6 +17,7 @@ mod explain;
 mod filter;
 mod fingerprint;
 mod grants;
+mod health;
 mod holders;
 pub mod holdings;
 mod key;
@@ -52,6 +53,7 @@ pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Hol
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;
+pub use health::{CHECKS_IN_A_ROW, WorkerChecks, WorkerHealth};
 pub use holders::{HeldClaim, Holders, Holding, Mismatch};
 pub use key::{Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Weight};
+use shardwise_core::{Address, Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Weight, WorkerHealth};
 
 use crate::ErrorKind;
 
@@ -49,6 +49,9 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     state: MemberState,
+    /// A newer version's health is no reason to lose the member: it counts as working.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_health")]
+    worker: Option<WorkerHealth>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     loss: Option<Loss>,
     #[serde(default)]
@@ -84,29 +87,63 @@ impl Record {
 
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
-        let Member { incarnation, address, weight, zone, version, state, loss, fingerprints, serves, metadata, instance_id: _, joined: _ } =
-            member.clone();
+        let Member { incarnation, address, weight, zone, version, worker, loss, fingerprints, serves, metadata, .. } = member.clone();
+        let state = member.recorded_state();
         let outbox = serves.as_ref().and_then(Serves::outbox).map(ToOwned::to_owned);
         let serves = serves.as_ref().map(|serves| serves.id().to_owned());
         let schema = RECORD_SCHEMA;
-        let record = Self { schema, incarnation, address, weight, zone, version, state, loss, fingerprints, serves, outbox, metadata };
+        let record = Self { schema, incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, outbox, metadata };
         Ok(serde_json::to_string(&record)?)
     }
 
     /// The member that a record describes, with at most [`FINGERPRINTS_MAX`] fingerprints.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
-        let Self { schema: _, incarnation, address, weight, zone, version, state, loss, mut fingerprints, serves, outbox, metadata } =
-            serde_json::from_str(json)?;
+        let record: Self = serde_json::from_str(json)?;
+        let Self { incarnation, address, weight, zone, version, state, worker, loss, mut fingerprints, metadata, .. } = record;
+        let (serves, outbox) = (record.serves, record.outbox);
         let serves = serves.map(|id| Serves::from_parts(id, outbox));
         fingerprints.truncate(FINGERPRINTS_MAX);
         fingerprints.shrink_to_fit();
-        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, loss, fingerprints, serves, metadata })
+        let drained_by_health = false;
+        Ok(Member {
+            instance_id,
+            incarnation,
+            joined,
+            address,
+            weight,
+            zone,
+            version,
+            state,
+            worker,
+            drained_by_health,
+            loss,
+            fingerprints,
+            serves,
+            metadata,
+        })
     }
+}
+
+fn known_health<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<WorkerHealth>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(json)?).ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_workers_health_is_read_back_and_an_unknown_one_is_none() {
+        let id = || InstanceId::new("a").unwrap();
+        for worker in [None, Some(WorkerHealth::Absent), Some(WorkerHealth::Failing(7))] {
+            let json = Record::encode(&Member { worker, ..Member::named(id()) }).unwrap();
+            assert_eq!(Record::decode(id(), 3, &json).unwrap().worker, worker, "{json}");
+        }
+        let newer = r#"{"schema":1,"incarnation":"00000000000000ff","state":"active","worker":{"tired":1}}"#;
+        assert_eq!(Record::decode(id(), 3, newer).unwrap().worker, None);
+        let drained = Member { state: MemberState::Draining, drained_by_health: true, ..Member::named(id()) };
+        assert!(Record::encode(&drained).unwrap().contains(r#""state":"active""#), "a view's judgement is not written");
+    }
 
     #[test]
     fn unknown_fields_are_ignored_and_missing_ones_have_defaults() {

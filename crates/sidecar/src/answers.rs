@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::core::ViewPlacement;
+use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::{Departure, InstanceId, Observer, ShardKey, slot_of};
 use utoipa::ToSchema;
 
@@ -68,6 +68,12 @@ pub(crate) struct WorkerShare {
     hint: Option<String>,
     /// An operator drained it: it stays and owns nothing.
     drained: bool,
+    /// `absent` until a check of the worker has succeeded, `failing` while its checks fail (--worker-health); else null.
+    worker: Option<&'static str>,
+    /// Why the latest check of the worker failed; null after one that succeeded.
+    worker_failure: Option<String>,
+    /// The worker's checks fail, and it keeps its share, because fewer than half of the group would stay active without it.
+    spared: bool,
     /// Milliseconds until its ownership ends unless it is renewed; null if nothing is owned.
     owned_for_ms: Option<u64>,
     /// Milliseconds since the latest renewal that counted was answered; null before the first one.
@@ -132,6 +138,7 @@ impl ServedGroup {
 
     fn owned(&self) -> WorkerShare {
         let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
+        let worker = service.worker().borrow().clone();
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
         let ranges = || if is_live { ownership.slots().ranges() } else { Vec::new() };
@@ -142,6 +149,9 @@ impl ServedGroup {
             state: ownership.state_at(now).as_str(),
             hint: ownership.not_owning_at(now).map(|why| why.hint),
             drained: service.is_drained(),
+            worker: worker.health.map(WorkerHealth::as_str),
+            worker_failure: worker.failure.as_deref().map(ToOwned::to_owned),
+            spared: service.is_spared(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
             renewed_ms_ago: service.renewed_ago().map(millis),
             viewed_ms_ago: self.view_since.ago(now).map(millis),
@@ -211,8 +221,10 @@ fn vanished(observer: &Observer) -> Vec<Vanished> {
 pub(crate) struct OneMember {
     instance_id: String,
     incarnation: String,
-    /// active, draining (also if an operator drained it), pausing or away.
+    /// active, draining (also if an operator drained it, or its worker does not work), pausing or away.
     state: &'static str,
+    /// What it says of its worker: `absent` before it was seen, `failing` while its checks fail; else null.
+    worker: Option<&'static str>,
     /// Its host and port, from its record.
     address: Option<String>,
     zone: Option<String>,
@@ -242,6 +254,7 @@ pub(crate) async fn members(State(app): State<Arc<App>>, PolicyPath(joined): Pol
         instance_id: member.instance_id.as_str().to_owned(),
         incarnation: member.incarnation.to_string(),
         state: member.state.as_str(),
+        worker: member.worker.map(WorkerHealth::as_str),
         address: member.address.as_ref().map(ToString::to_string),
         zone: member.zone.clone(),
         version: member.version.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use bytes::Bytes;
-use shardwise::core::ViewPlacement;
+use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
 use shardwise::{Observer, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
@@ -175,8 +175,24 @@ impl ServedGroup {
             return Some(why.to_string());
         } else if self.service.is_drained() {
             return Some("drained by an operator".into());
+        } else if let Some(why) = self.worker_fails() {
+            return Some(why);
         }
         self.observer().err().map(|problem| problem.detail().to_owned())
+    }
+
+    /// Why the worker that this sidecar speaks for has no share, or should have none.
+    fn worker_fails(&self) -> Option<String> {
+        let report = self.service.worker().borrow().clone();
+        let why = report.failure.as_deref().unwrap_or("no check has succeeded yet");
+        Some(match report.health? {
+            WorkerHealth::Absent => format!("the worker has not been seen yet: {why}"),
+            WorkerHealth::Failing(_) if self.service.is_spared() => format!(
+                "the worker's checks fail: {why}. It keeps its share, because fewer than half of the group would stay active without it"
+            ),
+            WorkerHealth::Failing(_) => format!("the worker's checks fail: {why}"),
+            _ => format!("the worker does not work: {why}"),
+        })
     }
 
     /// The observer of the group; an error before the first view.

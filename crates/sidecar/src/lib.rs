@@ -41,6 +41,7 @@ mod server;
 mod slots;
 mod target;
 mod view_since;
+mod worker_check;
 mod write_timeout;
 
 pub use crate::metrics::describe_metrics;
@@ -51,3 +52,4 @@ pub use outbox::{Outbox, OutboxLetter, OutboxReplay, OutboxStatus, OutboxStuck};
 pub use peer_config::Peers;
 pub use readings::{Reading, Readings, serve_readings};
 pub use server::{Error, Sidecar};
+pub use worker_check::WorkerCheck;

@@ -15,6 +15,7 @@ use crate::certificates::Tls;
 use crate::outbox::Outbox;
 use crate::peer_config::Peers;
 use crate::server::Error;
+use crate::worker_check::WorkerCheck;
 
 /// The fewest bytes of a token: a shorter one could be guessed.
 const TOKEN_BYTES_LEAST: usize = 16;
@@ -41,6 +42,8 @@ pub struct Options {
     pub render: Option<Render>,
     /// An outbox to show, with replay of its dead letters.
     pub outbox: Option<Arc<dyn Outbox>>,
+    /// Checks whether the local worker works; until it does, this member is drained.
+    pub worker: Option<WorkerCheck>,
     /// Policies whose groups are shown without joining them.
     pub observe: Vec<String>,
 }
@@ -60,6 +63,7 @@ impl Options {
             peers: Peers::default(),
             render: None,
             outbox: None,
+            worker: None,
             observe: Vec::new(),
         }
     }

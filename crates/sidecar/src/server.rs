@@ -154,13 +154,14 @@ impl Sidecar {
 /// Joins all groups concurrently, except those that are only observed, and begins to watch each.
 async fn join(app: &App) -> Result<(), Error> {
     let all = app.policies.iter().map(|(name, joined)| async move {
-        if joined.only_observes { observe(&app.factory, name, joined).await } else { join_one(&app.factory, name, joined).await }
+        if joined.only_observes { observe(&app.factory, name, joined).await } else { join_one(app, name, joined).await }
     });
     try_join_all(all).await?;
     Ok(())
 }
 
-async fn join_one(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
+async fn join_one(app: &App, name: &str, joined: &Arc<ServedGroup>) -> Result<(), Error> {
+    let (factory, worker) = (&app.factory, &app.options.worker);
     let (mut rebalances, mut snapshots) = (joined.service.rebalances(), joined.service.snapshots());
     let seen = Arc::clone(joined);
     tokio::spawn(async move {
@@ -173,6 +174,9 @@ async fn join_one(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGrou
             }
         }
     });
+    if let Some(worker) = worker.clone() {
+        joined.service.health(move || worker.clone().check())?;
+    }
     joined.service.register_self().await?;
     let _ = joined.observer.set(factory.observe(name).await?);
     Ok(())

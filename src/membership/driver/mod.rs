@@ -59,6 +59,8 @@ pub(crate) struct Driver {
     backend: Arc<dyn Discovery>,
     machine: Machine,
     registration: Registration,
+    /// An operator wants this member drained.
+    drained: bool,
     answers: JoinSet<CallOutcome>,
     call: Option<AbortHandle>,
     record_updater: RecordUpdater,
@@ -89,6 +91,7 @@ impl Driver {
             backend,
             machine,
             registration,
+            drained: false,
             answers: JoinSet::new(),
             call: None,
             record_updater: RecordUpdater::default(),
@@ -115,6 +118,8 @@ impl Driver {
         // Addresses known before joining are in the first record.
         let known = addresses.borrow_and_update().clone();
         self.show_addresses(&known);
+        let mut worker = membership.worker.report.subscribe();
+        worker.mark_changed();
         let mut orphaned = false;
         let mut actions = Vec::new();
         self.meters.begin();
@@ -155,6 +160,11 @@ impl Driver {
                     self.show_addresses(&shown);
                     continue;
                 }
+                Ok(()) = worker.changed() => {
+                    let health = worker.borrow_and_update().health;
+                    self.show_health(health);
+                    continue;
+                }
                 () = until(&self.membership, wake_at) => Input::Woken,
             };
             self.step(input, &mut actions);
@@ -171,6 +181,8 @@ impl Driver {
                 self.membership.failure.store(None);
                 self.membership.blinded.send_replace(None);
                 self.membership.answered.store(false, Ordering::Relaxed);
+                // Before the first record is written.
+                self.show_health(self.membership.worker.health());
                 self.step(Input::Join, actions);
             }
             DriverCommand::Leave(span) => {

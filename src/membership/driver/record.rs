@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::machine::{Input, Op, OpFailure};
-use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState};
+use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState, WorkerHealth};
 use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -88,13 +88,25 @@ impl Driver {
     /// Shows in the record, across registrations, whether an operator has drained this member. The record of a leaver already has its
     /// state. Without a record the next registration writes it; one that is being written is corrected with the next renewal.
     pub(super) fn show_drained(&mut self, drained: bool) {
-        let state = if drained { MemberState::Draining } else { MemberState::Active };
-        if std::mem::replace(&mut self.registration.member.state, state) == state {
+        if std::mem::replace(&mut self.drained, drained) == drained {
             return;
         }
         tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, drained, "an operator's wish");
+        self.show_standing();
+    }
+
+    /// Shows in the record, across registrations, what is known of the worker that this member speaks for.
+    pub(super) fn show_health(&mut self, health: Option<WorkerHealth>) {
+        if std::mem::replace(&mut self.registration.member.worker, health) != health {
+            self.show_standing();
+        }
+    }
+
+    fn show_standing(&mut self) {
+        let is_draining = self.drained || self.registration.member.worker == Some(WorkerHealth::Absent);
+        self.registration.member.state = if is_draining { MemberState::Draining } else { MemberState::Active };
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
-            self.mark(self.registration.clone(), "could not show that this worker is drained or is not; it is tried again");
+            self.mark(self.registration.clone(), "could not show whether this worker is drained or works; it is tried again");
         }
     }
 
@@ -121,7 +133,7 @@ impl Driver {
         let wanted = &registration.member;
         let keys = self.membership.advertised.keys();
         let addresses = |member: &Member| keys.iter().map(|key| member.metadata.get(*key).cloned()).collect::<Vec<_>>();
-        let says = |member: &Member| (member.state, member.loss.clone(), addresses(member));
+        let says = |member: &Member| (member.recorded_state(), member.worker, member.loss.clone(), addresses(member));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.mark(registration, or_else);

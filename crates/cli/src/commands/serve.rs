@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use shardwise::ShardingFactory;
 use shardwise_outbox::settings::LoadedSettings;
-use shardwise_sidecar::{Options, Sidecar, Tls, Token, describe_metrics, goes_on};
+use shardwise_sidecar::{Options, Sidecar, Tls, Token, WorkerCheck, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{IdArg, implied_policy};
@@ -69,6 +69,9 @@ pub(crate) struct Serve {
     /// Forward other requests of members to the worker at this URL
     #[arg(long, value_name = "URL")]
     forward_to: Option<String>,
+    /// Own nothing unless the worker at this URL works: http:// answers 2xx, tcp:// connects
+    #[arg(long, value_name = "URL")]
+    worker_health: Option<String>,
     /// Show this outbox on the page, and replay its dead letters there
     #[arg(long, value_name = "NAME")]
     outbox: Option<String>,
@@ -164,6 +167,7 @@ impl Serve {
             _ => {}
         }
         self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
+        options.worker = self.worker_health.as_deref().map(WorkerCheck::parse).transpose()?;
         options.hosts.clone_from(&self.allow_host);
         options.observe.clone_from(&self.observe);
         (options.limits.list_bytes, options.limits.rate) = (self.max_list, self.rate);

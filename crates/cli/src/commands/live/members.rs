@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
+use shardwise::core::WorkerHealth;
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use crate::args::Common;
@@ -76,7 +77,13 @@ impl<'a> LiveMember<'a> {
         let owners = group.owners.as_ref().filter(|owners| owners.members().iter().any(|(id, _)| *id == member.instance_id));
         Self {
             member,
-            state: if is_drained { "drained" } else { member.state.as_str() },
+            state: match member.worker {
+                _ if is_drained => "drained",
+                Some(WorkerHealth::Failing(_)) if member.state == MemberState::Active => "active, worker fails",
+                Some(WorkerHealth::Failing(_)) if member.drained_by_health => "worker fails",
+                Some(WorkerHealth::Absent) => "no worker",
+                _ => member.state.as_str(),
+            },
             drain_requested: wanted && member.state == MemberState::Active,
             slots: owners.map(|owners| owners.slots_of(&member.instance_id).len()),
             holds: None,

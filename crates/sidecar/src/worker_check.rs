@@ -1,0 +1,87 @@
+//! Checks whether the local worker works (`--worker-health`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise::requests::{Method, Request};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::dial::{self, Callee, DialError};
+use crate::options::Limits;
+use crate::peer_config::Peers;
+use crate::server::Error;
+use crate::target::Target;
+
+/// Below the limit of a check, so that the reason says more than that it took too long.
+const CONNECTED_WITHIN: Duration = Duration::from_millis(800);
+
+/// Where to ask for the worker's health.
+#[derive(Debug, Clone)]
+pub struct WorkerCheck(Arc<Place>);
+
+#[derive(Debug)]
+struct Place {
+    target: Target,
+    /// Only a connection is opened.
+    is_tcp: bool,
+    /// No connections are shared with requests, so a check waits behind none.
+    peers: Peers,
+    limits: Limits,
+}
+
+impl WorkerCheck {
+    /// `http://HOST:PORT/PATH`, which is asked with GET and must answer 2xx, or `tcp://HOST:PORT`, which must take a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if the address is invalid or on another machine.
+    pub fn parse(address: &str) -> Result<Self, Error> {
+        let refused = || {
+            Error::Options(format!(
+                "--worker-health {address}: the worker is at an address of this machine, such as http://127.0.0.1:8000/healthz or \
+                 tcp://127.0.0.1:8000"
+            ))
+        };
+        let bare = address.strip_prefix("tcp://");
+        let target = bare.map_or_else(|| Target::parse(address), |bare| Target::of_member(&format!("http://{bare}")));
+        let target = target.filter(Target::is_beside).ok_or_else(refused)?;
+        Ok(Self(Arc::new(Place { target, is_tcp: bare.is_some(), peers: Peers::default(), limits: Limits::default() })))
+    }
+
+    /// Whether the worker works; an error says why not.
+    pub(crate) async fn check(self) -> Result<(), String> {
+        let Place { target, is_tcp, peers, limits } = &*self.0;
+        if *is_tcp {
+            return match timeout(CONNECTED_WITHIN, TcpStream::connect((target.host.as_str(), target.port))).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(format!("{}: {error}", target.authority())),
+                Err(_) => Err(format!("{}: no connection within {CONNECTED_WITHIN:?}", target.authority())),
+            };
+        }
+        let path = if target.prefix.is_empty() { "/" } else { &target.prefix };
+        let worker = Callee { peers, limits, target, base: String::new(), member: None };
+        match dial::ask(&worker, path, &Request::new(Method::Get)).await {
+            Ok(answer) if answer.status < 300 => Ok(()),
+            Ok(answer) => Err(format!("{}: status {}", target.authority(), answer.status)),
+            Err(DialError::Unreachable(why) | DialError::Barred(why) | DialError::Broken(why)) => Err(why),
+            Err(DialError::Late) => Err("it takes too long".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_at_an_address_of_this_machine() {
+        for good in ["http://127.0.0.1:8000/healthz", "http://localhost", "tcp://127.0.0.1:8000", "tcp://[::1]:1"] {
+            assert!(WorkerCheck::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "127.0.0.1:8000", "https://127.0.0.1:1", "http://10.0.0.7:1/x", "tcp://127.0.0.1", "tcp://10.0.0.7:1", "tcp://127.0.0.1:1/x"] {
+            let error = WorkerCheck::parse(bad).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|why| why.contains(bad) && why.contains("--worker-health")), "{bad}");
+        }
+    }
+}

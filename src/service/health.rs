@@ -1,0 +1,116 @@
+//! The health of the worker that a service speaks for.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use futures::future::BoxFuture;
+use shardwise_core::{MemberState, ServiceState, WorkerChecks, WorkerHealth};
+use tokio::sync::watch;
+
+use super::ShardingService;
+use crate::error::{Error, ErrorKind, Result, inside_runtime};
+use crate::membership::{OwnershipContext, WorkerReport};
+
+/// How often a worker is checked, and how long a check may take. After three failures in a row it does not work.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_WITHIN: Duration = Duration::from_secs(1);
+/// Suspicion may bring the next check forward so often.
+const SUSPECTED_EVERY: Duration = Duration::from_millis(500);
+
+type Check = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+impl ShardingService {
+    /// Watches the worker that this service speaks for: `check` is called every 2 s, has 1 s to answer, and says why the worker does not
+    /// work. A service that watches a worker joins drained until the first success. Three failures in a row drain it: what it owns is
+    /// finished and taken over. Three successes bring it back. It stays active in spite of failures if fewer than half of the group would
+    /// stay active without it, because then something that all share has failed ([`ShardingService::is_spared`]).
+    ///
+    /// Call it before [`ShardingService::register_self`]: a member that is watched later gives up what it owns until the first success.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Conflict`] if it is watched already, [`ErrorKind::Settings`] under a key placement, whose members cannot be drained,
+    /// [`ErrorKind::NoRuntime`] outside a tokio runtime.
+    pub fn health<W>(&self, check: impl Fn() -> W + Send + Sync + 'static) -> Result<()>
+    where
+        W: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        inside_runtime()?;
+        let policy = self.policy();
+        if policy.placement.kind.by_key().is_some() {
+            let message = format!("policy {}: placement {} has no drain, so no health", policy.name, policy.placement.kind.as_str());
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let context = &self.membership().ownership_context;
+        let is_first = context.worker.report.send_if_modified(|report| {
+            let is_first = *report == WorkerReport::default();
+            report.health = report.health.or(Some(WorkerHealth::Absent));
+            is_first
+        });
+        if !is_first {
+            return Err(Error::new(ErrorKind::Conflict, format!("policy {}: the worker's health is watched already", policy.name)));
+        }
+        let check: Check = Box::new(move || Box::pin(check()));
+        tokio::spawn(watch_worker(Arc::downgrade(context), check));
+        Ok(())
+    }
+
+    /// Somebody has reason to believe that the worker does not work: the next check is made at once. No report changes anything by itself.
+    pub fn suspect(&self) {
+        self.membership().worker.suspected.notify_one();
+    }
+
+    /// What the checks of [`ShardingService::health`] say, now and whenever that changes.
+    pub fn worker(&self) -> watch::Receiver<WorkerReport> {
+        self.membership().worker.report.subscribe()
+    }
+
+    /// Whether the worker's checks fail and it stays active all the same, because fewer than half of the group would stay active.
+    pub fn is_spared(&self) -> bool {
+        let ownership = self.membership().ownership();
+        let me = ownership.view().member(self.instance_id());
+        ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Active && me.worker.is_some())
+    }
+}
+
+/// Ends with the service.
+async fn watch_worker(context: Weak<OwnershipContext>, check: Check) {
+    let mut checks = WorkerChecks::default();
+    loop {
+        let answer = tokio::time::timeout(CHECK_WITHIN, check()).await;
+        let failure = answer.unwrap_or_else(|_| Err(format!("no answer within {CHECK_WITHIN:?}"))).err();
+        let Some(living) = context.upgrade() else { return };
+        let has_changed = checks.checked(failure.is_none(), wall_millis());
+        report(&living, &checks, failure, has_changed);
+        let suspected = async {
+            tokio::time::sleep(SUSPECTED_EVERY).await;
+            living.worker.suspected.notified().await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep(CHECK_EVERY) => {}
+            () = suspected => {}
+        }
+    }
+}
+
+fn report(context: &OwnershipContext, checks: &WorkerChecks, failure: Option<String>, has_changed: bool) {
+    let failure: Option<Arc<str>> = failure.map(Into::into);
+    let policy = &context.policy.name;
+    let is_new = failure.is_some() && context.worker.report.borrow().failure != failure;
+    match (checks.health(), &failure) {
+        (None, _) if has_changed => tracing::info!(%policy, "the worker works: this member takes its share"),
+        (Some(WorkerHealth::Failing(_)), Some(why)) if has_changed => {
+            tracing::warn!(%policy, %why, "the worker's checks fail: this member gives up its share, if at least half of the group stays active");
+        }
+        (_, Some(why)) if is_new => tracing::warn!(%policy, %why, "a check of the worker failed"),
+        _ => {}
+    }
+    let report = WorkerReport { health: checks.health(), failure };
+    context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);
+}
+
+/// Milliseconds since the Unix epoch, for the order of failing members only.
+fn wall_millis() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
