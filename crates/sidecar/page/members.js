@@ -17,6 +17,12 @@ const STATES = {
   away: ["warn", "has left for a while and keeps its place"],
 };
 
+/** Where the worker beside a sidecar is watched and does not work. */
+const WORKERS = {
+  absent: () => ["warn", "its worker has not been seen yet: it owns nothing"],
+  failing: (isSpared) => (isSpared ? ["bad", "its worker's checks fail; it keeps its share, because fewer than half of the group would stay active"] : ["warn", "its worker's checks fail: it owns nothing until they succeed"]),
+};
+
 /** How often the page asks its own sidecar. */
 const OWN_EVERY = 1000;
 /** How long what was done is told. */
@@ -81,12 +87,12 @@ function action(member, state, drained) {
 function row(member, state, total, holds) {
   const drained = state.drained.includes(member.instance_id);
   const name = drained && member.state === "draining" ? "drained" : drained && member.state === "active" ? "drain requested" : member.state;
-  const [style, means] = STATES[name] ?? ["warn", name];
+  const [style, means] = WORKERS[member.worker]?.(member.state === "active") ?? STATES[name] ?? ["warn", name];
   const slots = member.slots === null ? "–" : `${count(member.slots)}${total > 0 ? ` (${percent(member.slots / total)})` : ""}`;
   const uncounted = member.state === "active" && state.slots.placement !== null && !state.slots.members.some((one) => one.instance_id === member.instance_id);
   return [
     h("span", {}, chip(member.instance_id), member.instance_id, isMe(member, state) ? h("span", { class: "tag" }, "this one") : null),
-    h("span", { class: `pill ${uncounted ? "bad" : style}`, title: means }, uncounted ? "not counted" : name),
+    h("span", { class: `pill ${uncounted ? "bad" : style}`, title: means }, uncounted ? "not counted" : { absent: "no worker", failing: "worker fails" }[member.worker] ?? name),
     slots,
     ...(holds === null ? [] : [count(holds.get(member.instance_id) ?? 0)]),
     String(member.weight),

@@ -19,6 +19,13 @@ export function ofGroup(state) {
   const found = holders.troubles(state);
   const add = (style, text) => found.push({ style, text });
   if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
+  const failing = members.members.filter((one) => one.worker === "failing");
+  const spared = failing.filter((one) => one.state === "active");
+  if (spared.length > 0) add("bad", `The checks of more than half of the workers fail, so these keep their shares: ${first(spared)}. Something that all share may have failed.`);
+  if (failing.length > spared.length) add("warn", `Their workers' checks fail, so they own nothing: ${first(failing.filter((one) => one.state !== "active"))}.`);
+  const absent = members.members.filter((one) => one.worker === "absent");
+  if (absent.length > 0) add("warn", `Their workers have not been seen, so they own nothing: ${first(absent)}.`);
+  if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);
   else if (slots.placement === null) add("bad", `No worker owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
   if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed what is shown here for ${lasting(own.view_age_ms)}.`);
@@ -28,7 +35,7 @@ export function ofGroup(state) {
   const counted = new Set(slots.members.map((one) => one.instance_id));
   const left = members.members.filter((one) => one.state === "active" && !counted.has(one.instance_id) && slots.placement !== null);
   if (left.length > 0) add("bad", `Not counted by the placement: ${first(left)}. Their settings differ from the group's; their logs say how.`);
-  const resting = members.members.filter((one) => one.state !== "active");
+  const resting = members.members.filter((one) => one.state !== "active" && one.worker === null);
   const drained = resting.filter((one) => state.drained.includes(one.instance_id));
   const wanted = members.members.filter((one) => one.state === "active" && state.drained.includes(one.instance_id));
   if (wanted.length > 0) add("note", `To be drained, within a TTL: ${names(wanted)}.`);

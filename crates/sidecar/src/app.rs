@@ -191,7 +191,6 @@ impl ServedGroup {
                 "the worker's checks fail: {why}. It keeps its share, because fewer than half of the group would stay active without it"
             ),
             WorkerHealth::Failing(_) => format!("the worker's checks fail: {why}"),
-            _ => format!("the worker does not work: {why}"),
         })
     }
 

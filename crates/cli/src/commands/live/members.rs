@@ -16,7 +16,7 @@ const SHOWN_MAX: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 slots is what the placement gives a member, holds what it holds by its claims (exclusive ownership). States: active; draining (leaves); \
-drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that yet, in JSON drain_requested); pausing and \
+drained (stays and owns nothing, after `shardwise drain`); with serve --worker-health also why the worker does not work; drain requested (has not seen that yet, in JSON drain_requested); pausing and \
 away (leaves or has left for a while and keeps its place).
 Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
 Exit code 1: there is no member.
@@ -77,13 +77,7 @@ impl<'a> LiveMember<'a> {
         let owners = group.owners.as_ref().filter(|owners| owners.members().iter().any(|(id, _)| *id == member.instance_id));
         Self {
             member,
-            state: match member.worker {
-                _ if is_drained => "drained",
-                Some(WorkerHealth::Failing(_)) if member.state == MemberState::Active => "active, worker fails",
-                Some(WorkerHealth::Failing(_)) if member.drained_by_health => "worker fails",
-                Some(WorkerHealth::Absent) => "no worker",
-                _ => member.state.as_str(),
-            },
+            state: if is_drained { "drained" } else { member.state.as_str() },
             drain_requested: wanted && member.state == MemberState::Active,
             slots: owners.map(|owners| owners.slots_of(&member.instance_id).len()),
             holds: None,
@@ -93,17 +87,26 @@ impl<'a> LiveMember<'a> {
     fn as_json(&self) -> Value {
         let Self { member, state, drain_requested, slots, holds } = self;
         json!({
-            "instance_id": member.instance_id, "state": state, "drain_requested": drain_requested, "slots": slots, "holds": holds,
+            "instance_id": member.instance_id, "state": state, "drain_requested": drain_requested, "worker": member.worker.map(WorkerHealth::as_str), "slots": slots, "holds": holds,
             "address": member.address.as_ref().map(ToString::to_string), "zone": member.zone, "version": member.version,
             "weight": member.weight.get(), "metadata": member.metadata,
         })
+    }
+
+    fn shown_state(&self) -> String {
+        let state = if self.drain_requested { "drain requested" } else { self.state };
+        match self.member.worker {
+            None => state.to_owned(),
+            Some(WorkerHealth::Absent) => format!("{state} (no worker)"),
+            Some(WorkerHealth::Failing(_)) => format!("{state} (worker fails)"),
+        }
     }
 
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let mut cells = vec![
             self.member.instance_id.as_str().to_owned(),
-            if self.drain_requested { "drain requested" } else { self.state }.to_owned(),
+            self.shown_state(),
             or_dash(self.slots.map(|slots| slots.to_string())),
         ];
         cells.extend(self.holds.map(|holds| holds.to_string()));
