@@ -7,6 +7,8 @@ mod bad;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;
+mod health;
+mod holders;
 mod hostile;
 mod http;
 mod impostors;
