@@ -338,7 +338,11 @@ mod tests {
         assert_eq!(drained(vec![failing("a", 2), failing("b", 1)]), is("b", "a"), "the one that fails longest");
         assert_eq!(drained(vec![failing("a", 3), failing("b", 2), failing("c", 1)]), is("c", "ab"));
         assert_eq!(drained(vec![failing("a", 1), failing("b", 1), with("c", None), with("d", None)]), is("ab", ""));
-        assert_eq!(drained(vec![failing("a", 1), with("b", None), absent("c"), absent("d")]), is("", "a"), "half of the group wait for workers");
+        assert_eq!(
+            drained(vec![failing("a", 1), with("b", None), absent("c"), absent("d")]),
+            is("", "a"),
+            "half of the group wait for workers"
+        );
         let leaving = Member { state: MemberState::Draining, ..member("z", 1) };
         assert_eq!(drained(vec![failing("a", 1), with("b", None), leaving]), is("a", ""), "a leaver is no part of the group");
     }

@@ -92,7 +92,8 @@ impl Record {
         let outbox = serves.as_ref().and_then(Serves::outbox).map(ToOwned::to_owned);
         let serves = serves.as_ref().map(|serves| serves.id().to_owned());
         let schema = RECORD_SCHEMA;
-        let record = Self { schema, incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, outbox, metadata };
+        let record =
+            Self { schema, incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, outbox, metadata };
         Ok(serde_json::to_string(&record)?)
     }
 

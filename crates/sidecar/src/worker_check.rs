@@ -79,7 +79,15 @@ mod tests {
         for good in ["http://127.0.0.1:8000/healthz", "http://localhost", "tcp://127.0.0.1:8000", "tcp://[::1]:1"] {
             assert!(WorkerCheck::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "127.0.0.1:8000", "https://127.0.0.1:1", "http://10.0.0.7:1/x", "tcp://127.0.0.1", "tcp://10.0.0.7:1", "tcp://127.0.0.1:1/x"] {
+        for bad in [
+            "",
+            "127.0.0.1:8000",
+            "https://127.0.0.1:1",
+            "http://10.0.0.7:1/x",
+            "tcp://127.0.0.1",
+            "tcp://10.0.0.7:1",
+            "tcp://127.0.0.1:1/x",
+        ] {
             let error = WorkerCheck::parse(bad).map_err(|error| error.to_string());
             assert!(error.is_err_and(|why| why.contains(bad) && why.contains("--worker-health")), "{bad}");
         }

@@ -104,11 +104,8 @@ impl<'a> LiveMember<'a> {
 
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let mut cells = vec![
-            self.member.instance_id.as_str().to_owned(),
-            self.shown_state(),
-            or_dash(self.slots.map(|slots| slots.to_string())),
-        ];
+        let mut cells =
+            vec![self.member.instance_id.as_str().to_owned(), self.shown_state(), or_dash(self.slots.map(|slots| slots.to_string()))];
         cells.extend(self.holds.map(|holds| holds.to_string()));
         cells.extend([
             self.member.weight.get().to_string(),
