@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tests::{HOLD, accepted, answer, at, fetches, holding_for, options, read, recorded, run, sent};
+use super::tests::{HOLD, accepted, answer, at, fetches, holding, holding_for, options, read, recorded, run, sent};
 use super::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
@@ -62,6 +62,23 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     assert_eq!(sent(&actions), [(3, vec!["11-1".into()])]);
     assert_eq!(engine.counters(probe_at).destinations_down, 0);
     assert_eq!(engine.destination_news(), [(Some("even".into()), false)]);
+}
+
+/// A sink that is one destination needs no room for events of others, so its waiting events stay in memory.
+#[test]
+fn a_sink_that_is_one_destination_is_never_put_off() {
+    let mut engine = holding(options(), SinkLimits::default());
+    assert_eq!(sent(&read(&mut engine, (1..=3).map(single).collect(), at(3)))[0].1.len(), 3);
+    assert_eq!(recorded(&answer(&mut engine, 0, all_but(3, &[1, 2, 3]), at(4))).len(), 3);
+    assert_eq!(engine.counters(at(4)).destinations_down, 1);
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
+    let mut actions = read(&mut engine, (4..=6).map(single).collect(), at(5));
+    for ms in (10..900).step_by(10) {
+        actions.extend(engine.next(at(ms)));
+    }
+    assert_eq!((sent(&actions), recorded(&actions), engine.counters(at(900)).in_memory), (vec![], vec![], 3));
+    let probe = sent(&engine.next(at(4).plus(engine.options.backoff)));
+    assert_eq!(probe, [(1, vec!["4-1".into()])]);
 }
 
 #[test]
