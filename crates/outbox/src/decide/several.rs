@@ -36,7 +36,8 @@ fn with_one_down() -> Engine {
     assert_eq!(sent(&actions)[0].1.len(), 6, "one batch has events of both");
     let outcomes = recorded(&answer(&mut engine, 0, all_but(6, &[2, 4, 6]), at(4)));
     assert_eq!(retries(&outcomes), [(2, 0, 1), (4, 0, 1), (6, 0, 1)]);
-    assert_eq!((engine.counters(at(4)).destinations_down, engine.destination_news()), (1, vec![(Some("even".into()), true)]));
+    let report = Report::Refusing { to: Some("even".into()), error: "503".into() };
+    assert_eq!((engine.counters(at(4)).destinations_down, engine.reports(at(4))), (1, vec![report]));
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
     engine
 }
@@ -61,7 +62,32 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     let actions = answer(&mut engine, 2, accepted(1), probe_at.plus(Duration::from_millis(50)));
     assert_eq!(sent(&actions), [(3, vec!["11-1".into()])]);
     assert_eq!(engine.counters(probe_at).destinations_down, 0);
-    assert_eq!(engine.destination_news(), [(Some("even".into()), false)]);
+    assert_eq!(engine.reports(probe_at), [Report::Answering { to: Some("even".into()) }]);
+}
+
+/// The event of a single aggregate may itself be the cause, so the outage is reported, and the event is tried as before.
+#[test]
+fn a_destination_with_one_aggregate_is_reported_and_nothing_is_put_off() {
+    let mut engine = two(SinkLimits::default());
+    let (refusing, answering) =
+        (Report::Refusing { to: Some("even".into()), error: "503".into() }, Report::Answering { to: Some("even".into()) });
+    for (turn, is_accepted, reports) in [
+        (0, false, vec![]),
+        (1, false, vec![]),
+        (2, false, vec![refusing]),
+        (3, false, vec![]),
+        (4, true, vec![answering]),
+        (5, false, vec![]),
+    ] {
+        let now = at(3 + 1_000 * turn);
+        engine.on(EngineInput::Nudged, now);
+        assert_eq!(sent(&read(&mut engine, vec![single(2)], now)), [(turn, vec!["2-1".into()])]);
+        let reply = if is_accepted { accepted(1) } else { Acceptance::up_to(0, Refusal::retryable("503")) };
+        assert_eq!(recorded(&answer(&mut engine, turn, reply, now)).len(), 1);
+        assert_eq!(engine.reports(now), reports, "turn {turn}");
+        assert_eq!(engine.counters(now).destinations_down, usize::from(turn == 2 || turn == 3), "turn {turn}");
+        engine.on(EngineInput::Recorded { fenced: vec![] }, now);
+    }
 }
 
 /// A sink that is one destination needs no room for events of others, so its waiting events stay in memory.
