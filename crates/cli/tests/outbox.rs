@@ -497,8 +497,12 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     });
     assert!(!output.contains(&nobody.to_string()) && !output.contains("hook"), "{output}");
     eventually("an operator sees it all", PATIENCE, || status(&place).to_string().contains(&nobody.to_string()).then_some(()));
+    eventually("two aggregates are enough for an outage", PATIENCE, || (readiness(port)["destination_down"] == true).then_some(()));
     a.signal(Signal::SIGTERM);
-    assert_eq!(a.ends("after SIGTERM").code, Some(0));
+    let ran = a.ends("after SIGTERM");
+    let warnings: Vec<&str> = ran.err.lines().filter(|line| line.contains("the destination refuses every event")).collect();
+    assert!(matches!(warnings[..], [line] if line.contains("WARN") && line.contains(&nobody.to_string())), "{ran:?}");
+    assert_eq!(ran.code, Some(0));
 }
 
 /// Two machines use one group, each with a different file under the same outbox name: half of each outbox would have had no publisher.

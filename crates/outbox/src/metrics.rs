@@ -81,7 +81,7 @@ const GAUGES: [Row<Now>; 4] = [
     ("shardwise_outbox_in_memory_events", "Events in this publisher's memory", |now| now.in_memory as f64),
     (
         "shardwise_outbox_destination_down",
-        "Destinations of the sink that refuse everything, so that only single events are tried there; 1 or 0 where the sink is one \
+        "Destinations of the sink that refuse everything: three refusals in a row, or for ten seconds; 1 or 0 where the sink is one \
          destination",
         |now| now.destinations_down as f64,
     ),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use common::{Outbox, Running, SLOTS, TTL, TestSharding, events, eventually, within};
+use common::{Outbox, Running, SLOTS, Said, TTL, TestSharding, events, eventually, within};
 use shardwise::discovery::Clock;
 use shardwise::{Moment, Serves, SlotSet};
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
@@ -209,6 +209,32 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
     up.store(true, Ordering::SeqCst);
     drained(&outbox).await;
     assert_in_order(&sink.arrived(), 50, 2);
+    assert_eq!(running.stats.snapshot().destinations_down, 0);
+    running.stop().await;
+}
+
+/// The command shows warnings only. One aggregate is enough. On one thread, because the log is thread-local.
+#[tokio::test]
+async fn the_log_warns_once_of_a_sink_that_is_down_and_says_when_it_answers_again() {
+    let (said, outbox, up) = (Said::default(), Outbox::new().await, Arc::new(AtomicBool::new(false)));
+    let _log = tracing::subscriber::set_default(said.subscriber());
+    let warnings = |text: &str| said.lines().into_iter().filter(|line| line.contains("WARN") && line.contains(text)).collect::<Vec<_>>();
+    let sink = ScriptedSink::new({
+        let up = Arc::clone(&up);
+        move |_| if up.load(Ordering::SeqCst) { ScriptedReply::Accept } else { ScriptedReply::Refuse(Refusal::retryable("503\nbusy")) }
+    });
+    outbox.insert_plainly(events("a", 1..=2)).await;
+    let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await);
+    eventually("it warns", LIMIT, async || !warnings("refuses every event").is_empty()).await;
+    assert_eq!(running.stats.snapshot().destinations_down, 1);
+    let tried = sink.tried().len();
+    eventually("it is tried again", LIMIT, async || sink.tried().len() >= tried + 3).await;
+    let lines = warnings("refuses every event");
+    assert!(matches!(&lines[..], [line] if line.contains("sink=\"script\"") && line.contains("error=\"503 busy\"")), "{lines:?}");
+    assert_eq!(warnings("answers again"), Vec::<String>::new());
+    up.store(true, Ordering::SeqCst);
+    drained(&outbox).await;
+    eventually("it says that it is over", LIMIT, async || warnings("answers again").len() == 1).await;
     assert_eq!(running.stats.snapshot().destinations_down, 0);
     running.stop().await;
 }

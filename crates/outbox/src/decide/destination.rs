@@ -15,6 +15,9 @@ use crate::{AggregateId, Poison, PublisherOptions};
 const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
 /// After this many consecutive refused aggregates, with nothing accepted in between, the destination counts as down.
 const DOWN_AFTER: usize = 3;
+/// After this many refusals in a row, or refusals for this long, a destination is reported however few aggregates it has.
+const REFUSING_AFTER: u32 = 3;
+const REFUSING_FOR: Duration = Duration::from_secs(10);
 
 /// The failures of the event at an aggregate's head, on this publisher's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,17 +50,32 @@ pub(crate) enum SendGate {
     },
 }
 
+/// What the answers of a destination show, from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DestinationHealth {
+    Up,
+    /// It refuses whatever is tried, but of so few aggregates that their events may be the cause: it is reported, and the events are sent
+    /// as before.
+    Refusing,
+    /// It counts as down: only probes are sent.
+    Down,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Destination {
     last_accepted: Option<Moment>,
     /// Aggregates refused since something was accepted, up to `DOWN_AFTER`.
     refused: Vec<AggregateId>,
+    /// Answers since then that accepted nothing, and the time of the first.
+    refusals: u32,
+    refused_since: Option<Moment>,
+    is_refusing: bool,
     down_since: Option<Moment>,
     probes: u32,
     probe_at: Moment,
     /// The send that tests whether the destination is up again.
     probing: Option<SendId>,
-    /// The last refusal's message, while the destination is down.
+    /// See [`Self::said`].
     said: String,
 }
 
@@ -88,11 +106,14 @@ impl Destination {
                 self.refused.push(*aggregate);
             }
         }
+        said.clone_into(&mut self.said);
+        self.refusals = self.refusals.saturating_add(1);
+        let since = *self.refused_since.get_or_insert(now);
+        self.is_refusing |= self.refusals >= REFUSING_AFTER || now.since(since) >= REFUSING_FOR;
         if self.refused.len() < DOWN_AFTER {
             return;
         }
         self.probing = None;
-        said.clone_into(&mut self.said);
         self.down_since.get_or_insert(now);
         self.probe_at = now.plus(exponential(backoff, self.probes, OUTAGE_DELAY_MAX));
         self.probes = self.probes.saturating_add(1);
@@ -100,6 +121,19 @@ impl Destination {
 
     pub(crate) const fn is_down(&self) -> bool {
         self.down_since.is_some()
+    }
+
+    pub(crate) const fn health(&self) -> DestinationHealth {
+        match (self.is_down(), self.is_refusing) {
+            (true, _) => DestinationHealth::Down,
+            (false, true) => DestinationHealth::Refusing,
+            (false, false) => DestinationHealth::Up,
+        }
+    }
+
+    /// The last refusal's message, until something is accepted.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
     }
 
     /// Whether it has accepted something and is not known to be down, however long ago that was.
@@ -257,6 +291,48 @@ mod tests {
         assert_eq!(destination.gate(0, at(3)), SendGate::Shut { until: at(4) }, "the next one later");
         destination.accepted(at(4));
         assert_eq!(destination.gate(0, at(4)), SendGate::Open);
+    }
+
+    /// One or two aggregates never shut the gate, and an operator must learn of the outage nevertheless.
+    #[test]
+    fn a_destination_with_few_aggregates_is_reported_and_stays_open() {
+        use DestinationHealth::{Refusing, Up};
+        let second = Duration::from_secs(1);
+        let healths = |refusals: &[(AggregateId, u64)]| {
+            let mut destination = Destination::default();
+            let refuse = |(aggregate, secs): &(AggregateId, u64)| {
+                destination.refused(0, &[*aggregate], "503", second, at(*secs));
+                assert_eq!(destination.gate(0, at(*secs)), SendGate::Open);
+                destination.health()
+            };
+            refusals.iter().map(refuse).collect::<Vec<_>>()
+        };
+        assert_eq!(healths(&[(1, 1), (1, 2), (1, 3), (1, 4)]), [Up, Up, Refusing, Refusing]);
+        assert_eq!(healths(&[(1, 1), (2, 1), (1, 2)]), [Up, Up, Refusing]);
+        assert_eq!(healths(&[(1, 1), (1, 10)]), [Up, Up]);
+        assert_eq!(healths(&[(1, 1), (1, 11)]), [Up, Refusing], "refused for ten seconds");
+    }
+
+    #[test]
+    fn a_poisonous_event_between_accepted_ones_is_no_outage() {
+        let (mut destination, second) = (Destination::default(), Duration::from_secs(1));
+        for secs in 1..100 {
+            for _ in 0..2 {
+                destination.refused(0, &[1], "503", second, at(secs));
+            }
+            assert_eq!(destination.health(), DestinationHealth::Up);
+            destination.accepted(at(secs));
+        }
+        // A permanent refusal also shows that it is up.
+        let changes: [fn(&mut Destination); 2] = [|destination| destination.accepted(at(101)), Destination::answered];
+        for change in changes {
+            for _ in 0..3 {
+                destination.refused(0, &[1], "503", second, at(100));
+            }
+            assert_eq!((destination.health(), destination.said()), (DestinationHealth::Refusing, "503"));
+            change(&mut destination);
+            assert_eq!(destination.health(), DestinationHealth::Up);
+        }
     }
 
     #[test]

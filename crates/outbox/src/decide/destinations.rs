@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::{Destination, SendGate};
+use super::destination::{Destination, DestinationHealth, SendGate};
 use super::pause::exponential;
 use crate::Delivery;
 
@@ -31,6 +31,9 @@ pub(crate) type DestinationKey = Option<Arc<str>>;
 /// Maps an event to its destination; must return the same destination for the same event.
 pub(crate) type DestinationResolver = Box<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>;
 
+/// A destination that refuses everything from now on, with its last refusal's message, or one that answers again (`None`).
+pub(crate) type DestinationNews = (DestinationKey, Option<String>);
+
 #[derive(Debug, Default)]
 struct DestinationEntry {
     destination: Destination,
@@ -41,10 +44,11 @@ struct DestinationEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
-    /// How many of them are down: asked at every turn.
+    /// How many of them refuse everything, and how many of these are down: asked at every turn.
+    refusing: usize,
     down: usize,
     words: u64,
-    news: Vec<(DestinationKey, bool)>,
+    news: Vec<DestinationNews>,
     last_accepted: Option<Moment>,
     steps: u32,
     step_at: Moment,
@@ -55,22 +59,29 @@ impl Destinations {
     /// preferably one that is up.
     pub(crate) fn update(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
-            let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.is_down(), known.heard));
-            if let Some(oldest) = oldest.map(|(to, _)| to.clone()) {
-                let is_down = self.known.remove(&oldest).is_some_and(|gone| gone.destination.is_down());
-                self.down = self.down.saturating_sub(usize::from(is_down));
+            let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.health(), known.heard));
+            let oldest = oldest.map(|(to, _)| to.clone());
+            if let Some(gone) = oldest.and_then(|oldest| self.known.remove(&oldest)) {
+                self.recount(gone.destination.health(), DestinationHealth::Up);
             }
         }
         self.words += 1;
         let known = self.known.entry(to.clone()).or_default();
         known.heard = self.words;
-        let before = known.destination.is_down();
+        let before = known.destination.health();
         change(&mut known.destination);
-        let after = known.destination.is_down();
-        if before != after {
-            self.down = if after { self.down + 1 } else { self.down.saturating_sub(1) };
-            self.news.push((to.clone(), after));
+        let after = known.destination.health();
+        if (before == DestinationHealth::Up) != (after == DestinationHealth::Up) {
+            let said = (after != DestinationHealth::Up).then(|| known.destination.said().to_owned());
+            self.news.push((to.clone(), said));
         }
+        self.recount(before, after);
+    }
+
+    fn recount(&mut self, before: DestinationHealth, after: DestinationHealth) {
+        let moved =
+            |count: usize, least: DestinationHealth| (count + usize::from(after >= least)).saturating_sub(usize::from(before >= least));
+        (self.refusing, self.down) = (moved(self.refusing, DestinationHealth::Refusing), moved(self.down, DestinationHealth::Down));
     }
 
     pub(crate) fn accepted(&mut self, to: &DestinationKey, now: Moment) {
@@ -95,8 +106,13 @@ impl Destinations {
         self.down
     }
 
-    /// Destinations that went down (`true`) or are up again (`false`) since the last call.
-    pub(crate) fn news(&mut self) -> Vec<(DestinationKey, bool)> {
+    /// The number of destinations that refuse everything, those that are down included.
+    pub(crate) const fn refusing(&self) -> usize {
+        self.refusing
+    }
+
+    /// What has changed since the last call.
+    pub(crate) fn news(&mut self) -> Vec<DestinationNews> {
         std::mem::take(&mut self.news)
     }
 
@@ -157,11 +173,24 @@ mod tests {
         assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, SendGate::Open), "two of each are not three of one");
         take_down(&mut destinations, &a, 0);
         assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, SendGate::Open));
-        assert_eq!(destinations.news(), [(a.clone(), true)]);
+        assert_eq!(destinations.news(), [(a.clone(), Some("503".into()))]);
         destinations.accepted(&b, at(1));
         assert_ne!(destinations.gate(&a, 0, at(1)), SendGate::Open, "another's success says nothing about it");
         destinations.accepted(&a, at(2));
-        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, false)]));
+        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, None)]));
+    }
+
+    #[test]
+    fn one_that_refuses_too_little_to_be_down_is_counted_and_news_once() {
+        let (mut destinations, a) = (Destinations::default(), Some(named("a")));
+        let counts = |destinations: &Destinations| (destinations.refusing(), destinations.down());
+        for (aggregate, expected) in [(1, (0, 0)), (1, (0, 0)), (1, (1, 0)), (2, (1, 0)), (3, (1, 1)), (4, (1, 1))] {
+            refuse(&mut destinations, &a, &[aggregate], 0);
+            assert_eq!(counts(&destinations), expected, "after {aggregate}");
+        }
+        assert_eq!(destinations.news(), [(a.clone(), Some("503".into()))]);
+        destinations.accepted(&a, at(1));
+        assert_eq!((counts(&destinations), destinations.news()), ((0, 0), vec![(a, None)]));
     }
 
     #[test]
@@ -175,7 +204,10 @@ mod tests {
         for n in 0..DESTINATIONS_MAX {
             take_down(&mut destinations, &Some(named(format!("also down {n}"))), 2);
         }
-        assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, DESTINATIONS_MAX));
+        assert_eq!(
+            (destinations.known.len(), destinations.down(), destinations.refusing()),
+            (DESTINATIONS_MAX, DESTINATIONS_MAX, DESTINATIONS_MAX)
+        );
         assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), SendGate::Open, "forgotten");
     }
 

@@ -133,7 +133,8 @@ pub struct PublisherSnapshot {
     pub wanted_slots: u32,
     /// The number of events in memory now, waiting or being sent.
     pub in_memory: usize,
-    /// The number of destinations that seem to be down: they refuse everything, and only single events are tried there.
+    /// The number of destinations that refuse everything: three refusals in a row, or for ten seconds. If these were of three or more
+    /// aggregates, only single events are tried there.
     pub destinations_down: usize,
     /// The latest failure of the store or the sink, unless the same operation has succeeded since.
     pub last_error: Option<String>,

@@ -2,8 +2,8 @@
 //! for actions ([`Engine::next`]) and carries them out.
 //!
 //! Parts: this file (inputs), `act` (actions), `slots` (what to take and release), `flow` (the path of events), `destination` (failures),
-//! `destinations` (one circuit breaker each), `poll` (when to read), `retention` (when to delete), `pause` (a failing store). At most one
-//! call of each kind is under way; touches, takes and releases count as one kind.
+//! `destinations` (one circuit breaker each), `reports` (what the log says of failures), `poll` (when to read), `retention` (when to
+//! delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
 
 mod act;
 mod destination;
@@ -12,6 +12,7 @@ mod flow;
 mod io;
 mod pause;
 mod poll;
+mod reports;
 mod retention;
 #[cfg(test)]
 mod several;
@@ -32,6 +33,8 @@ pub(crate) use self::io::{EngineAction, EngineInput, SendId, StoreCall};
 pub use self::io::{PublisherSnapshot, Trouble};
 use self::pause::Pause;
 use self::poll::PollSchedule;
+pub(crate) use self::reports::Report;
+use self::reports::Reports;
 use self::retention::Retention;
 use self::slots::PublisherSlots;
 use crate::sink::{Acceptance, SinkLimits};
@@ -61,6 +64,7 @@ pub(crate) struct Engine {
     looked_through: (u64, bool, bool),
     flow: Flow,
     destinations: Destinations,
+    reports: Reports,
     poller: PollSchedule,
     touch_at: Moment,
     /// The next reading begins behind this hash.
@@ -107,6 +111,7 @@ impl Engine {
             looked_through: (0, false, false),
             flow: Flow::default(),
             destinations: Destinations::default(),
+            reports: Reports::default(),
             touch_at: Moment::ZERO,
             cursor: None,
             barren: 0,
@@ -248,18 +253,21 @@ impl Engine {
         for to in taken.keys() {
             self.destinations.accepted(to, now);
         }
-        let Self { flow, slots, destinations, options, jitter, .. } = self;
+        let Self { flow, slots, destinations, reports, options, jitter, .. } = self;
         let mut refused: BTreeMap<DestinationKey, DestinationRefusal> = BTreeMap::new();
         let may_send = |hold| slots.may_send(hold, now);
-        flow.sent(id, accepted, may_send, |RefusedHead { aggregate, sequence, head, to, refusal }| {
+        flow.sent(id, accepted, may_send, |RefusedHead { event, head, to, refusal }| {
             let refused = refused.entry(to.clone()).or_default();
             if refusal.permanent {
                 refused.for_good = true;
             } else {
-                refused.aggregates.push(aggregate);
+                refused.aggregates.push(event.aggregate);
                 refused.said.clone_from(&refusal.message);
             }
-            destinations.judge(to, |destination| destination.verdict(refusal, head, sequence, options, now, jitter.next()))
+            let then =
+                destinations.judge(to, |destination| destination.verdict(refusal, head, event.sequence, options, now, jitter.next()));
+            reports.judged(event, head, &then, now);
+            then
         });
         // Each destination is judged once for one answer, whatever the order of its parts.
         for (to, DestinationRefusal { aggregates, for_good, said }) in refused {
@@ -349,9 +357,9 @@ impl Engine {
         }
     }
 
-    /// Destinations that went down (`true`) or are up again (`false`) since the last call.
-    pub(crate) fn destination_news(&mut self) -> Vec<(DestinationKey, bool)> {
-        self.destinations.news()
+    /// What the log should say now.
+    pub(crate) fn reports(&mut self, now: Moment) -> Vec<Report> {
+        self.reports.due(self.destinations.news(), now)
     }
 
     pub(crate) fn counters(&self, now: Moment) -> PublisherSnapshot {
@@ -359,7 +367,7 @@ impl Engine {
             held_slots: self.slots.held_count(),
             wanted_slots: self.slots.wanted_count(now),
             in_memory: self.flow.waiting_events + self.flow.events_under_way(),
-            destinations_down: self.destinations.down(),
+            destinations_down: self.destinations.refusing(),
             ..self.counters.clone()
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tests::{HOLD, accepted, answer, at, fetches, holding_for, options, read, recorded, run, sent};
+use super::tests::{HOLD, accepted, answer, at, fetches, holding, holding_for, options, read, recorded, run, sent};
 use super::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
@@ -36,7 +36,8 @@ fn with_one_down() -> Engine {
     assert_eq!(sent(&actions)[0].1.len(), 6, "one batch has events of both");
     let outcomes = recorded(&answer(&mut engine, 0, all_but(6, &[2, 4, 6]), at(4)));
     assert_eq!(retries(&outcomes), [(2, 0, 1), (4, 0, 1), (6, 0, 1)]);
-    assert_eq!((engine.counters(at(4)).destinations_down, engine.destination_news()), (1, vec![(Some("even".into()), true)]));
+    let report = Report::Refusing { to: Some("even".into()), error: "503".into() };
+    assert_eq!((engine.counters(at(4)).destinations_down, engine.reports(at(4))), (1, vec![report]));
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
     engine
 }
@@ -61,7 +62,49 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     let actions = answer(&mut engine, 2, accepted(1), probe_at.plus(Duration::from_millis(50)));
     assert_eq!(sent(&actions), [(3, vec!["11-1".into()])]);
     assert_eq!(engine.counters(probe_at).destinations_down, 0);
-    assert_eq!(engine.destination_news(), [(Some("even".into()), false)]);
+    assert_eq!(engine.reports(probe_at), [Report::Answering { to: Some("even".into()) }]);
+}
+
+/// The event of a single aggregate may itself be the cause, so the outage is reported, and the event is tried as before.
+#[test]
+fn a_destination_with_one_aggregate_is_reported_and_nothing_is_put_off() {
+    let mut engine = two(SinkLimits::default());
+    let (refusing, answering) =
+        (Report::Refusing { to: Some("even".into()), error: "503".into() }, Report::Answering { to: Some("even".into()) });
+    for (turn, is_accepted, reports) in [
+        (0, false, vec![]),
+        (1, false, vec![]),
+        (2, false, vec![refusing]),
+        (3, false, vec![]),
+        (4, true, vec![answering]),
+        (5, false, vec![]),
+    ] {
+        let now = at(3 + 1_000 * turn);
+        engine.on(EngineInput::Nudged, now);
+        assert_eq!(sent(&read(&mut engine, vec![single(2)], now)), [(turn, vec!["2-1".into()])]);
+        let reply = if is_accepted { accepted(1) } else { Acceptance::up_to(0, Refusal::retryable("503")) };
+        assert_eq!(recorded(&answer(&mut engine, turn, reply, now)).len(), 1);
+        assert_eq!(engine.reports(now), reports, "turn {turn}");
+        assert_eq!(engine.counters(now).destinations_down, usize::from(turn == 2 || turn == 3), "turn {turn}");
+        engine.on(EngineInput::Recorded { fenced: vec![] }, now);
+    }
+}
+
+/// A sink that is one destination needs no room for events of others, so its waiting events stay in memory.
+#[test]
+fn a_sink_that_is_one_destination_is_never_put_off() {
+    let mut engine = holding(options(), SinkLimits::default());
+    assert_eq!(sent(&read(&mut engine, (1..=3).map(single).collect(), at(3)))[0].1.len(), 3);
+    assert_eq!(recorded(&answer(&mut engine, 0, all_but(3, &[1, 2, 3]), at(4))).len(), 3);
+    assert_eq!(engine.counters(at(4)).destinations_down, 1);
+    engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
+    let mut actions = read(&mut engine, (4..=6).map(single).collect(), at(5));
+    for ms in (10..900).step_by(10) {
+        actions.extend(engine.next(at(ms)));
+    }
+    assert_eq!((sent(&actions), recorded(&actions), engine.counters(at(900)).in_memory), (vec![], vec![], 3));
+    let probe = sent(&engine.next(at(4).plus(engine.options.backoff)));
+    assert_eq!(probe, [(1, vec!["4-1".into()])]);
 }
 
 #[test]

@@ -163,6 +163,8 @@ fn a_refusal_apart_holds_up_no_others() {
     assert!(matches!(outcomes[0].then, HeadUpdate::Retry { failures: 1, .. }), "{outcomes:?}");
     assert_eq!(outcomes[1].then, HeadUpdate::Next);
     assert!(matches!(outcomes[2].then, HeadUpdate::Block { .. }), "{outcomes:?}");
+    let reports = engine.reports(at(4));
+    assert!(matches!(&reports[..], [Report::GivenUp(event)] if event.key == "a/3" && event.attempts == 1), "{reports:?}");
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(5));
     assert_eq!(engine.counters(at(5)).delivered, 5);
 }

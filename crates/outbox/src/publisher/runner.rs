@@ -12,11 +12,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::jobs::{JobOutcome, Jobs};
 use super::{OutboxPublisher, watch};
-use crate::decide::{Engine, EngineAction, EngineInput, StoreCall, Trouble};
+use crate::decide::{Engine, EngineAction, EngineInput, Report, StoreCall, Trouble};
 use crate::metrics::PublisherMeters;
 use crate::sink::Acceptance;
-use crate::store::{HeadUpdate, Outcome, PublisherRegistration};
-use crate::{Delivery, Error, ErrorKind, Result};
+use crate::store::{ERROR_CHARS_MAX, PublisherRegistration};
+use crate::{Delivery, Error, ErrorKind, Poison, Result, one_line};
 
 pub(super) struct PublisherRunner {
     publisher: OutboxPublisher,
@@ -177,7 +177,6 @@ impl PublisherRunner {
             }
             EngineAction::Cancel(id) => self.jobs.cancel(id),
             EngineAction::Record(outcomes) => {
-                log_outcomes(&outcomes, self.publisher.sink.name());
                 let delete = self.publisher.options.retention.is_zero();
                 let took = self.meters.mark.clone();
                 self.jobs.call(StoreCall::Record, async move {
@@ -250,13 +249,8 @@ impl PublisherRunner {
 
     fn publish(&mut self, now: shardwise::Moment) {
         let counters = self.engine.counters(now);
-        for (to, down) in self.engine.destination_news() {
-            let (sink, destination) = (self.publisher.sink.name(), to.as_deref().unwrap_or("all of it"));
-            if down {
-                tracing::warn!(sink, destination, "the destination refuses everything; trying single events until it accepts one");
-            } else {
-                tracing::info!(sink, destination, "the destination answers again");
-            }
+        for report in self.engine.reports(now) {
+            log(&report, self.publisher.sink.name());
         }
         self.meters.count(&counters);
         self.publisher.stats.publish(&counters);
@@ -284,15 +278,38 @@ fn is_for_the_operator(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal | ErrorKind::Event)
 }
 
-/// Logs the outcomes that an operator should know of.
-fn log_outcomes(outcomes: &[Outcome], sink: &str) {
-    for Outcome { aggregate, then, .. } in outcomes {
-        let (sequence, attempts, error, fate) = match then {
-            HeadUpdate::Block { sequence, attempts, error } => (sequence, Some(*attempts), error, "its aggregate is blocked"),
-            HeadUpdate::Park { sequence, error } => (sequence, None, error, "set aside"),
-            HeadUpdate::Discard { sequence, error } => (sequence, None, error, "discarded"),
-            HeadUpdate::Next | HeadUpdate::Retry { .. } => continue,
-        };
-        tracing::warn!(sink, aggregate, sequence, attempts, error, "an event is refused for good: {fate}");
+/// Logs a report. The end of an outage is a warning too, because by default the command shows nothing below that level.
+fn log(report: &Report, sink: &str) {
+    match report {
+        Report::Refusing { to, error } => {
+            let (destination, error) = (to.as_deref(), one_line(error, ERROR_CHARS_MAX));
+            tracing::warn!(
+                sink,
+                destination,
+                error,
+                "the destination refuses every event; they wait in the outbox and are tried again until it accepts one"
+            );
+        }
+        Report::Answering { to } => {
+            tracing::warn!(sink, destination = to.as_deref(), "the destination answers again, and waiting events are sent");
+        }
+        Report::GivenUp(event) => {
+            let fate = match event.fate {
+                Poison::Block => "its aggregate is blocked; see `shardwise outbox list`",
+                Poison::Park => "it is set aside; see `shardwise outbox list`",
+                Poison::Discard => "it is discarded; see `shardwise outbox audit`",
+            };
+            tracing::warn!(
+                sink,
+                key = event.key,
+                event = event.id,
+                sequence = event.sequence,
+                attempts = event.attempts,
+                error = one_line(&event.error, ERROR_CHARS_MAX),
+                // Others were given up since the last of these lines.
+                unlogged = (event.unlogged > 0).then_some(event.unlogged),
+                "an event is refused for good: {fate}"
+            );
+        }
     }
 }

@@ -49,8 +49,7 @@ pub(crate) struct SendBatch {
 
 #[derive(Debug)]
 pub(crate) struct RefusedHead<'a> {
-    pub(crate) aggregate: AggregateId,
-    pub(crate) sequence: u64,
+    pub(crate) event: &'a Delivery,
     pub(crate) head: HeadState,
     pub(crate) to: &'a DestinationKey,
     pub(crate) refusal: &'a Refusal,
@@ -200,8 +199,7 @@ impl Flow {
             } else if let Some(refusal) = refusal {
                 // The events behind the refused one are dropped and read again later.
                 let head = if delivered == 0 { part.head } else { HeadState::default() };
-                let sequence = events[delivered].sequence;
-                let then = decide(RefusedHead { aggregate: part.aggregate, sequence, head, to: &part.to, refusal });
+                let then = decide(RefusedHead { event: &events[delivered], head, to: &part.to, refusal });
                 self.settle(outcome(through, then), delivered);
             } else {
                 if through.is_some() {

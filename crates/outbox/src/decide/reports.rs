@@ -1,0 +1,223 @@
+//! What the log says of refusals: which destinations refuse everything, and which events are given up. Both are bounded, because a bad sink
+//! must not fill a log.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use shardwise::Moment;
+
+use super::destination::HeadState;
+use super::destinations::{DESTINATIONS_MAX, DestinationKey, DestinationNews};
+use crate::store::HeadUpdate;
+use crate::{Delivery, Poison};
+
+/// How far apart two warnings of one destination are.
+const LINES_APART: Duration = Duration::from_mins(1);
+/// The most destinations, and the most events, that are named within that time.
+const NAMED_MAX: usize = 16;
+
+/// A line for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The destination refuses everything; `error` is the last refusal's message.
+    Refusing {
+        to: DestinationKey,
+        error: String,
+    },
+    /// It answers again.
+    Answering {
+        to: DestinationKey,
+    },
+    GivenUp(GivenUpEvent),
+}
+
+/// An event that is not tried again by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GivenUpEvent {
+    pub(crate) id: String,
+    /// Its aggregate's key.
+    pub(crate) key: String,
+    pub(crate) sequence: u64,
+    /// How often it was sent, charged or not.
+    pub(crate) attempts: u32,
+    pub(crate) fate: Poison,
+    pub(crate) error: String,
+    /// How many events were given up before it without a line.
+    pub(crate) unlogged: u64,
+}
+
+#[derive(Debug)]
+struct NamedDestination {
+    warned_at: Moment,
+    /// What the log said last.
+    is_refusing: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// Destinations that refuse everything according to the log, and those that it warned of within a minute.
+    named: BTreeMap<DestinationKey, NamedDestination>,
+    /// Destinations that refuse everything, of which the log does not warn yet.
+    unnamed: BTreeMap<DestinationKey, String>,
+    given_up: Vec<Report>,
+    /// The number of events named since that time.
+    events_named: usize,
+    named_since: Moment,
+    unlogged: u64,
+}
+
+impl Reports {
+    /// Notes what became of a refused event, which had failed as `head` says before.
+    pub(crate) fn judged(&mut self, event: &Delivery, head: HeadState, then: &HeadUpdate, now: Moment) {
+        let (fate, error) = match then {
+            HeadUpdate::Block { error, .. } => (Poison::Block, error),
+            HeadUpdate::Park { error, .. } => (Poison::Park, error),
+            HeadUpdate::Discard { error, .. } => (Poison::Discard, error),
+            HeadUpdate::Next | HeadUpdate::Retry { .. } => return,
+        };
+        if now.since(self.named_since) >= LINES_APART {
+            (self.named_since, self.events_named) = (now, 0);
+        }
+        if self.events_named >= NAMED_MAX {
+            self.unlogged += 1;
+            return;
+        }
+        self.events_named += 1;
+        self.given_up.push(Report::GivenUp(GivenUpEvent {
+            id: event.id.clone(),
+            key: event.key(),
+            sequence: event.sequence,
+            attempts: head.failures.saturating_add(1),
+            fate,
+            error: error.clone(),
+            unlogged: std::mem::take(&mut self.unlogged),
+        }));
+    }
+
+    /// The lines that are due. If a destination changes often, it gets two lines a minute, and the last one is right a minute later.
+    pub(crate) fn due(&mut self, news: Vec<DestinationNews>, now: Moment) -> Vec<Report> {
+        let mut due = std::mem::take(&mut self.given_up);
+        for (to, said) in news {
+            let is_named = self.named.get(&to).is_some_and(|named| named.is_refusing);
+            match said {
+                Some(error) if !is_named && self.unnamed.len() < DESTINATIONS_MAX => {
+                    self.unnamed.insert(to, error);
+                }
+                Some(_) => {}
+                None => {
+                    self.unnamed.remove(&to);
+                    if let Some(named) = self.named.get_mut(&to).filter(|named| named.is_refusing) {
+                        named.is_refusing = false;
+                        due.push(Report::Answering { to });
+                    }
+                }
+            }
+        }
+        if self.unnamed.is_empty() {
+            return due;
+        }
+        self.named.retain(|_, named| named.is_refusing || now.since(named.warned_at) < LINES_APART);
+        while self.named.len() < NAMED_MAX
+            && let Some(to) = self.unnamed.keys().find(|to| !self.named.contains_key(*to)).cloned()
+            && let Some(error) = self.unnamed.remove(&to)
+        {
+            self.named.insert(to.clone(), NamedDestination { warned_at: now, is_refusing: true });
+            due.push(Report::Refusing { to, error });
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{HOLD, delivery};
+    use super::*;
+
+    const fn at(secs: u64) -> Moment {
+        Moment::from_nanos(secs * 1_000_000_000)
+    }
+
+    fn named(name: &str) -> DestinationKey {
+        Some(name.into())
+    }
+
+    fn refuses(to: &str) -> Vec<DestinationNews> {
+        vec![(named(to), Some("503".into()))]
+    }
+
+    fn answers(to: &str) -> Vec<DestinationNews> {
+        vec![(named(to), None)]
+    }
+
+    fn refusing(to: &str) -> Report {
+        Report::Refusing { to: named(to), error: "503".into() }
+    }
+
+    fn answering(to: &str) -> Report {
+        Report::Answering { to: named(to) }
+    }
+
+    #[test]
+    fn an_outage_is_one_line_at_once_and_one_when_it_ends() {
+        let mut reports = Reports::default();
+        assert_eq!(reports.due(refuses("a"), at(1)), [refusing("a")]);
+        assert_eq!(reports.due(Vec::new(), at(500)), []);
+        assert_eq!(reports.due(answers("a"), at(900)), [answering("a")]);
+        assert_eq!(reports.due(refuses("a"), at(901)), [refusing("a")], "the last warning is long ago");
+    }
+
+    #[test]
+    fn a_destination_that_changes_all_the_time_is_two_lines_a_minute_and_the_last_one_is_right() {
+        let (mut reports, mut lines) = (Reports::default(), Vec::new());
+        for secs in 1..=59 {
+            let news = if secs % 2 == 1 { refuses("a") } else { answers("a") };
+            lines.extend(reports.due(news, at(secs)));
+        }
+        assert_eq!(lines, [refusing("a"), answering("a")]);
+        assert_eq!(reports.due(refuses("b"), at(60)), [refusing("b")], "another one does not wait");
+        assert_eq!(reports.due(Vec::new(), at(61)), [refusing("a")], "it still refuses everything");
+        assert_eq!(reports.due(answers("a"), at(62)), [answering("a")]);
+    }
+
+    #[test]
+    fn so_many_destinations_are_named_at_a_time() {
+        let mut reports = Reports::default();
+        let all = |said: Option<&str>| (0..1_000).map(|n: u32| (named(&n.to_string()), said.map(str::to_owned))).collect::<Vec<_>>();
+        assert_eq!(reports.due(all(Some("503")), at(1)).len(), NAMED_MAX);
+        assert_eq!(reports.due(Vec::new(), at(500)), [], "these still refuse everything");
+        assert_eq!(reports.due(answers("0"), at(501)), [answering("0"), refusing("112")], "there is room for another one");
+        assert_eq!(reports.due(all(None), at(502)).len(), NAMED_MAX, "each line has its end");
+        assert_eq!(reports.due(Vec::new(), at(900)), []);
+    }
+
+    #[test]
+    fn an_event_that_is_given_up_is_named_as_commands_name_it_with_its_real_attempts() {
+        let mut reports = Reports::default();
+        let (event, error) = (delivery(7, HOLD, 3), String::from("too large"));
+        reports.judged(&event, HeadState::default(), &HeadUpdate::Next, at(1));
+        reports.judged(&event, HeadState::default(), &HeadUpdate::Block { sequence: 3, attempts: 10, error: error.clone() }, at(1));
+        let head = HeadState { attempts: 9, failures: 12, ..HeadState::default() };
+        reports.judged(&event, head, &HeadUpdate::Park { sequence: 3, error: error.clone() }, at(1));
+        let line = |attempts, fate| {
+            let error = error.clone();
+            Report::GivenUp(GivenUpEvent { id: "7-3".into(), key: "a/7".into(), sequence: 3, attempts, fate, error, unlogged: 0 })
+        };
+        assert_eq!(reports.due(Vec::new(), at(1)), [line(1, Poison::Block), line(13, Poison::Park)]);
+        assert_eq!(reports.due(Vec::new(), at(2)), []);
+    }
+
+    #[test]
+    fn a_sink_that_refuses_every_event_for_good_is_sixteen_lines_a_minute() {
+        let (mut reports, discard) = (Reports::default(), HeadUpdate::Discard { sequence: 1, error: "404".into() });
+        let unlogged = |reports: &mut Reports, secs| {
+            for _ in 0..100 {
+                reports.judged(&delivery(1, HOLD, 1), HeadState::default(), &discard, at(secs));
+            }
+            let lines = reports.due(Vec::new(), at(secs));
+            lines.iter().map(|line| if let Report::GivenUp(event) = line { event.unlogged } else { 0 }).collect::<Vec<_>>()
+        };
+        assert_eq!(unlogged(&mut reports, 100), vec![0; NAMED_MAX]);
+        assert_eq!(unlogged(&mut reports, 159), Vec::<u64>::new());
+        assert_eq!(unlogged(&mut reports, 160)[..2], [184, 0], "those without a line are counted");
+    }
+}
