@@ -204,7 +204,7 @@ fn vanished(observer: &Observer) -> Vec<Vanished> {
 pub(crate) struct OneMember {
     instance_id: String,
     incarnation: String,
-    /// active, draining (also if an operator drained it), pausing or away.
+    /// active, draining (also if an operator drained it: those are at `drained`), pausing or away.
     state: &'static str,
     /// Its host and port, from its record.
     address: Option<String>,
