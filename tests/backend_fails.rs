@@ -262,6 +262,25 @@ async fn a_backend_that_panics_is_like_one_out_of_reach() {
     eventually("its record dies", || other.members().members().len() == 1).await;
 }
 
+/// A worker that was killed and started again logged `retryable=false` and joined all the same.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_waits_for_its_former_record_says_so_and_a_duplicate_is_refused() {
+    let (log, _logging) = Log::start();
+    let world = World::new();
+    let link = world.store.link();
+    let former = world.factory_of("a", Arc::new(link.clone()), policy()).create("workers").expect("known");
+    former.register_self().await.expect("joins");
+    link.set_reachable(false);
+    let waits = "this worker joins when that record has expired";
+    let again = world.joined("a").await;
+    assert_eq!((log.lines_with(waits), log.lines_with("retryable=false")), (1, 0));
+    let twin = world.factory("a").create("workers").expect("known");
+    let error = twin.register_self().await.expect_err("the other one lives");
+    assert_eq!(error.kind(), ErrorKind::InstanceIdInUse);
+    assert_eq!((log.lines_with(waits), log.lines_with("refused: this worker owns nothing"), log.lines_with("retryable=false")), (2, 1, 0));
+    assert!(again.owns("k"));
+}
+
 /// Every look of an observer that was denied was logged, five times a second.
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_is_denied_says_so_once_and_asks_at_most_once_a_second() {

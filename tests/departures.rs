@@ -123,8 +123,9 @@ async fn the_log_names_who_has_vanished_and_says_when_this_worker_is_fenced_and_
     eventually("it has vanished", || stays.members().members().len() == 1).await;
     let vanished = warnings.having("has vanished");
     assert!(vanished.len() == 1 && vanished[0].contains("cut-off"), "{vanished:?}");
-    let gone = observer.departures();
-    assert_eq!(gone.iter().map(|gone| (gone.instance_id.as_str(), gone.vanished())).collect::<Vec<_>>(), [("cut-off", true)]);
+    for gone in [observer.departures(), stays.departures()] {
+        assert_eq!(gone.iter().map(|gone| (gone.instance_id.as_str(), gone.vanished())).collect::<Vec<_>>(), [("cut-off", true)]);
+    }
     link.set_reachable(true);
     eventually("it is back", || cut_off.state() == ServiceState::Active).await;
     for (part, times) in [("fenced: this worker", 1), ("back: this worker", 1)] {

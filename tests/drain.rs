@@ -3,6 +3,8 @@
 #![expect(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/plain.rs"]
 mod plain;
 
@@ -12,6 +14,7 @@ use std::time::Duration;
 use shardwise::{ErrorKind, InstanceId, KeyPlacement, OwnershipMode, PlacementKind, ServiceState, ShardingService};
 
 use common::{World, eventually, policy};
+use log::Log;
 
 fn id(name: &str) -> InstanceId {
     InstanceId::new(name).unwrap()
@@ -24,6 +27,7 @@ fn slots(service: &ShardingService) -> u32 {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_owns_nothing_over_its_restarts_until_it_is_undrained() {
+    let (log, _logging) = Log::start();
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
         let world = World::new();
         let mut policy = policy();
@@ -55,10 +59,14 @@ async fn a_drained_worker_owns_nothing_over_its_restarts_until_it_is_undrained()
         eventually("both share again", || slots(&again) > 0 && slots(&again) + slots(&right) == 1_024).await;
         assert!(!again.is_drained());
     }
+    let warns = |part: &str| log.lines_where(|line| line.contains(" WARN ") && line.contains(part));
+    // Twice in each mode, because the second life of the worker says it too.
+    assert_eq!((warns("this worker is drained by an operator"), warns("this worker is no longer drained")), (4, 2), "once for each change");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wish_that_came_while_a_service_was_no_member_is_heard_when_it_joins_again() {
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let factory = |name| world.factory_of(name, Arc::new(world.store.link()), policy());
     let (a, operator) = (factory("a"), factory("operator"));
@@ -88,6 +96,7 @@ async fn a_wish_that_came_while_a_service_was_no_member_is_heard_when_it_joins_a
 
 #[tokio::test(start_paused = true)]
 async fn who_drains_itself_hears_of_it_at_once_and_alone_it_owns_nothing_either() {
+    let (_log, _logging) = Log::start();
     let world = World { ttl: Duration::from_mins(10), ..World::new() };
     let factory = world.factory("a");
     let service = factory.create("workers").unwrap();
@@ -102,6 +111,7 @@ async fn who_drains_itself_hears_of_it_at_once_and_alone_it_owns_nothing_either(
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_that_leaves_keeps_no_place() {
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let mut policy = policy();
     policy.rejoin_grace = Duration::from_mins(10);
@@ -123,6 +133,7 @@ async fn a_drained_worker_that_leaves_keeps_no_place() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_drained_is_refused_with_what_to_do() {
+    let (_log, _logging) = Log::start();
     let world = World::new();
     let _a = world.joined("a").await;
     let operator = world.factory("operator");

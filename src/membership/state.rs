@@ -11,7 +11,7 @@ use shardwise_discovery::Clock;
 use tokio::sync::watch;
 
 use super::context::OwnershipContext;
-use super::departures::Absences;
+use super::departures::{Absences, Departures};
 use super::listeners::ListenerHub;
 use crate::error::locked;
 use crate::settings::PolicySettings;
@@ -38,6 +38,8 @@ pub(crate) struct Membership {
     pub(crate) answered: AtomicBool,
     /// Members that are away, and since when.
     pub(crate) absences: Absences,
+    /// Members that are gone, by every view that the driver has seen.
+    pub(crate) departures: Departures,
     /// The warning was logged that this member ends without having left.
     warned: AtomicBool,
     pub(crate) rebuilds: AtomicU64,
@@ -61,6 +63,7 @@ impl Membership {
             blinded: watch::Sender::new(None),
             answered: AtomicBool::new(false),
             absences: Absences::default(),
+            departures: Departures::default(),
             warned: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             changes: watch::Sender::new(ownership),

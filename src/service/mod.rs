@@ -25,7 +25,7 @@ use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
 
 use crate::error::Result;
-use crate::membership::{Absence, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, placer};
+use crate::membership::{Absence, Departure, DrainFollower, DrainStore, Driver, Membership, Rebalances, Snapshots, placer};
 use crate::settings::PolicySettings;
 use engine::ServiceEngine;
 pub(crate) use engine::Spawn;
@@ -82,6 +82,12 @@ impl ShardingService {
     /// The members that have left for a while (`rejoin_grace`), and the longest time for which their places are kept.
     pub fn absences(&self) -> Vec<Absence> {
         self.membership().absences.of_view(&self.members(), self.policy().rejoin_grace, self.now())
+    }
+
+    /// Members that have gone while this worker was a member, the latest last, at most 1,024: those that left, and those that vanished
+    /// ([`Departure::vanished`]).
+    pub fn departures(&self) -> Vec<Departure> {
+        self.membership().departures.all()
     }
 
     /// The service's state right now.

@@ -54,7 +54,7 @@ class Answers(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(await patient.owned(LONG), (LONG, "active"))
 
     async def test_a_list_ends_with_the_first_state_in_which_nothing_is_owned(self) -> None:
-        for state in ("created", "joining", "draining", "left", "fenced", "refused"):
+        for state in ("created", "joining", "draining", "left", "fenced", "refused", "unassigned"):
             async with Scripted("active", "stale", state, "active") as changing, client(changing.url) as asking:
                 self.assertEqual(await asking.owned(LONG), ([], state))
                 self.assertEqual(changing.asked, 3)

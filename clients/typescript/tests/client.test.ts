@@ -48,7 +48,7 @@ test("a list has one deadline", async () => {
 });
 
 test("a list ends with the first state in which nothing is owned", async () => {
-  for (const state of ["created", "joining", "draining", "left", "fenced", "refused"]) {
+  for (const state of ["created", "joining", "draining", "left", "fenced", "refused", "unassigned"]) {
     await Scripted.with(["active", "stale", state, "active"], 0, async (changing, url) => {
       assert.deepEqual(await client(url).owned(LONG), { keys: [], state });
       assert.equal(changing.asked, 3);

@@ -194,6 +194,7 @@ fn watch_draws_one_line_on_a_terminal_and_json_where_that_is_asked_for() {
     watch.until("+worker-2");
     watch.until("2 members: worker-1, worker-2");
     drop(second);
+    watch.until("-worker-2 (vanished)");
     watch.interrupt();
     let drawn = watch.ends();
     assert!(drawn.contains("\r\u{1b}[2K") && !drawn.contains('{'), "{drawn:?}");

@@ -52,6 +52,7 @@ fn a_line_has_exactly_the_promised_fields() {
         "slots_owned",
         "stands_still",
         "away",
+        "vanished",
         "gained",
         "lost",
     ];

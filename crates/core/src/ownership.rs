@@ -319,6 +319,10 @@ impl Ownership {
         match self.state_at(now) {
             ServiceState::Created => "call register_self first".into(),
             ServiceState::Joining => "the backend has not confirmed this member yet; wait, or look at the log for its errors".into(),
+            // This member is active, so its own record drains because an operator wants it, and not because it leaves.
+            ServiceState::Active if self.view.all_draining() => {
+                "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID".into()
+            }
             ServiceState::Active => {
                 format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
             }
@@ -342,7 +346,7 @@ impl fmt::Debug for Ownership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{InstanceId, KeyOwners, KeyPlacement, PlacementKind, Weight};
+    use crate::{InstanceId, KeyOwners, KeyPlacement, Member, MemberState, PlacementKind, Weight};
 
     fn active_until(deadline: u64) -> Ownership {
         let mut ownership = Ownership::fixed(ServiceState::Active, SlotSet::full(64), Arc::default(), Moment::ZERO);
@@ -357,6 +361,20 @@ mod tests {
         assert!(!ownership.owns_at("k", Moment::from_nanos(100)));
         assert_eq!(ownership.not_owning_at(Moment::from_nanos(99)), None);
         assert_eq!(ownership.not_owning_at(Moment::from_nanos(100)).unwrap().state, ServiceState::Fenced);
+    }
+
+    #[test]
+    fn where_all_members_are_drained_the_hint_says_so_and_how_to_undo_it() {
+        let member = |id: &str, state| Member { state, ..Member::named(InstanceId::new(id).unwrap()) };
+        let hint = |members: Vec<Member>| {
+            let mut ownership = active_until(100);
+            (ownership.view, ownership.min_members) = (Arc::new(View::new(1, members)), 2);
+            ownership.not_owning_at(Moment::ZERO).unwrap().hint
+        };
+        let drained = hint(vec![member("a", MemberState::Draining), member("b", MemberState::Draining)]);
+        assert_eq!(drained, "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID");
+        let one_is_left = hint(vec![member("a", MemberState::Draining), member("b", MemberState::Active)]);
+        assert_eq!(one_is_left, "1 active members, min_members is 2; start more workers");
     }
 
     #[test]

@@ -110,6 +110,13 @@ impl View {
         self.members.iter().filter(|m| m.state == MemberState::Active && self.belongs(m)).count()
     }
 
+    /// Whether every member that is here is drained or leaving, so that none takes a share. Members that are away or serve something else
+    /// than the group do not count. False without members.
+    pub fn all_draining(&self) -> bool {
+        let mut here = self.members.iter().filter(|m| m.state != MemberState::Away && self.belongs(m)).peekable();
+        here.peek().is_some() && here.all(|m| m.state == MemberState::Draining)
+    }
+
     /// What the group serves: the value of the member that joined first, among the records that state one and whose member is not away;
     /// if all are away, among all that state one. `None` if no record states one.
     pub const fn serves(&self) -> Option<&Serves> {
@@ -384,6 +391,18 @@ mod tests {
         assert_eq!(ids(&View::new(1, vec![away("b"), draining])), ["b"]);
         let fingerprint = |member| View::new(1, vec![member]).fingerprint();
         assert_ne!(fingerprint(away("b")), fingerprint(member("b", 0)), "its slots are nobody's to take");
+    }
+
+    #[test]
+    fn all_drain_if_nobody_else_is_here() {
+        let in_state = |id, state| Member { state, ..member(id, 0) };
+        let all_drain = |members: Vec<Member>| View::new(1, members).all_draining();
+        let drained = || in_state("d", MemberState::Draining);
+        assert!(all_drain(vec![drained(), in_state("e", MemberState::Draining)]));
+        assert!(all_drain(vec![drained(), away("b")]), "who is away can do nothing about it");
+        assert!(!all_drain(vec![drained(), member("a", 0)]));
+        assert!(!all_drain(vec![drained(), in_state("p", MemberState::Pausing)]));
+        assert!(!all_drain(vec![]) && !all_drain(vec![away("b")]));
     }
 
     #[test]

@@ -13,6 +13,13 @@ const UNEVEN = 1.3;
 const names = (members) => members.map((one) => one.instance_id).join(", ");
 const first = (members) => `${names(members.slice(0, 3))}${members.length > 3 ? " and more" : ""}`;
 
+/** Why nobody owns anything. */
+function unowned(members, state) {
+  const here = members.filter((one) => one.state !== "away");
+  if (here.length > 0 && here.every((one) => one.state === "draining" && state.drained.includes(one.instance_id))) return "all workers are drained. Take one back";
+  return `active workers: ${members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed`;
+}
+
 /** Each with how bad it is: `bad`, `warn` or `note`. */
 export function ofGroup(state) {
   const { own, members, slots } = state;
@@ -27,7 +34,7 @@ export function ofGroup(state) {
   if (absent.length > 0) add("warn", `Their workers have not been seen, so they own nothing: ${first(absent)}.`);
   if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);
-  else if (slots.placement === null) add("bad", `No worker owns anything: active workers: ${members.members.filter((one) => one.state === "active").length || "none"}, ${state.minMembers} needed.`);
+  else if (slots.placement === null) add("bad", `No worker owns anything: ${unowned(members.members, state)}.`);
   if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed what is shown here for ${lasting(own.view_age_ms)}.`);
   const gone = vanished.unacknowledged(state);
   if (gone.length > 0) add("warn", `Vanished without leaving within the last hour: ${vanished.named(gone)}.`);

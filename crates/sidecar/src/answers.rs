@@ -221,7 +221,7 @@ fn vanished(observer: &Observer) -> Vec<Vanished> {
 pub(crate) struct OneMember {
     instance_id: String,
     incarnation: String,
-    /// active, draining (also if an operator drained it, or its worker does not work), pausing or away.
+    /// active, draining (also if an operator drained it: those are at `drained`, or its worker does not work), pausing or away.
     state: &'static str,
     /// What it says of its worker: `absent` before it was seen, `failing` while its checks fail; else null.
     worker: Option<&'static str>,

@@ -174,7 +174,7 @@ impl ServedGroup {
         } else if let Some(why) = self.service.ownership().not_owning_at(self.service.now()) {
             return Some(why.to_string());
         } else if self.service.is_drained() {
-            return Some("drained by an operator".into());
+            return Some(format!("drained by an operator; to undo it, run shardwise undrain {}", self.service.instance_id()));
         } else if let Some(why) = self.worker_fails() {
             return Some(why);
         }

@@ -30,8 +30,8 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 /// Forward a GET to one member.
 ///
 /// The member answers `status` and every path for which its worker has a handler; the path may have further parts, separated by slashes.
-/// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. If the member is not
-/// alive, the answer is 404 and names the living ones.
+/// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. If the group has no
+/// such member, the answer is 404; if the member does not answer, it is 502, also while a dead member's record has not expired.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members", operation_id = "of_one",
     responses((
@@ -88,7 +88,8 @@ async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Requ
     let view = joined.observer()?.members();
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
-        return Err(count("unknown", unknown(&view, None, "there is no living member of that name")));
+        let why = format!("there is no living member of that name; {}", living(&view, None));
+        return Err(count("unknown", UNKNOWN_INSTANCE.because(why)));
     };
     if is_me(joined, member) {
         return Ok(answered(member, answer_here(app, joined, &path, request).await?));
@@ -185,7 +186,9 @@ fn answered(member: &Member, answer: Answer) -> Response {
 fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let id = &member.instance_id;
     match failed {
-        DialError::Unreachable(why) => count("unreachable", unknown(view, Some(id), &format!("{id} does not answer: {why}"))),
+        DialError::Unreachable(why) => {
+            count("unreachable", BAD_GATEWAY.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))))
+        }
         DialError::Barred(why) => count("barred", BAD_GATEWAY.because(format!("{id} was not asked: {why}"))),
         DialError::Broken(why) => {
             count("broken", BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
@@ -199,11 +202,11 @@ fn count<T>(outcome: &'static str, value: T) -> T {
     value
 }
 
-/// The error for a member that is not alive; it names live members, at most the first few.
-fn unknown(view: &View, dead: Option<&InstanceId>, why: &str) -> Problem {
+/// The names of the live members, at most the first few, for an error.
+fn living(view: &View, dead: Option<&InstanceId>) -> String {
     let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member) && dead != Some(&member.instance_id)).collect();
     let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();
     let more = living.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    UNKNOWN_INSTANCE.because(format!("{why}; the living are: {}{more}", names.join(", ")))
+    format!("the living are: {}{more}", names.join(", "))
 }

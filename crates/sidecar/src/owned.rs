@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
+use shardwise::ServiceState;
 
 use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
@@ -22,6 +23,9 @@ const JUDGED_FIRST: usize = 256 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// The header with this worker's state; in any state but `active`, `stale` and `unsharded` it owns nothing.
 const STATE: HeaderName = HeaderName::from_static("shardwise-state");
+/// Its value for an active worker of a group in which no member owns anything: below `min_members`, or all are drained. As `active`, an
+/// empty list would look as if other members owned its keys.
+const UNASSIGNED: &str = "unassigned";
 
 /// Which of these keys are mine?
 ///
@@ -36,7 +40,7 @@ const STATE: HeaderName = HeaderName::from_static("shardwise-state");
     responses((
         status = 200, description = "The owned keys, as JSON or as lines",
         content((Vec<String> = "application/json"), (String = "text/plain")),
-        headers(("shardwise-state" = String, description = "The state of this worker; unless it is active, stale or unsharded, it owns nothing"))
+        headers(("shardwise-state" = String, description = "The state of this worker, or unassigned while no member of the group owns anything; unless it is active, stale or unsharded, this worker owns nothing"))
     ))
 )]
 pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Response> {
@@ -51,7 +55,7 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Some("text/plain") => (ListFormat::Text, "text/plain; charset=utf-8"),
         _ => return Err(MEDIA_TYPE.because("send Content-Type: application/json or text/plain, in UTF-8")),
     };
-    let state = joined.service.state().as_str();
+    let state = state(&joined);
     let incoming = IncomingBody::new(request.into_body(), app.options.limits.list_bytes, &app.options.limits)?;
     let mut filter = KeyFilter { incoming, room: app.bodies.room(), list: KeyList::new(format), joined, is_done: false };
     let mut first = Vec::new();
@@ -71,6 +75,14 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Some((filled.map(|()| piece), filter))
     });
     Ok((headers, Body::from_stream(stream::iter([Ok(first)]).chain(rest))).into_response())
+}
+
+fn state(joined: &ServedGroup) -> &'static str {
+    let (ownership, now) = (joined.service.ownership(), joined.service.now());
+    match ownership.not_owning_at(now) {
+        Some(why) if why.state == ServiceState::Active => UNASSIGNED,
+        _ => ownership.state_at(now).as_str(),
+    }
 }
 
 struct KeyFilter {

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
 use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIGHT_MAX};
-use shardwise::{InstanceId, PlacementParams, Weight};
+use shardwise::{InstanceId, Member, PlacementParams, View, Weight};
 use utoipa::ToSchema;
 
 use crate::app::{App, PolicyPath, in_turn};
@@ -18,11 +18,11 @@ use crate::problem::{BAD_REQUEST, CONFLICT, Result, UNKNOWN_INSTANCE};
 #[serde(deny_unknown_fields)]
 #[schema(as = Wanted)]
 pub(crate) struct PlanRequest {
-    /// The members that would join.
+    /// The members that would join, or that are drained and would be undrained.
     #[serde(default)]
     #[schema(max_items = 1_000)]
     join: Vec<Newcomer>,
-    /// The ids of the members that would leave.
+    /// The ids of the members that would leave. With a drained member nothing moves.
     #[serde(default)]
     #[schema(max_items = 1_000)]
     leave: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct PlanRequest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Newcomer {
     instance_id: String,
-    /// 1 unless set.
+    /// Unless set, 1, or of a drained member the weight in its record.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
     weight: Option<f64>,
 }
@@ -82,7 +82,7 @@ type MemberWeights = Vec<(InstanceId, Weight)>;
 
 /// What would move if members joined or left?
 ///
-/// Changes nothing. The plan starts from the members that the placement counts now.
+/// Changes nothing. The plan starts from the members that the placement counts now; drained members are not among them.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/plan", tag = "group",
     request_body(content = PlanRequest, content_type = "application/json"),
@@ -97,34 +97,39 @@ pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): Policy
         Some(ViewPlacement::Keys(owners)) => (joined.service.policy().placement, owners.members().to_vec()),
         None => (joined.service.policy().placement, Vec::new()),
     };
+    let view = joined.observer()?.members();
     // The request is parsed on this thread too: it may take many times the memory of its text.
     let work = move || {
         let wanted = body::parsed(&bytes)?;
         drop(bytes);
-        let after = after(&before, wanted)?;
+        let after = after(&before, &view, wanted)?;
         planned(before, after, params)
     };
     room.unless_given_up(in_turn(&app.placing, work)).await??.map(Json)
 }
 
-fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberWeights> {
+fn after(before: &[(InstanceId, Weight)], view: &View, wanted: PlanRequest) -> Result<MemberWeights> {
     if wanted.join.len().max(wanted.leave.len()) > CHANGES_MOST {
         return Err(BAD_REQUEST.because(format!("at most {CHANGES_MOST} may join and as many leave")));
     }
     let mut after = before.to_vec();
     for id in &wanted.leave {
-        let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
-            let there = before.iter().take(32).map(|(id, _)| id.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) {
+            after.remove(at);
+        } else if idle(view, before, id).is_none() {
+            let there = view.members().iter().take(32).map(|member| member.instance_id.as_str()).collect::<Vec<_>>().join(", ");
             return Err(UNKNOWN_INSTANCE.because(format!("leave {:?}: there is no member of that id; there are: {there}", short(id))));
-        };
-        after.remove(at);
+        }
     }
     for Newcomer { instance_id, weight } in wanted.join {
         let join = |why: &dyn std::fmt::Display| format!("join {:?}: {why}", short(&instance_id));
         let id = InstanceId::new(&instance_id).map_err(|error| CONFLICT.because(join(&error)))?;
-        let weight = (1..=WEIGHT_MAX)
-            .find(|whole| f64::from(*whole).total_cmp(&weight.unwrap_or(1.0)).is_eq())
-            .and_then(|whole| Weight::new(whole.into()));
+        let weight = match weight {
+            Some(weight) => {
+                (1..=WEIGHT_MAX).find(|whole| f64::from(*whole).total_cmp(&weight).is_eq()).and_then(|whole| Weight::new(whole.into()))
+            }
+            None => Some(idle(view, before, &instance_id).map_or(Weight::ONE, |member| member.weight)),
+        };
         let weight = weight.ok_or_else(|| BAD_REQUEST.because(join(&format_args!("a weight is a whole number from 1 to {WEIGHT_MAX}"))))?;
         if after.iter().any(|(known, _)| *known == id) {
             return Err(CONFLICT.because(format!("join {:?}: there is a member of that id already", short(&instance_id))));
@@ -135,6 +140,12 @@ fn after(before: &[(InstanceId, Weight)], wanted: PlanRequest) -> Result<MemberW
         return Err(CONFLICT.because(format!("a group has at most {MEMBERS_MAX} members")));
     }
     Ok(after)
+}
+
+/// The member of that id, if it has no share: it is drained, or leaves.
+fn idle<'v>(view: &'v View, before: &[(InstanceId, Weight)], id: &str) -> Option<&'v Member> {
+    let member = view.member(&InstanceId::new(id).ok()?)?;
+    before.iter().all(|(known, _)| *known != member.instance_id).then_some(member)
 }
 
 fn short(id: &str) -> String {
@@ -153,4 +164,39 @@ fn planned(before: MemberWeights, after: MemberWeights, params: PlacementParams)
         after: evenness(&change.after.balance),
         moves: change.moves.into_iter().map(|pair| PlanMove { from: text(pair.from), to: text(pair.to), share: pair.share }).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise::MemberState;
+
+    use super::*;
+
+    /// What is left of a group of `here` and the drained `drained`, which has weight 3.
+    fn left(wanted: &str) -> Result<Vec<(String, u8)>> {
+        let named = |id: &str| Member::named(InstanceId::new(id).unwrap());
+        let drained = Member { state: MemberState::Draining, weight: Weight::new(3).unwrap(), ..named("drained") };
+        let view = View::new(1, vec![named("here"), drained]);
+        let after = after(&[(InstanceId::new("here").unwrap(), Weight::ONE)], &view, serde_json::from_str(wanted).unwrap())?;
+        Ok(after.into_iter().map(|(id, weight)| (id.as_str().to_owned(), weight.get())).collect())
+    }
+
+    #[test]
+    fn a_drained_member_may_leave_and_joins_with_its_weight() {
+        let of = |members: &[(&str, u8)]| members.iter().map(|(id, weight)| ((*id).to_owned(), *weight)).collect::<Vec<_>>();
+        assert_eq!(left(r#"{"leave":["drained"]}"#).unwrap(), of(&[("here", 1)]));
+        assert_eq!(left(r#"{"join":[{"instance_id":"drained"}]}"#).unwrap(), of(&[("here", 1), ("drained", 3)]));
+        assert_eq!(left(r#"{"join":[{"instance_id":"drained","weight":2}]}"#).unwrap(), of(&[("here", 1), ("drained", 2)]));
+        assert_eq!(left(r#"{"join":[{"instance_id":"new"}]}"#).unwrap(), of(&[("here", 1), ("new", 1)]));
+    }
+
+    #[test]
+    fn who_is_no_member_cannot_leave_nor_can_anybody_twice() {
+        for (wanted, status) in
+            [(r#"{"leave":["nobody"]}"#, 404), (r#"{"leave":["here","here"]}"#, 404), (r#"{"join":[{"instance_id":"here"}]}"#, 409)]
+        {
+            assert_eq!(left(wanted).unwrap_err().status(), status, "{wanted}");
+        }
+        assert!(left(r#"{"leave":["nobody"]}"#).unwrap_err().detail().contains("there are: drained, here"));
+    }
 }

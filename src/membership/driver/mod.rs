@@ -15,14 +15,13 @@ use news::next;
 use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
 use shardwise_core::{MemberState, Moment, ServiceState};
-use shardwise_discovery::{ClaimsStream, Discovery, Error, Registration, WatchStream};
+use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, Registration, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{Instrument, Span};
 
 use super::calls::{PROOFS_PER_TTL, follow, follow_claims};
 use super::context::OwnershipContext;
-use super::departures::Departures;
 use super::placement_cache::placed_ahead;
 use super::state::Membership;
 use crate::error::locked;
@@ -74,7 +73,6 @@ pub(crate) struct Driver {
     blind: bool,
     /// A member's record does not say what it serves, logged once until none is left.
     beside_older: bool,
-    departures: Departures,
     /// Since when this worker has been fenced; `None` once it is active again.
     fenced: Option<Moment>,
     meters: Meters,
@@ -101,7 +99,6 @@ impl Driver {
             claims_complaint: None,
             blind: false,
             beside_older: false,
-            departures: Departures::default(),
             fenced: None,
             meters,
             stage: Span::none(),
@@ -228,7 +225,7 @@ impl Driver {
             Action::Call { op, attempt } => self.call(op, attempt),
             Action::StartWatch => {
                 self.membership.in_flight.reopen();
-                self.departures.start_over();
+                self.membership.departures.start_over();
                 let prove_every = self.membership.timing.ttl / PROOFS_PER_TTL;
                 let watch = follow(&self.backend, &self.registration.group, prove_every);
                 self.watch = Some(placed_ahead(watch, (*self.membership.policy).clone()));
@@ -330,7 +327,17 @@ impl Driver {
         let said = if error.is_retryable() { String::new() } else { error.to_string() };
         let reason = said.strip_prefix(error.operation()).unwrap_or(&said).to_owned();
         if self.complaint.as_ref() != Some(&reason) {
-            tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+            if matches!(error.kind(), ErrorKind::InUse { .. }) {
+                // No refusal yet: whether that worker lives shows in its next renewal, and then the refusal is logged.
+                tracing::warn!(
+                    policy = %self.membership.policy.name,
+                    %error,
+                    "a record of this worker's id is still in the group: this worker joins when that record has expired, within a TTL; if the worker \
+                     that wrote it still runs, this one is refused"
+                );
+            } else {
+                tracing::warn!(%error, retryable = error.is_retryable(), "the discovery backend failed");
+            }
             self.complaint = Some(reason);
         }
     }

@@ -67,7 +67,7 @@ impl Driver {
     }
 
     fn warn_of_vanished(&self, view: &Arc<View>) {
-        let gone = self.departures.on_view(view);
+        let gone = self.membership.departures.on_view(view);
         let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
         for gone in vanished.iter().take(VANISHED_LOGGED) {
             tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "a member has vanished: its lease ended without its leaving");

@@ -29,7 +29,7 @@ impl Driver {
 
     pub(super) fn rebalanced(&mut self, mut rebalance: Rebalance) {
         // Several views may be placed at once: a leaver's mark may have been in one of them.
-        rebalance.members_vanished.retain(|id| !self.departures.has_left(id));
+        rebalance.members_vanished.retain(|id| !self.membership.departures.has_left(id));
         let span = tracing::info_span!(
             "rebalance",
             "shardwise.policy" = %self.membership.policy.name,

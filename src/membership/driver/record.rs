@@ -91,7 +91,13 @@ impl Driver {
         if std::mem::replace(&mut self.drained, drained) == drained {
             return;
         }
-        tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, drained, "an operator's wish");
+        let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
+        // A warning, because a worker without work is to be seen where only warnings are shown, and so is its end.
+        if drained {
+            tracing::warn!(%policy, %instance, "this worker is drained by an operator: it hands over what it owns and takes nothing until shardwise undrain");
+        } else {
+            tracing::warn!(%policy, %instance, "this worker is no longer drained: it takes its share again");
+        }
         self.show_standing();
     }
 

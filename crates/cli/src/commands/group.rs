@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use shardwise::core::ViewPlacement;
 use shardwise::settings::Settings;
-use shardwise::{InstanceId, Observer, PolicyName, ShardingFactory, SlotOwners, View};
+use shardwise::{Departure, InstanceId, Member, Observer, PolicyName, ShardingFactory, SlotOwners, View};
 use tokio_util::sync::CancellationToken;
 
 use super::{IS_IT_THERE, load_settings, outbox_of, waiting, waits_for};
@@ -132,6 +132,15 @@ pub(crate) async fn follow(
             () = shutdown.cancelled() => return Ok(Code::Ok),
         }
     }
+}
+
+/// The members of `before` that are gone from `now` without having left, as far as these departures show.
+pub(crate) fn vanished_between<'v>(before: &'v View, now: &View, departures: &[Departure]) -> Vec<&'v InstanceId> {
+    let is_here = |member: &Member| now.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
+    let is_it = |gone: &Departure, member: &Member| gone.instance_id == member.instance_id && gone.incarnation == member.incarnation;
+    let has_vanished = |member: &Member| departures.iter().any(|gone| gone.vanished() && is_it(gone, member));
+    let gone = before.members().iter().filter(|member| !is_here(member) && has_vanished(member));
+    gone.map(|member| &member.instance_id).collect()
 }
 
 /// The members that a shortened id may mean: their ids continue it after a `-`, `.`, `/` or `:`, or end with it after their last `/`.

@@ -84,14 +84,14 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
         heard(&mut stream)
     };
     let impostors: [(_, _, _, Heard); 8] = [
-        ("silent", 404, "", impostor(|_| None)),
-        ("strange", 404, "not a member of the group", impostor(|_| Some("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".into()))),
+        ("silent", 502, "", impostor(|_| None)),
+        ("strange", 502, "not a member of the group", impostor(|_| Some("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".into()))),
         ("answering", 502, "older version of shardwise", impostor(move |_| Some(old.into()))),
         ("refusing", 502, "older version of shardwise", impostor(move |_| Some(refused.into()))),
         ("proving", 502, "does not prove", impostor(move |_| Some(greeting(&random(), &random())))),
         ("repeating", 502, "does not prove", impostor(|text| header(text, "shardwise-nonce").map(|nonce| greeting(nonce, nonce)))),
         ("relaying", 502, "does not prove", impostor(relayed)),
-        ("reflecting", 404, "another member is there", impostor(reflected)),
+        ("reflecting", 502, "another member is there", impostor(reflected)),
     ];
     for (id, status, why, (at, heard)) in impostors {
         let _member = member(&runtime, &place, id, at, false);

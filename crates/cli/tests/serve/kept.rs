@@ -107,7 +107,7 @@ fn a_member_is_called_by_the_name_in_its_record_and_says_so_where_that_is_not_it
     let why = refused("unknown", 502);
     assert!(why.contains(&format!("does not accept the host name {name}:")) && why.contains("--allow-host"), "{why}");
     // The host name is accepted, but another member is at this address, recognized by its incarnation.
-    let why = refused("known", 404);
+    let why = refused("known", 502);
     assert!(why.contains("another member is there now"), "{why}");
     drop(runtime);
 }

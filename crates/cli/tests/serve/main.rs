@@ -7,6 +7,7 @@ mod bad;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;
+mod drained;
 mod health;
 mod holders;
 mod hostile;

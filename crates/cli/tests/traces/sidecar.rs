@@ -149,7 +149,7 @@ fn a_request_to_another_member_is_one_trace() {
 
     other.process.signal(Signal::SIGKILL);
     other.process.ends("after SIGKILL");
-    assert_eq!(one.get(&path, TOKEN, "").status, 404);
+    assert_eq!(one.get(&path, TOKEN, "").status, 502);
     let failed = collector.gets("does not answer", |span| span.name == "GET member" && span.status == ERROR);
     assert_eq!(failed.says("error.type"), "nobody");
     collector.never_sees(&[TOKEN, "peers-show-each-other-this"]);

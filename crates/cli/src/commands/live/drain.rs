@@ -2,17 +2,21 @@
 
 use clap::Args;
 use serde_json::json;
-use shardwise::InstanceId;
+use shardwise::{InstanceId, Member, MemberState, Observer, View};
 
 use crate::args::Common;
 use crate::commands::group::{PolicyArg, meant_by};
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::exit::{CliFailure, Code, Result};
+use crate::output;
+
+/// The most ids in one message.
+const NAMED_MAX: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The backend remembers it until `shardwise undrain`, even if the member restarts. The member sees it within a TTL and finishes what it has \
-begun. If all members are drained, no key has an owner. Draining a member twice is no error.
+begun. If all members are drained, no key has an owner, and a warning on stderr says so. Draining a member twice is no error.
 Exit code 1: with --wait, it still owns something after two TTLs and drain_timeout.
 
   shardwise drain worker-1 --wait")]
@@ -53,6 +57,9 @@ impl Drain {
         }
         let id = full_id(id, &known)?;
         let changed = waiting(&waits_for(&policy), IS_IT_THERE, factory.drain(&policy, id)).await?;
+        // Others may have been drained and not show it yet. The drain itself has succeeded, whatever this read does.
+        let drained = factory.drained(&policy).await.unwrap_or_else(|_| vec![id.clone()]);
+        note_no_owner(&observer, &drained, id);
         let owns_nothing = if self.wait { Some(factory.wait_until_drained(&policy, id).await?) } else { None };
         let mut json = json!({"policy": policy, "instance_id": id, "drained": true, "changed": changed});
         if let Some(owns_nothing) = owns_nothing {
@@ -80,8 +87,39 @@ impl Undrain {
         common.print(&json!({"policy": policy, "instance_id": id, "drained": false, "changed": changed}), || {
             if changed { format!("{id} takes its share again within a TTL\n") } else { format!("{id} is not drained in policy {policy}\n") }
         })?;
+        if !changed && let Ok(observer) = factory.observe(&policy).await {
+            note_unknown(&observer.members(), &known, id);
+        }
         Ok(if changed { Code::Ok } else { Code::No })
     }
+}
+
+/// Notes on stderr that the group has no such member, if that is so, and which members are drained.
+fn note_unknown(view: &View, drained: &[InstanceId], id: &InstanceId) {
+    if view.member(id).is_some() {
+        return;
+    }
+    let drained: Vec<_> = drained.iter().take(NAMED_MAX).map(InstanceId::as_str).collect();
+    let drained = if drained.is_empty() { "no member is drained".to_owned() } else { format!("drained are: {}", drained.join(", ")) };
+    output::note(format_args!("shardwise: the group has no member {:?}; {drained}", id.as_str()));
+}
+
+/// Warns on stderr if no key has an owner once these members are drained.
+fn note_no_owner(observer: &Observer, drained: &[InstanceId], id: &InstanceId) {
+    let (view, policy) = (observer.members(), observer.policy());
+    let stays = |member: &&Member| member.state == MemberState::Active && view.belongs(member) && !drained.contains(&member.instance_id);
+    let (active, needed) = (view.members().iter().filter(stays).count(), policy.min_members);
+    if active >= needed as usize {
+        return;
+    }
+    let left = match active {
+        0 => "no active member is left".to_owned(),
+        active => format!("active members left: {active}; {needed} needed (min_members)"),
+    };
+    output::note(format_args!(
+        "shardwise: warning: no key has an owner: {left}. To undo it: shardwise undrain {id} --policy {}",
+        policy.name
+    ));
 }
 
 /// The one member that is meant. The library reports an id that no member has.

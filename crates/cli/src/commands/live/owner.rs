@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipMode, View};
+use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipMode, ShardingFactory, View};
 
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
@@ -42,7 +42,7 @@ pub(crate) struct Explain {
 
 impl Owner {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let (_, policy, observer) = self.group.observe(common).await?;
+        let (factory, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
         let holding = holding_of(&self.key, &observer)?;
@@ -55,11 +55,12 @@ impl Owner {
                 output::json_line(&line)?;
             }
             (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
-            (Format::Human, None) => output::note(no_owner(&observer)),
+            (Format::Human, None) => {}
         }
         note_holder(holding.as_ref());
-        if let Some(owner) = &owner {
-            note_idle_owner(owner, &view, &policy);
+        match &owner {
+            Some(owner) => note_idle_owner(owner, &view, &policy),
+            None => output::note(no_owner(&factory, &policy, &observer).await),
         }
         Ok(if owner.is_some() { Code::Ok } else { Code::No })
     }
@@ -67,9 +68,9 @@ impl Owner {
 
 impl Explain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let (_, policy, observer) = self.group.observe(common).await?;
+        let (factory, policy, observer) = self.group.observe(common).await?;
         let Some(placed) = observer.placed()? else {
-            output::note(no_owner(&observer));
+            output::note(no_owner(&factory, &policy, &observer).await);
             return Ok(Code::No);
         };
         ring::explain::print(&placed, &self.key, common)?;
@@ -121,9 +122,16 @@ fn note_holder(holding: Option<&Holding>) {
     output::note(format_args!("shardwise: {holder}; the placement names {wanted}: {why}"));
 }
 
-fn no_owner(observer: &Observer) -> String {
-    let needed = observer.policy().min_members;
-    match observer.members().active() {
+/// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked who is drained.
+async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
+    let (view, needed) = (observer.members(), observer.policy().min_members);
+    if view.all_draining() {
+        let drained = factory.drained(policy).await.unwrap_or_default();
+        if let Some(id) = drained.iter().find(|id| view.member(id).is_some()) {
+            return format!("no owner: all members are drained; to undo it: shardwise undrain {id} --policy {policy}");
+        }
+    }
+    match view.active() {
         0 => format!("no owner: active members: none; {needed} needed (min_members)"),
         active => format!("no owner: active members: {active}; {needed} needed (min_members)"),
     }

@@ -5,17 +5,18 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::json;
-use shardwise::{InstanceId, MemberState, SlotOwners};
+use shardwise::{InstanceId, MemberState, Observer, SlotOwners};
 
 use crate::args::Common;
-use crate::commands::group::{GroupSnapshot, PolicyArg, follow};
+use crate::commands::group::{GroupSnapshot, PolicyArg, follow, vanished_between};
 use crate::exit::{CliFailure, Code, Result};
 use crate::{output, signals};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first line shows the current group. With --json one object a line: at, revision, members, joined, left, state_changed, moved (slots), \
-moved_share, moves. Without slots, or where their number changes, the last three are null.
+The first line shows the current group. With --json one object a line: at, revision, members, joined, left, vanished (those of left that \
+died or lost their lease), state_changed, moved (slots), moved_share, moves. Without slots, or where their number changes, the last three \
+are null.
 The backend keeps no history; a sidecar (`shardwise serve`) keeps that of its own worker. Ctrl-C and SIGTERM end the command.
 
   shardwise rebalances --follow")]
@@ -35,7 +36,7 @@ impl RebalancesArgs {
         let shutdown = signals::shutdown()?;
         let (_, _, observer) = self.group.observe(common).await?;
         output::release_log();
-        follow(observer, &shutdown, |_, before, now| print(before, now, common)).await
+        follow(observer, &shutdown, |observer, before, now| print(observer, before, now, common)).await
     }
 }
 
@@ -57,8 +58,9 @@ fn moves<'a>(before: Option<&'a SlotOwners>, now: Option<&'a SlotOwners>) -> Opt
     })
 }
 
-fn print(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result<()> {
+fn print(observer: &Observer, before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result<()> {
     let (joined, left) = (now.view.joined_since(&before.view), before.view.joined_since(&now.view));
+    let vanished = vanished_between(&before.view, &now.view, &observer.departures());
     let members = now.view.members();
     let changed: Vec<(&InstanceId, MemberState, MemberState)> = members
         .iter()
@@ -72,7 +74,7 @@ fn print(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result
     let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
     let json = json!({
         "at": at, "revision": now.view.revision(), "members": members.len(), "joined": joined, "left": left,
-        "state_changed": changed.iter().map(|(id, from, to)| {
+        "vanished": vanished, "state_changed": changed.iter().map(|(id, from, to)| {
             json!({"instance_id": id, "from": from.as_str(), "to": to.as_str()})
         }).collect::<Vec<_>>(),
         "moved": moved, "moved_share": share,
@@ -83,7 +85,7 @@ fn print(before: &GroupSnapshot, now: &GroupSnapshot, common: &Common) -> Result
     common.print(&json, || {
         let mut words = vec![format!("{at}  {}", output::count(members.len() as u64, "member"))];
         words.extend(joined.iter().map(|id| format!("+{id}")));
-        words.extend(left.iter().map(|id| format!("-{id}")));
+        words.extend(left.iter().map(|id| if vanished.contains(&id) { format!("-{id} (vanished)") } else { format!("-{id}") }));
         words.extend(changed.iter().map(|(id, from, to)| format!("{id}: {} -> {}", from.as_str(), to.as_str())));
         if let (Some(moved), Some(share)) = (moved, share) {
             words.push(format!(" {moved} slots move ({:.1} %)", share * 100.0));

@@ -10,11 +10,11 @@ use clap::Args;
 use futures::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};
-use shardwise::{Absence, Observer, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots, View};
+use shardwise::{Absence, InstanceId, Observer, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots, View};
 use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
-use super::group::{GroupSnapshot, IdArg, PolicyArg, follow};
+use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, vanished_between};
 use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -31,7 +31,8 @@ SIGTERM and Ctrl-C end it. A worker drains and deregisters first; a second signa
 
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state, revision, view_fingerprint, \
 policy_fingerprint (changes with the group's placement), members, slots, slots_owned, stands_still, away (members that have left for a \
-while, with within_ms, the longest it may take), gained, lost. With --slots also gained_slots and lost_slots, with --items also items_owned.
+while, with within_ms, the longest it may take), vanished (members that died or lost their lease since the line before), gained, lost. \
+With --slots also gained_slots and lost_slots, with --items also items_owned.
 Fields are only ever added.
 
 Without --join state is observing, and monotonic_ns, owned_until_ns, instance_id, slots_owned, gained and lost are null. Under a key \
@@ -80,6 +81,8 @@ struct WatchLine<'a> {
     stands_still: bool,
     /// Members that have left for a while, each with the longest possible time.
     away: Vec<Value>,
+    /// Members of the line before that are gone without having left.
+    vanished: Vec<&'a InstanceId>,
     gained: Option<u32>,
     lost: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,9 +148,10 @@ async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePri
         () = shutdown.cancelled() => return Ok(Code::Ok),
     };
     output::release_log();
-    let print = |observer: &Observer, _: &GroupSnapshot, now: &GroupSnapshot| {
+    let print = |observer: &Observer, before: &GroupSnapshot, now: &GroupSnapshot| {
         printer.print(&WatchLine {
             state: "observing",
+            vanished: vanished_between(&before.view, &now.view, &observer.departures()),
             policy_fingerprint: now.view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
             slots: now.owners.as_ref().map(|owners| owners.params().slots),
             stands_still: !now.view.missing().is_empty(),
@@ -232,6 +236,7 @@ impl WatchedWorker<'_> {
         if before.as_deref().is_some_and(same) && !self.watch.renewals {
             return Ok(());
         }
+        let view_before = before.as_ref().map(|before| Arc::clone(before.view())).unwrap_or_default();
         let had = before.map_or_else(|| SlotSet::empty(now.slots().slots()), |before| before.slots().clone());
         let (gained, lost) = (now.slots().minus(&had), had.minus(now.slots()));
         // Under a key placement there are no slots.
@@ -248,6 +253,7 @@ impl WatchedWorker<'_> {
             slots: owned.map(|_| now.slots().slots()),
             slots_owned: owned,
             stands_still: now.rebalancing_frozen(),
+            vanished: vanished_between(&view_before, now.view(), &self.service.departures()),
             gained: owned.map(|_| gained.len()),
             lost: owned.map(|_| lost.len()),
             gained_slots: self.watch.slots.then(|| ranges(&gained)),

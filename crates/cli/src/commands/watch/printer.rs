@@ -27,7 +27,9 @@ impl ChangePrinter {
         let members: BTreeSet<String> = line.members.iter().map(|id| (*id).to_owned()).collect();
         let before = before.replace(members.clone()).unwrap_or_else(|| members.clone());
         let came = members.difference(&before).map(|id| format!("+{id}"));
-        let ids: Vec<_> = came.chain(before.difference(&members).map(|id| format!("-{id}"))).collect();
+        let has_vanished = |id: &str| line.vanished.iter().any(|gone| gone.as_str() == id);
+        let went = before.difference(&members).map(|id| if has_vanished(id) { format!("-{id} (vanished)") } else { format!("-{id}") });
+        let ids: Vec<_> = came.chain(went).collect();
         if !ids.is_empty() {
             let at = line.at.get(..19).unwrap_or(&line.at);
             output::text(&format!("{at}Z  {}\n", ids.join("  ")))?;

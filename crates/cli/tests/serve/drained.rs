@@ -1,0 +1,118 @@
+//! Drained members: what is said where all of them are, plans with one, and who is gone without having left.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::common::Place;
+use crate::common::process::Process;
+use crate::{Served, http, place};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+/// Asks for keys of which it owns none; the header says why.
+fn owns_none(served: &Served, state: &str) {
+    let answer = served.post("owned", JSON, "[\"tenant-7\",\"tenant-8\"]");
+    assert!(answer.status == 200 && answer.head.contains(&format!("shardwise-state: {state}")), "{state}: {answer:?}");
+    assert_eq!(answer.json(), json!([]));
+}
+
+/// Regression: everything spoke of `min_members`, the header said `active`, and the drain said nothing.
+#[test]
+fn where_all_are_drained_everything_says_so_and_how_to_undo_it() {
+    let place = place();
+    let mut one = Served::start(&place, &[]);
+    one.settles(1, |owned| owned == 256);
+    let undo = format!("shardwise undrain {} --policy workers", one.id);
+    let drain = place.run(&["drain", &one.id]);
+    assert!(drain.code == Some(0) && drain.text().contains("is asked to drain"), "{drain:?}");
+    assert!(drain.err.contains("warning: no key has an owner: no active member is left") && drain.err.contains(&undo), "{drain:?}");
+    one.settles(1, |owned| owned == 0);
+
+    owns_none(&one, "unassigned");
+    let ready = http::get(one.at, "/readyz").refuses(503, "not ready");
+    for reason in [&one.ownership()["hint"], &ready["detail"]] {
+        let reason = reason.as_str().unwrap();
+        assert!(reason.contains("all members are drained") && reason.contains("shardwise undrain ID"), "{reason}");
+        assert!(!reason.contains("min_members"), "{reason}");
+    }
+    for command in [&["owner", "tenant-7"][..], &["owner", "tenant-7", "--json"], &["explain", "tenant-7"]] {
+        let ran = place.run(command);
+        assert!(ran.code == Some(1) && ran.err.contains("all members are drained") && ran.err.contains(&undo), "{command:?}: {ran:?}");
+    }
+    let join = json!({"join": [{"instance_id": one.id}]}).to_string();
+    let plan = one.post("plan", JSON, join).well("it is undrained");
+    assert!(plan["after"]["members"] == 1 && plan["moved_share"] == 1.0 && plan["moves"][0]["to"] == one.id, "{plan}");
+
+    place.run(&["undrain", &one.id]).well();
+    one.settles(1, |owned| owned == 256);
+    one.process.signal(Signal::SIGTERM);
+    let log = one.process.ends("after SIGTERM").err;
+    for line in ["this worker is drained by an operator", "this worker is no longer drained"] {
+        assert_eq!(log.matches(line).count(), 1, "{line}, once: {log}");
+    }
+}
+
+#[test]
+fn below_min_members_an_empty_list_is_no_answer_either() {
+    let place = Place::of_workers("5s", "slots = 256\nmin_members = 2");
+    let one = Served::start(&place, &[]);
+    owns_none(&one, "unassigned");
+    let other = Served::start(&place, &[]);
+    other.settles(2, |owned| owned > 0);
+    let drain = place.run(&["drain", &other.id]);
+    assert!(drain.code == Some(0) && drain.err.contains("active members left: 1; 2 needed (min_members)"), "{drain:?}");
+}
+
+#[test]
+fn a_plan_knows_who_is_drained() {
+    let place = place();
+    let (one, other) = (Served::start(&place, &[]), Served::start(&place, &[]));
+    one.settles(2, |owned| owned > 0 && owned < 256);
+    place.run(&["drain", &other.id]).well();
+    one.settles(2, |owned| owned == 256);
+    // A drained worker among active ones answers as usual: others own these keys.
+    other.settles(2, |owned| owned == 0);
+    owns_none(&other, "active");
+    let plan = |wanted: Value| one.post("plan", JSON, wanted.to_string());
+    assert_eq!(plan(json!({"leave": [other.id]})).well("it owns nothing")["moves"], json!([]));
+    let joins = plan(json!({"join": [{"instance_id": other.id}]})).well("it is undrained");
+    assert!(joins["after"]["members"] == 2 && joins["moved_share"].as_f64().unwrap() > 0.3, "{joins}");
+    let nobody = plan(json!({"leave": ["nobody"]})).refuses(404, "nobody");
+    assert!(nobody["detail"].as_str().unwrap().contains(&other.id), "{nobody}");
+
+    // The exit code of a member that was not drained, whether it exists or not.
+    let known = place.run(&["undrain", &one.id]);
+    assert!(known.code == Some(1) && known.err.is_empty() && known.text().contains("is not drained"), "{known:?}");
+    let unknown = place.run(&["undrain", "nobody"]);
+    let listed = format!("the group has no member \"nobody\"; drained are: {}", other.id);
+    assert!(unknown.code == Some(1) && unknown.err.contains(&listed), "{unknown:?}");
+}
+
+/// Regression: `rebalances` and `watch` said of both only that they were gone.
+#[test]
+fn who_vanished_is_told_from_who_left() {
+    let place = place();
+    let _stays = Served::start(&place, &[]);
+    let [mut leaves, mut dies] = [(); 2].map(|()| Served::start(&place, &[]));
+    let start = |arguments: &[&str]| Process::start(place.command(arguments));
+    let mut watches = [start(&["watch", "--join", "--id", "watcher"]), start(&["watch"])];
+    let mut follower = start(&["rebalances", "--follow", "--json"]);
+    for watch in &mut watches {
+        watch.prints("all are there", |line| line["members"].as_array().is_some_and(|members| members.len() == 4));
+    }
+    follower.prints("all are there", |line| line["members"] == 4);
+
+    let mut sees = |id: &str, vanished: &Value| {
+        for watch in &mut watches {
+            let is_gone = |line: &Value| line["members"].as_array().is_some_and(|members| members.iter().all(|member| member != id));
+            assert_eq!(watch.prints("it is gone", is_gone)["vanished"], *vanished);
+        }
+        assert_eq!(follower.prints("it is gone", |line| line["left"] == json!([id]))["vanished"], *vanished);
+    };
+    leaves.process.signal(Signal::SIGTERM);
+    assert_eq!(leaves.process.ends("after SIGTERM").code, Some(0));
+    sees(&leaves.id, &json!([]));
+    dies.process.signal(Signal::SIGKILL);
+    dies.process.ends("after SIGKILL");
+    sees(&dies.id, &json!([dies.id]));
+}
