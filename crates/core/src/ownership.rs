@@ -319,6 +319,9 @@ impl Ownership {
         match self.state_at(now) {
             ServiceState::Created => "call register_self first".into(),
             ServiceState::Joining => "the backend has not confirmed this member yet; wait, or look at the log for its errors".into(),
+            ServiceState::Active if self.view.all_draining() && self.view.members().iter().any(|member| member.worker.is_some()) => {
+                "all members are drained or their workers do not work, so no key has an owner; see shardwise members".into()
+            }
             // This member is active, so its own record drains because an operator wants it, and not because it leaves.
             ServiceState::Active if self.view.all_draining() => {
                 "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID".into()

@@ -131,6 +131,9 @@ async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) 
             return format!("no owner: all members are drained; to undo it: shardwise undrain {id} --policy {policy}");
         }
     }
+    if view.members().iter().any(|member| member.worker.is_some()) && view.active() == 0 {
+        return format!("no owner: no member has a worker that works; see shardwise members --policy {policy}");
+    }
     match view.active() {
         0 => format!("no owner: active members: none; {needed} needed (min_members)"),
         active => format!("no owner: active members: {active}; {needed} needed (min_members)"),
