@@ -4,6 +4,7 @@
 
 #[cfg(feature = "local")]
 mod local;
+mod misspelled;
 mod mistakes;
 mod random;
 
