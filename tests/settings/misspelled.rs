@@ -51,3 +51,27 @@ fn a_section_that_is_almost_the_one_in_force() {
     let foreign = format!("{WORKERS}[defaults]\ncolour = \"red\"");
     assert_eq!(read(&foreign).policies.len(), 1, "it has nothing of ours");
 }
+
+/// Regression: the message did not say where it is written. A program may add backends, so only the factory knows which there are.
+#[test]
+fn a_backend_that_is_unknown() {
+    let from = |text: &str, variables: &[&str]| {
+        let settings = with(text, variables).unwrap();
+        message(shardwise::ShardingFactory::from_settings(settings.clone()).map(|_| settings))
+    };
+    let said = from(&format!("{WORKERS}discovery.backend = \"memry\""), &[]);
+    let own = "settings line 3: resilience.sharding.policies.workers.discovery.backend is \"memry\": this program has memory";
+    assert!(said.starts_with(own) && said.contains(" (did you mean memory?); "), "{said}");
+    let common = "[default.resilience.sharding.discovery]\nbackend = \"memry\"\n";
+    let said = from(&format!("{common}{WORKERS}"), &[]);
+    assert!(said.starts_with("settings line 2: resilience.sharding.discovery.backend is \"memry\": this program has "), "{said}");
+    let said = from(WORKERS, &["~DISCOVERY__BACKEND=memry"]);
+    assert!(said.starts_with("environment variable SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__BACKEND: "), "{said}");
+
+    // A name that was changed in code is not at that place.
+    let mut settings = read(&format!("{common}{WORKERS}"));
+    let workers = settings.policies.values_mut().next().unwrap();
+    workers.discovery.backend = "mine".to_owned();
+    let said = message(shardwise::ShardingFactory::from_settings(settings.clone()).map(|_| settings));
+    assert!(said.starts_with("discovery.backend is \"mine\": this program has "), "{said}");
+}
