@@ -10,11 +10,12 @@ use clap::Args;
 use futures::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};
+use shardwise::settings::DiscoverySettings;
 use shardwise::{Absence, Observer, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots, View};
 use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
-use super::group::{GroupSnapshot, IdArg, PolicyArg, follow};
+use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, note_no_file};
 use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -116,8 +117,8 @@ impl WatchArgs {
             if !settings.enabled {
                 return Err(CliFailure::usage("enabled = false: there is no group to observe; set it to true"));
             }
-            settings.policy(&policy)?;
-            return observe(&ShardingFactory::from_settings(settings)?, &policy, printer).await;
+            let discovery = settings.policy(&policy)?.discovery.clone();
+            return observe(&ShardingFactory::from_settings(settings)?, &policy, &discovery, printer).await;
         }
         joins_no_outbox(&settings, &policy, "leave --join out to observe it")?;
         self.id.put(&mut settings)?;
@@ -134,7 +135,7 @@ impl WatchArgs {
 }
 
 /// Prints every change of the group until the command is stopped.
-async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePrinter) -> Result<Code> {
+async fn observe(factory: &ShardingFactory, policy: &str, discovery: &DiscoverySettings, mut printer: ChangePrinter) -> Result<Code> {
     output::note(format_args!(
         "shardwise: observing policy {policy}: this process joins nothing and owns nothing (--join joins as a worker)"
     ));
@@ -145,6 +146,7 @@ async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePri
         () = shutdown.cancelled() => return Ok(Code::Ok),
     };
     output::release_log();
+    note_no_file(discovery);
     let print = |observer: &Observer, _: &GroupSnapshot, now: &GroupSnapshot| {
         printer.print(&WatchLine {
             state: "observing",
