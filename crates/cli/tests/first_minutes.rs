@@ -44,6 +44,20 @@ fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     place.run(&["init", "--settings", "no/such/folder.toml"]).fails(3, &["no/such/folder.toml"]);
 }
 
+/// Regression: the next commands did not find a file that `--settings` named.
+#[test]
+fn what_init_suggests_works_as_it_is_written() {
+    assert!(Place::empty().run(&["init"]).well().contains("\nnext:\n"));
+    let place = Place::empty();
+    let named = ["--settings", "mine.toml"];
+    let reported = place.run(&[&["init"][..], &named].concat()).well();
+    assert!(reported.contains("\nnext, each with --settings mine.toml:\n"), "{reported}");
+    let (watch, _) = reported.lines().find_map(|line| line.strip_prefix("  shardwise ")?.split_once("  ")).unwrap();
+    let mut worker = Process::start(place.command(&[&watch.split(' ').collect::<Vec<_>>()[..], &named].concat()));
+    worker.prints("is active", |line| line["state"] == "active");
+    assert!(place.run(&[&["members"][..], &named].concat()).well().contains("worker-1"));
+}
+
 /// Regression: with a wrong path a worker was alone in a new file, and an observer saw no members; neither named the file.
 #[test]
 fn a_new_store_and_a_missing_one_are_named() {
