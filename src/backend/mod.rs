@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use shardwise_core::{OwnershipMode, PolicyError, Timing};
 use shardwise_discovery::settings::{BackendKind, BackendSettings};
 use shardwise_discovery::{Clock, Discovery, MemoryBackend};
+use shardwise_settings::listed;
 use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, ErrorKind, Result, locked};
@@ -44,18 +45,18 @@ const MEMORY: BackendKind =
     BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
 
 /// The backend of that name, if this program has it.
-pub(crate) fn find(name: &str) -> Result<&'static BackendKind> {
-    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind).ok_or_else(|| unknown(name))
+pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
+    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
 }
 
-pub(crate) fn open(name: &str, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
+pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     // It contacts no server, so any error is in the settings.
-    (find(name)?.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
 }
 
 /// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
 pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
-    let share = find(name).ok().filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
+    let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
     timing.check_lease(timing.ttl / share)
 }
 
@@ -64,17 +65,17 @@ pub(crate) fn is_memory(name: &str) -> bool {
     name == MEMORY.name
 }
 
-fn unknown(name: &str) -> Error {
+/// What to write instead of a name that this program has no backend for.
+pub(crate) fn available(name: &str) -> String {
     let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
-    let hint = if BACKENDS.iter().any(|known| known.name == name) {
-        format!(
-            "build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \
-             cargo install --path crates/cli --features {name}"
-        )
-    } else {
-        "hand your own to ShardingFactory::builder().backend(name, ..)".to_owned()
-    };
-    Error::new(ErrorKind::Settings, format!("discovery.backend is {name:?}: this program has {}; {hint}", have.join(", ")))
+    if BACKENDS.iter().any(|known| known.name == name) {
+        return format!(
+            "this program has {}; build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \
+             cargo install --path crates/cli --features {name}",
+            have.join(", ")
+        );
+    }
+    format!("this program has {}; hand your own to ShardingFactory::builder().backend(name, ..)", listed(name, &have))
 }
 
 struct CachedBackend {

@@ -7,7 +7,6 @@ use shardwise_core::{InstanceId, PolicyName};
 use shardwise_discovery::{Clock, Discovery};
 
 use super::{FactoryInner, ShardingFactory};
-use crate::backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{InstanceSettings, PolicySettings, Settings};
 
@@ -71,7 +70,7 @@ impl ShardingFactoryBuilder {
         }
         for settings in self.policies.values() {
             if !self.own_backends.contains_key(&settings.discovery.backend) {
-                backend::find(&settings.discovery.backend)?;
+                settings.discovery.kind()?;
             }
             settings
                 .policy

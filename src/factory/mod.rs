@@ -162,8 +162,9 @@ impl ShardingFactory {
         if let Some((_, backend)) = made.backends.iter().find(|(known, _)| known == settings) {
             return Ok(Arc::clone(backend));
         }
-        let DiscoverySettings { backend: name, options } = settings;
-        let open = || backend::open(name, options, &self.inner.clock);
+        let kind = settings.kind()?;
+        let DiscoverySettings { backend: name, options, .. } = settings;
+        let open = || backend::open(kind, options, &self.inner.clock);
         // The store of `memory` belongs to the factory, and so does a backend on the caller's clock.
         let is_own = backend::is_memory(name) || self.inner.has_own_clock;
         let backend = if is_own { open()? } else { backend::cached(name, options, open)? };

@@ -11,9 +11,10 @@
 //! 4. environment variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__SLOTS=64` is
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
-//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. The file `settings.toml` of this
-//! crate has every key with its default and purpose. A secret can be in a file, which the same key with the suffix `_file` names; output
-//! shows it as `***`.
+//! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. Other tables belong to the
+//! application, except one whose name is at most two letters off one of these: it is refused as a misspelling. The file `settings.toml` of
+//! this crate has every key with its default and purpose. A secret can be in a file, which the same key with the suffix `_file` names;
+//! output shows it as `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
 //! one file meet, wherever they were started; one in an environment variable starts at the working directory. The default is
@@ -47,7 +48,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use shardwise_core::{OwnershipMode, PolicyName};
-use shardwise_settings::{Reader, Sources, listed, meant, shown};
+use shardwise_settings::{Reader, Sources, listed, nearest, shown};
 
 pub use instance::InstanceSettings;
 pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
@@ -213,15 +214,16 @@ fn shared_policy(
     ))
 }
 
-/// The subtables of `table`. If only an environment variable names one and a required key is missing, its name probably has a typo.
-fn tables<'r>(table: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(PolicyName, SettingsTable<'r>)>> {
-    let found = table.tables();
+/// The subtables of `parent`. If only an environment variable names one and a required key is missing, its name probably has a typo.
+fn tables<'r>(parent: &SettingsTable<'r>, must_have: &SettingKey) -> Result<Vec<(PolicyName, SettingsTable<'r>)>> {
+    let found = parent.tables();
     let mut tables = Vec::with_capacity(found.len());
     for (given, table) in &found {
         let name = PolicyName::new(given).map_err(|error| table.origin().fail(error))?;
         if matches!(table.origin(), Origin::Variable { .. }) && table.written(must_have)?.is_none() {
             let others = found.iter().map(|(other, _)| *other).filter(|other| other != given);
-            let meant = meant(given, others).replace("did you mean", "did you mean to override");
+            let meant = nearest(given, others).and_then(|name| table.origin().variable_with(parent.table(name).path(), table.path()));
+            let meant = meant.map(|variable| format!(" (did you mean {variable}?)")).unwrap_or_default();
             let message = format!("{} is nowhere else, and {} is missing{meant}", table.path(), must_have.name);
             return Err(table.origin().fail(message).into());
         }

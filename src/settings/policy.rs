@@ -2,13 +2,14 @@
 
 use shardwise_core::holdings::OnDrainTimeout;
 use shardwise_core::{BackendLoss, GroupName, OwnershipMode, Policy, PolicyError, PolicyName, Timing, VersionRule, format_duration};
-use shardwise_discovery::settings::{BackendSettings, BackendValue};
+use shardwise_discovery::settings::{BackendKind, BackendSettings, BackendValue};
 use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, MessagesSettings, PeersSettings};
 use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
+use crate::error::{self, ErrorKind};
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +45,8 @@ impl PolicySettings {
     }
 }
 
-/// Where workers meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where workers meet. Equal if backend and options are.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DiscoverySettings {
     /// The backend's name. The factory checks it, since a program may add backends to a factory.
@@ -53,14 +54,35 @@ pub struct DiscoverySettings {
     /// The backend's options, such as `path` for `local`: see its documentation. Relative paths in the settings file are already joined
     /// to the file's directory.
     pub options: BackendSettings,
+    /// The setting that names the backend, if it was read from settings.
+    written: Option<ResolvedValue>,
 }
+
+impl PartialEq for DiscoverySettings {
+    fn eq(&self, other: &Self) -> bool {
+        self.backend == other.backend && self.options == other.options
+    }
+}
+
+impl Eq for DiscoverySettings {}
 
 impl DiscoverySettings {
     /// The backend of that name with its defaults.
     pub fn new(backend: impl Into<String>) -> Self {
         let backend = backend.into();
-        let options = backend::find(&backend).map_or_else(|_| BackendSettings::new(), options::defaults);
-        Self { backend, options }
+        let options = backend::find(&backend).map_or_else(BackendSettings::new, options::defaults);
+        Self { backend, options, written: None }
+    }
+
+    /// The backend's kind; the error says where its name is written.
+    pub(crate) fn kind(&self) -> error::Result<&'static BackendKind> {
+        backend::find(&self.backend).ok_or_else(|| {
+            let allowed = backend::available(&self.backend);
+            match &self.written {
+                Some(found) if found.text() == self.backend => found.refuse(allowed).into(),
+                _ => error::Error::new(ErrorKind::Settings, format!("discovery.backend is {:?}: {allowed}", self.backend)),
+            }
+        })
     }
 
     /// Sets one of the backend's keys.
@@ -87,8 +109,8 @@ pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> 
     }
     let name = backend.text().to_owned();
     let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;
-    let options = backend::find(&name).map_or_else(|_| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
-    Ok((DiscoverySettings { backend: name, options }, timing))
+    let options = backend::find(&name).map_or_else(|| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
+    Ok((DiscoverySettings { backend: name, options, written: Some(backend) }, timing))
 }
 
 fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {

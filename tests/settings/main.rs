@@ -4,6 +4,7 @@
 
 #[cfg(feature = "local")]
 mod local;
+mod misspelled;
 mod mistakes;
 mod random;
 
@@ -325,7 +326,7 @@ fn the_table_of_a_backend_that_this_program_lacks_is_left_alone_until_it_is_chos
     let refused = message(shardwise::ShardingFactory::from_settings(settings.clone()).map(|_| settings));
     assert_eq!(
         refused,
-        "discovery.backend is \"local\": this program has memory; build it with the feature \"local\": cargo add shardwise --features local, or \
-         for the command cargo install --path crates/cli --features local"
+        "resilience.sharding.policies.workers.discovery.backend is \"local\": this program has memory; build it with the feature \"local\": \
+         cargo add shardwise --features local, or for the command cargo install --path crates/cli --features local"
     );
 }

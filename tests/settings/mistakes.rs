@@ -469,9 +469,16 @@ fn variables_that_name_no_setting() {
         let message = message.strip_prefix(&format!("environment variable {name}: ")).map(ToOwned::to_owned);
         message.unwrap().replace("SHARDWISE__RESILIENCE__SHARDING__", "~")
     };
-    assert_eq!(seen("~POLICIES__WORKERS__SLOT=1"), "resilience.sharding.policies.workers.slot is not a setting: did you mean slots?");
-    assert_eq!(seen("SHARDWISE__RESILENCE__SHARDING__ENABLED=1"), "resilence is not a setting: did you mean resilience?");
-    assert_eq!(seen("SHARDWISE__DATABASE__URL=1"), "database is not a setting: known here: resilience, outbox");
+    let of_workers = "resilience.sharding.policies.workers";
+    let slot = format!("{of_workers}.slot is not a setting: did you mean ~POLICIES__WORKERS__SLOTS?");
+    assert_eq!(seen("~POLICIES__WORKERS__SLOT=1"), slot);
+    let ttl = format!("{of_workers}.ttl is not a setting: did you mean ~POLICIES__WORKERS__DISCOVERY__TTL?");
+    assert_eq!(seen("~POLICIES__WORKERS__TTL=1s"), ttl);
+    assert_eq!(seen("~POLICIES__WORKERS__ZONE=x"), format!("{of_workers}.zone is not a setting: it belongs in ~INSTANCE__ZONE"));
+    assert_eq!(seen("SHARDWISE__RESILENCE__SHARDING__ENABLED=1"), "resilence is not a setting: did you mean ~ENABLED?");
+    assert_eq!(seen("SHARDWISE__SHARDING__ENABLED=1"), "sharding is not a setting: did you mean ~ENABLED?");
+    assert_eq!(seen("SHARDWISE__DATABASE__URL=1"), "database is not a setting: known here: RESILIENCE, OUTBOX");
+    assert_eq!(seen("SHARDWISE_RESILIENCE__SHARDING__ENABLED=1"), "write two underscores after SHARDWISE: ~ENABLED");
     assert_eq!(seen("~ENABLED=yes"), "resilience.sharding.enabled is \"yes\": write true or false");
     assert_eq!(
         seen("~POLICIES__WORKERS__DRAIN_TIMEOUT=5"),
@@ -504,7 +511,7 @@ fn variables_that_name_no_setting() {
     );
     assert_eq!(
         seen("~POLICIES__WORKER__SLOTS=5"),
-        "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean to override workers?)"
+        "resilience.sharding.policies.worker is nowhere else, and group_name is missing (did you mean ~POLICIES__WORKERS__SLOTS?)"
     );
 }
 

@@ -130,7 +130,6 @@ impl Discovery for LocalBackend {
         let client = &*self.client;
         if client.is_unmade() {
             let proven = client.clock.now();
-            tracing::info!(path = ?client.path, "there is no such file yet: no member has joined a group there");
             return Ok(ViewSnapshot { view: Arc::default(), proven });
         }
         let members = |store: Arc<OpenStore>| async move {

@@ -1,7 +1,7 @@
 //! Opening the file, once and lazily, and keeping it open until it is found replaced.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub(crate) struct Client {
     highest: AtomicU64,
     /// The id of the last store that was opened.
     last_id: Mutex<Option<String>>,
+    /// The log says that there is no file.
+    missing_logged: AtomicBool,
 }
 
 /// One open file.
@@ -83,15 +85,20 @@ pub(crate) struct OpenStore {
 
 impl Client {
     pub(crate) fn new(path: PathBuf, clock: Clock) -> Self {
-        Self { path, clock, current: Mutex::default(), highest: AtomicU64::new(0), last_id: Mutex::default() }
+        let (highest, missing_logged) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { path, clock, current: Mutex::default(), highest, last_id: Mutex::default(), missing_logged }
     }
 
     /// Whether the file has not been made yet, as far as this process knows: it has not opened it, and there is none. Reading reports an
-    /// empty group then, so that looking at a group makes neither the file nor its folder.
+    /// empty group then, so that looking at a group makes neither the file nor its folder. Logged once, whichever group is looked at.
     pub(crate) fn is_unmade(&self) -> bool {
         let unopened = self.last_id.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         let missing = || std::fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        unopened && missing()
+        let is_unmade = unopened && missing();
+        if is_unmade && !self.missing_logged.swap(true, Ordering::Relaxed) {
+            tracing::info!(path = ?self.path, "there is no such file yet: no member has joined a group there");
+        }
+        is_unmade
     }
 
     /// The open store. Of many callers one opens it and the others wait; after a failure the next one tries.
@@ -163,7 +170,12 @@ impl Client {
     async fn open(&self) -> Result<Arc<OpenStore>, Failure> {
         let path = self.path.clone();
         let prepare = move || -> Result<_, Failure> { Ok((store_file::prepare(&path)?, boot::identity()?)) };
-        let (file, boot) = tokio::task::spawn_blocking(prepare).await.map_err(|_| Failure::ShuttingDown)??;
+        let ((file, is_new), boot) = tokio::task::spawn_blocking(prepare).await.map_err(|_| Failure::ShuttingDown)??;
+        if is_new {
+            // The command prints this target by default, because nothing else shows that the path is wrong.
+            let path = &self.path;
+            tracing::info!(target: "shardwise::store", ?path, "created a new store: workers with another path are in another group");
+        }
         let writer = pool(WRITERS, options(&self.path));
         let readers = pool(READERS, options(&self.path).pragma("query_only", "ON"));
         let id = self.open_schema(&writer).await?;

@@ -145,9 +145,6 @@ impl<P: PolledGroup> PollingReader<P> {
         let (client, group) = (&*self.poller.client, feed.group());
         let mut link = self.link.lock().await;
         if link.is_none() && client.is_unmade() {
-            if feed.latest().is_none() {
-                tracing::info!(path = ?client.path, %group, "there is no such file yet: no member has joined the group there");
-            }
             show::<P>(feed, Some(Arc::default()), client.clock.now());
             return Ok(());
         }

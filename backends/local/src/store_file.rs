@@ -41,8 +41,9 @@ impl From<&Metadata> for FileId {
     }
 }
 
-/// Makes the directory (0700) and an empty file (0600) if they are missing, and refuses what cannot work. Blocks.
-pub(crate) fn prepare(path: &Path) -> Result<FileId, Failure> {
+/// Makes the directory (0700) and an empty file (0600) if they are missing, and refuses what cannot work. Blocks. Returns the file, and
+/// whether it is new.
+pub(crate) fn prepare(path: &Path) -> Result<(FileId, bool), Failure> {
     let directory = path.parent().ok_or_else(|| Failure::NotAFile { path: path.to_owned(), what: "the root directory" })?;
     let no_file = |source| Failure::NoFile { path: path.to_owned(), source };
     match fs::metadata(path) {
@@ -58,15 +59,16 @@ pub(crate) fn prepare(path: &Path) -> Result<FileId, Failure> {
     refuse_network(&mounts, &fs::canonicalize(path).or_else(|_| fs::canonicalize(directory)).map_err(no_file)?)?;
     // SQLite puts its -wal and -shm files beside the file, and deletes them.
     refuse_read_only("the directory", directory, Access::WRITE_OK | Access::EXEC_OK)?;
-    match make_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(no_file(error)),
-        _ => {}
-    }
+    let is_new = match make_file(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(no_file(error)),
+    };
     let metadata = fs::metadata(path).map_err(no_file)?;
     refuse_other_kinds(path, &metadata)?;
     refuse_read_only("the file", path, Access::READ_OK | Access::WRITE_OK)?;
     refuse_untrusted(path, &fs::metadata(directory).map_err(no_file)?)?;
-    Ok(FileId::from(&metadata))
+    Ok((FileId::from(&metadata), is_new))
 }
 
 /// A file, or what SQLite keeps beside it, that another user has made or may write: who can write it can remove members and invent some.
@@ -253,9 +255,10 @@ mod tests {
     fn what_is_made_is_for_this_user_only() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("one/two/members.db");
-        let first = prepare(&path).unwrap();
+        let (first, is_new) = prepare(&path).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap()), mode(&scratch.path().join("one"))), (0o600, 0o700, 0o700));
-        assert_eq!(prepare(&path).unwrap(), first, "a second look finds the same file");
+        assert!(is_new);
+        assert_eq!(prepare(&path).unwrap(), (first, false), "a second look finds the same file");
     }
 }

@@ -39,9 +39,9 @@ fn held() -> MutexGuard<'static, Option<(Instant, Vec<u8>)>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs to stderr: warnings and errors (from the database driver only errors, because slow SQL means nothing to the user) and operators'
-/// actions over HTTP, or whatever `RUST_LOG` selects, which is never held back. Traces, if there are any, have a separate layer with
-/// separate filters.
+/// Logs to stderr: warnings and errors (from the database driver only errors, because slow SQL means nothing to the user), operators'
+/// actions over HTTP, and that a store of members was created; or whatever `RUST_LOG` selects, which is never held back. Traces, if there
+/// are any, have a separate layer with separate filters.
 pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let directives = std::env::var("RUST_LOG").ok().filter(|directives| !directives.is_empty());
     let asked = directives.map(|directives| directives.parse::<Targets>()).transpose();
@@ -49,8 +49,8 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
     let asked = asked.ok().flatten();
     *held() = asked.is_none().then(|| (Instant::now(), Vec::new()));
     let filter = asked.unwrap_or_else(|| {
-        let filter = Targets::new().with_default(LevelFilter::WARN);
-        filter.with_target("sqlx", LevelFilter::ERROR).with_target("shardwise::operator", LevelFilter::INFO)
+        let filter = Targets::new().with_default(LevelFilter::WARN).with_target("sqlx", LevelFilter::ERROR);
+        filter.with_target("shardwise::operator", LevelFilter::INFO).with_target("shardwise::store", LevelFilter::INFO)
     });
     let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(colour::is_shown(&io::stderr())).with_filter(filter);
     tracing_subscriber::registry().with(traces).with(log).init();

@@ -78,6 +78,7 @@ fn real_events_come_from_git_and_everything_is_kept_for_a_look() {
     let ran = place.run(&["demo", "--from", "events.jsonl", "--ttl", "1s", "--keep", "kept"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.text().contains("Nothing lost, nothing out of order."), "{ran:?}");
+    assert!(!ran.err.contains("created a new store"), "only its workers' logs have that: {ran:?}");
     assert!(ran.text().contains(&format!("{commits} events written, {commits} delivered")), "{ran:?}");
     for course in [
         ["line 1: missing field", "3 publishers share", "gets SIGKILL", "taken over after"],

@@ -44,6 +44,57 @@ fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     place.run(&["init", "--settings", "no/such/folder.toml"]).fails(3, &["no/such/folder.toml"]);
 }
 
+/// Regression: the next commands did not find a file that `--settings` named.
+#[test]
+fn what_init_suggests_works_as_it_is_written() {
+    assert!(Place::empty().run(&["init"]).well().contains("\nnext:\n"));
+    let place = Place::empty();
+    let named = ["--settings", "mine.toml"];
+    let reported = place.run(&[&["init"][..], &named].concat()).well();
+    assert!(reported.contains("\nnext, each with --settings mine.toml:\n"), "{reported}");
+    let (watch, _) = reported.lines().find_map(|line| line.strip_prefix("  shardwise ")?.split_once("  ")).unwrap();
+    let mut worker = Process::start(place.command(&[&watch.split(' ').collect::<Vec<_>>()[..], &named].concat()));
+    worker.prints("is active", |line| line["state"] == "active");
+    assert!(place.run(&[&["members"][..], &named].concat()).well().contains("worker-1"));
+}
+
+/// Regression: with a wrong path a worker was alone in a new file, and an observer saw no members; neither named the file.
+#[test]
+fn a_new_store_and_a_missing_one_are_named() {
+    let place = Place::of_workers("2s", "slots = 64");
+    let folder = std::fs::canonicalize(place.path(".")).unwrap();
+    let looked = place.run(&["members"]);
+    let missing = format!("shardwise: there is no file {} yet: ", folder.join("shardwise.db").display());
+    assert!(looked.code == Some(1) && looked.err.starts_with(&missing) && looked.err.lines().count() == 1, "{looked:?}");
+    assert!(!folder.join("shardwise.db").exists(), "an observer makes no file");
+
+    let created = format!("created a new store: workers with another path are in another group path={:?}\n", folder.join("shardwise.db"));
+    for (id, lines) in [("worker-1", 1), ("worker-2", 0)] {
+        let mut worker = joins(&place, id);
+        worker.signal(Signal::SIGTERM);
+        let ran = worker.ends("after SIGTERM");
+        assert_eq!((ran.code, ran.err.matches(&created).count(), ran.err.lines().count()), (Some(0), lines, lines), "{ran:?}");
+    }
+
+    let mut elsewhere = place.command(&["members"]);
+    elsewhere.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", "other/shardwise.db");
+    let ran = common::run(elsewhere, b"");
+    assert!(ran.code == Some(1) && ran.err.contains(&format!("no file {} yet", folder.join("other/shardwise.db").display())), "{ran:?}");
+}
+
+/// Regression: the watches of members and of claims both said so.
+#[test]
+fn a_missing_store_is_logged_once() {
+    let place = Place::of_workers("2s", "slots = 64\nownership = \"exclusive\"");
+    let mut command = place.command(&["watch", "--join", "--id", "worker-1"]);
+    command.env("RUST_LOG", "info");
+    let mut worker = Process::start(command);
+    worker.prints("is active", |line| line["state"] == "active");
+    worker.signal(Signal::SIGTERM);
+    let ran = worker.ends("after SIGTERM");
+    assert!(ran.err.contains("created a new store: ") && ran.err.matches("there is no such file yet").count() <= 1, "{ran:?}");
+}
+
 /// An empty file would be refused as settings, and by the `init` that is tried again.
 #[test]
 fn init_leaves_no_file_that_it_could_not_write() {

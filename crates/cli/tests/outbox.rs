@@ -87,9 +87,9 @@ fn delivered(place: &Place) -> Vec<ReadEvent> {
 fn stops(process: &mut Process) -> String {
     process.signal(Signal::SIGTERM);
     let ran = process.ends("after SIGTERM");
-    let last = ran.err.lines().last().unwrap_or_default();
-    let output = ran.err.starts_with("publishing as ") && last.starts_with("stopped: ");
-    assert!(ran.code == Some(0) && output, "{ran:?}");
+    let lines = ran.complaints();
+    let (first, last) = (lines.first().copied().unwrap_or_default(), lines.last().copied().unwrap_or_default());
+    assert!(ran.code == Some(0) && first.starts_with("publishing as ") && last.starts_with("stopped: "), "{ran:?}");
     last.to_owned()
 }
 

@@ -85,15 +85,37 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     );
     assert_eq!(
         refused_with("", &[("SHARDWISE__OUTBOX__O__BATCHES", "5")]),
-        "environment variable SHARDWISE__OUTBOX__O__BATCHES: outbox.o.batches is not a setting: did you mean batch?"
+        "environment variable SHARDWISE__OUTBOX__O__BATCHES: outbox.o.batches is not a setting: did you mean SHARDWISE__OUTBOX__O__BATCH?"
     );
     assert_eq!(
         refused_with("", &[("SHARDWISE__OUTBOX__O__BATCH", "5")]),
         "environment variable SHARDWISE__OUTBOX__O__BATCH: outbox.o is nowhere else, and policy is missing"
     );
+    assert_eq!(
+        refused_with(&format!("{WORKERS}{ORDERS}"), &[("SHARDWISE__OUTBOX__ODERS__BATCH", "5")]),
+        "environment variable SHARDWISE__OUTBOX__ODERS__BATCH: outbox.oders is nowhere else, and policy is missing (did you mean \
+         SHARDWISE__OUTBOX__ORDERS__BATCH?)"
+    );
+    assert_eq!(
+        refused_with("", &[("SHARDWISE_OUTBOX__O__BATCH", "5")]),
+        "environment variable SHARDWISE_OUTBOX__O__BATCH: write two underscores after SHARDWISE: SHARDWISE__OUTBOX__O__BATCH"
+    );
     let loaded = load(&format!("{WORKERS}{ORDERS}"), &[]).unwrap();
     assert_eq!(loaded.outbox("order").unwrap_err().to_string(), "there is no outbox \"order\"; known: orders (did you mean orders?)");
     assert_eq!(load("", &[]).unwrap().outbox("x").unwrap_err().to_string(), "there is no outbox \"x\"; known: none");
+}
+
+/// Regression: it was ignored, and with it every key in it.
+#[test]
+fn a_misspelled_section_of_an_outbox() {
+    let text = |section: &str| format!("{WORKERS}{}", ORDERS.replace("[default.outbox.orders]", section));
+    assert_eq!(refused(&text("[default.outbx.orders]")), "settings line 3: outbx is not a setting: did you mean outbox?");
+    assert_eq!(refused(&text("[default.outboxes.orders]")), "settings line 3: outboxes is not a setting: did you mean outbox?");
+    assert_eq!(refused(&text("[outbx.orders]")), "settings line 3: outbox stands outside a section: write [default.outbox…]");
+    assert_eq!(refused(&text("[defaults.outbox.orders]")), "settings line 3: section \"defaults\" is not in force: did you mean default?");
+    for other in ["[default.output.orders]", "[default.inbox.orders]", "[default.outbound.orders]", "[staging.outbox.orders]"] {
+        assert!(load(&text(other), &[]).unwrap().outboxes.is_empty(), "{other} is the application's, or another environment's");
+    }
 }
 
 #[test]

@@ -8,8 +8,9 @@ use config::{Config, Map, Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use crate::advice::{is_slip_of, listed};
 use crate::origin::Origin;
-use crate::schema::{KnownNames, SchemaNode, listed};
+use crate::schema::{KnownNames, SchemaNode};
 use crate::value::shown;
 use crate::{Error, Result};
 
@@ -34,6 +35,10 @@ pub(crate) fn layers(name: &str, text: &str, environment: Option<&str>, root: &[
         }
         sections.extend(table.is_table().then_some(section));
         let is_chosen = section == DEFAULT_SECTION || Some(section) == environment && table.is_table();
+        if !is_chosen && let Some(meant) = section_meant(section, table, environment) {
+            let message = format_args!("section {} is not in force: did you mean {meant}?", shown(section));
+            return Err(file.origin(section, key).fail(message));
+        }
         if !is_chosen && !has_sharding(table) {
             continue;
         }
@@ -53,17 +58,35 @@ pub(crate) fn layers(name: &str, text: &str, environment: Option<&str>, root: &[
     }
 }
 
-/// The name of our table, if it is at the top level: outside a section it would never be read.
+/// The name of our table, if it or a slip of it is at the top level: outside a section it would never be read.
 fn outside_sections(name: &str, value: &DeValue<'_>) -> Option<&'static str> {
-    match name {
-        "resilience" if value.get("sharding").is_some() => Some("resilience.sharding"),
-        "outbox" if value.is_table() => Some("outbox"),
-        _ => None,
+    if is_slip_of(name, "resilience") && under(value, "sharding").next().is_some() {
+        return Some("resilience.sharding");
     }
+    (is_slip_of(name, "outbox") && value.is_table()).then_some("outbox")
+}
+
+/// The section in force of which this one, which has settings of ours, is a slip. Environments may have similar names on purpose, such as
+/// `eu1` and `eu2` or `prod-a` and `prod-b`, so only one letter inside a plain word is a slip of an environment's.
+fn section_meant<'e>(section: &str, table: &DeValue<'_>, environment: Option<&'e str>) -> Option<&'e str> {
+    let is_ours = has_sharding(table) || under(table, "outbox").any(DeValue::is_table);
+    let is_word = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let is_slip = |chosen: &&str| {
+        let end = |name: &str| name.as_bytes().last().copied();
+        is_word(section) && is_word(chosen) && end(section) == end(chosen) && strsim::osa_distance(section, chosen) == 1
+    };
+    let default = is_slip_of(section, DEFAULT_SECTION).then_some(DEFAULT_SECTION);
+    default.or_else(|| environment.filter(is_slip)).filter(|_| is_ours)
 }
 
 fn has_sharding(section: &DeValue<'_>) -> bool {
-    section.get("resilience").is_some_and(|table| table.get_ref().get("sharding").is_some())
+    under(section, "resilience").any(|table| under(table, "sharding").next().is_some())
+}
+
+/// The values in a table under that name or a slip of it.
+fn under<'v>(table: &'v DeValue<'v>, name: &'static str) -> impl Iterator<Item = &'v DeValue<'v>> {
+    let entries = table.as_table().into_iter().flatten();
+    entries.filter(move |(key, _)| is_slip_of(key.get_ref(), name)).map(|(_, value)| value.get_ref())
 }
 
 struct File {

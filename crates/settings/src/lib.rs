@@ -6,6 +6,7 @@
 //!
 //! This crate knows no policy, backend or outbox; `shardwise` and `shardwise-outbox` define their keys.
 
+mod advice;
 mod file;
 mod origin;
 mod reader;
@@ -16,9 +17,10 @@ mod variables;
 
 use std::fmt;
 
+pub use advice::{listed, nearest};
 pub use origin::{Origin, Setting};
 pub use reader::{Reader, Sources};
-pub use schema::{Fallback, SchemaNode, SettingKey, known_keys, listed, meant};
+pub use schema::{Fallback, SchemaNode, SettingKey, known_keys};
 pub use table::{ResolvedValue, SettingsTable, refused};
 pub use value::{Shape, shown};
 pub use variables::customary_variables;

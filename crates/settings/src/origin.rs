@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::file::DEFAULT_SECTION;
 use crate::value::shown;
-use crate::variables::PREFIX;
+use crate::variables::{PREFIX, variable_of};
 
 /// The origin of a value in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,13 @@ impl Origin {
             Self::Variable { variable } if variable.starts_with(PREFIX) => 3,
             Self::Default | Self::Policy | Self::Variable { .. } => 0,
         }
+    }
+
+    /// For a variable: the name to write if it sets `right` instead of `given`, both full keys of values or of tables around them.
+    pub fn variable_with(&self, right: &str, given: &str) -> Option<String> {
+        let Self::Variable { variable } = self else { return None };
+        let below = variable.strip_prefix(&*variable_of(given)).unwrap_or_default();
+        Some(variable_of(right) + below)
     }
 
     /// A settings error that starts with the origin.

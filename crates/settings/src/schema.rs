@@ -1,16 +1,14 @@
-//! The tree of known names, and suggestions for unknown ones. A key that is not in the tree does not exist.
+//! The tree of known names. A key that is not in the tree does not exist.
 
 use config::{Config, Map, Value, ValueKind};
 use shardwise_core::PolicyName;
 
 use crate::Result;
+use crate::advice::{advice, is_slip_of};
 use crate::origin::{Origin, join};
 use crate::reader::{TABLE_NOTE, sorted};
 use crate::table::check;
 use crate::value::{Shape, Written};
-
-/// Below this similarity (0 to 1) a suggestion confuses more than it helps.
-const SIMILAR_MIN: f64 = 0.75;
 
 /// The value of a key that is not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +76,7 @@ impl SettingKey {
 pub enum SchemaNode {
     /// A value.
     Leaf(SettingKey),
-    /// A table. In an open one, unknown names belong to the application and are ignored.
+    /// A table. In an open one, unknown names belong to the application and are ignored, unless a table's is a slip of a known one.
     Table {
         /// Its name.
         name: &'static str,
@@ -115,7 +113,7 @@ impl SchemaNode {
         keys.iter().copied().map(Self::Leaf).collect()
     }
 
-    const fn name(&self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Leaf(key) | Self::Free(key) => key.name,
             Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
@@ -156,17 +154,18 @@ impl KnownNames<'_> {
         Ok(layer)
     }
 
-    /// The known values of a table; an unknown name is refused unless the table is open.
+    /// The known values of a table; an unknown name is refused unless the table is open and the name is not a slip of a known table's.
     fn fields(&self, table: &Map<String, Value>, fields: &[SchemaNode], is_open: bool, path: &str) -> Result<Map<String, Value>> {
         let mut values = Map::new();
         for (name, value) in sorted(table) {
-            let path = join(path, name);
+            let key = join(path, name);
             match node_in(fields, name) {
-                Some(node) => values.extend(self.node(node, value, &path)?.map(|value| (name.to_owned(), value))),
-                None if is_open => {}
+                Some(node) => values.extend(self.node(node, value, &key)?.map(|value| (name.to_owned(), value))),
+                None if is_open && !(is_table(value) && is_slip_of_table(name, fields)) => {}
                 None => {
-                    let advice = advice(name, fields, self.root);
-                    return Err(Origin::of(value).fail(format_args!("{path} is not a setting: {advice}")));
+                    let origin = Origin::of(value);
+                    let advice = advice(name, (path, fields), self.root, &origin);
+                    return Err(origin.fail(format_args!("{key} is not a setting: {advice}")));
                 }
             }
         }
@@ -242,50 +241,7 @@ fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
     fields.iter().find(|node| node.name() == name)
 }
 
-/// The most similar known name, if any is similar enough.
-fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let similar =
-        known.into_iter().map(|name| (strsim::jaro_winkler(given, name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
-    similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
-}
-
-/// ` (did you mean …?)` if one of the known names is similar, else nothing.
-pub fn meant<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> String {
-    nearest(given, known).map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
-}
-
-/// The known names, for a message that has just named an unknown one, with a suggestion.
-pub fn listed(given: &str, known: &[&str]) -> String {
-    let names = if known.is_empty() { "none".into() } else { known.join(", ") };
-    format!("{names}{}", meant(given, known.iter().copied()))
-}
-
-fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
-    fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
-}
-
-/// A hint for a name that the table `fields` does not have: the same name elsewhere, a similar one here, or all known names.
-fn advice(given: &str, fields: &[SchemaNode], root: &[SchemaNode]) -> String {
-    if let Some(place) = find(given, fields) {
-        return format!("did you mean {place}?");
-    }
-    if let Some(name) = nearest(given, known(fields)) {
-        return format!("did you mean {name}?");
-    }
-    if let Some(place) = find(given, root) {
-        return format!("it belongs in {place}");
-    }
-    format!("known here: {}", known(fields).collect::<Vec<_>>().join(", "))
-}
-
-/// The path of a key with exactly that name below `fields`.
-fn find(given: &str, fields: &[SchemaNode]) -> Option<String> {
-    let inside = |name: &str, fields| find(given, fields).map(|place| format!("{name}.{place}"));
-    fields.iter().find_map(|node| match node {
-        SchemaNode::Leaf(key) | SchemaNode::Free(key) => (key.name == given).then(|| given.to_owned()),
-        SchemaNode::Table { name, .. } | SchemaNode::Named { name, .. } if *name == given => Some(given.to_owned()),
-        SchemaNode::Table { name, fields, .. } => inside(name, fields),
-        SchemaNode::Named { name, each, .. } => inside(&format!("{name}.NAME"), each),
-        SchemaNode::Later(_) | SchemaNode::Absent(_) => None,
-    })
+fn is_slip_of_table(name: &str, fields: &[SchemaNode]) -> bool {
+    let is_table = |node: &SchemaNode| matches!(node, SchemaNode::Table { .. } | SchemaNode::Named { .. });
+    fields.iter().any(|node| is_table(node) && is_slip_of(name, node.name()))
 }

@@ -15,8 +15,17 @@ use crate::schema::{KnownNames, SchemaNode, known_keys};
 pub(crate) const PREFIX: &str = "SHARDWISE__";
 const SEPARATOR: &str = "__";
 
+/// The variable that sets a full key.
+pub(crate) fn variable_of(key: &str) -> String {
+    let names = key.split('.').filter(|name| !name.is_empty()).collect::<Vec<_>>();
+    PREFIX.to_owned() + &names.join(SEPARATOR).to_uppercase()
+}
+
 /// A layer for each variable with [`PREFIX`]; `root` is the tree of known names.
 pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNode]) -> Result<Vec<Config>> {
+    if let Some((variable, key)) = variables.keys().find_map(|variable| Some((variable, one_underscore(variable, root)?))) {
+        return Err(origin_of(variable).fail(format_args!("write two underscores after SHARDWISE: {PREFIX}{key}")));
+    }
     let ours = variables.iter().filter_map(|(variable, value)| Some((variable, variable.strip_prefix(PREFIX)?, value)));
     let checked = |(variable, key, value): (&String, &str, &OsString)| {
         if key.bytes().any(|byte| byte.is_ascii_lowercase()) {
@@ -26,6 +35,14 @@ pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNo
         layer(variable, &key.to_ascii_lowercase(), SEPARATOR, value, root)
     };
     ours.map(checked).collect()
+}
+
+/// The rest of a variable that has one underscore instead of two after `SHARDWISE`. Others with one are not ours: Kubernetes sets some if a
+/// service is called shardwise.
+fn one_underscore<'v>(variable: &'v str, root: &[SchemaNode]) -> Option<&'v str> {
+    let key = variable.strip_prefix("SHARDWISE_")?;
+    let (first, _) = key.split_once(SEPARATOR)?;
+    root.iter().any(|node| first.eq_ignore_ascii_case(node.name())).then_some(key)
 }
 
 /// A layer for each of other tools' variables that a key falls back on. An empty one counts as not set.

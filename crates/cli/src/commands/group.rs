@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use clap::Args;
 use shardwise::core::ViewPlacement;
-use shardwise::settings::Settings;
+use shardwise::settings::{DiscoverySettings, Settings};
 use shardwise::{Departure, InstanceId, Member, Observer, PolicyName, ShardingFactory, SlotOwners, View};
 use tokio_util::sync::CancellationToken;
 
 use super::{IS_IT_THERE, load_settings, outbox_of, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
+use crate::output;
 
 /// The variable with the policy, if the command line names none.
 const POLICY_VARIABLE: &str = "SHARDWISE_POLICY";
@@ -37,9 +38,23 @@ impl PolicyArg {
     }
 
     pub(crate) async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {
-        let (factory, name) = self.open(common)?;
+        let settings = load_settings(common)?;
+        let name = self.of(&settings)?;
+        let factory = ShardingFactory::from_settings(settings.clone())?;
         let observer = waiting(&waits_for(&name), IS_IT_THERE, factory.observe(&name)).await?;
+        note_no_file(&settings.policy(&name)?.discovery);
         Ok((factory, name, observer))
+    }
+}
+
+/// Notes on stderr which file does not exist, if workers meet in one: an observer creates none, and with a wrong path it sees no members.
+pub(crate) fn note_no_file(discovery: &DiscoverySettings) {
+    let path = discovery.options.path("path").filter(|_| discovery.backend == "local");
+    if let Some(path) = path.and_then(|path| std::path::absolute(path).ok()).filter(|path| matches!(path.try_exists(), Ok(false))) {
+        output::note(format_args!(
+            "shardwise: there is no file {} yet: no member has joined there; if workers run, compare their discovery.local.path",
+            path.display()
+        ));
     }
 }
 

@@ -52,20 +52,23 @@ impl Init {
         let path = settings_path(common);
         write_new(&path, &(WORKERS.to_owned() + if self.outbox { OUTBOX } else { "" }))?;
         let json = json!({"settings": path, "policy": "my_custom_workers", "outbox": self.outbox.then_some("orders")});
-        common.print(&json, || self.next_steps(&path))?;
+        common.print(&json, || self.next_steps(&path, common.settings.is_some()))?;
         Ok(Code::Ok)
     }
 
-    fn next_steps(&self, path: &Path) -> String {
+    /// `is_named`: by `--settings`, without which the next commands would not find the file.
+    fn next_steps(&self, path: &Path, is_named: bool) -> String {
         let mut steps = vec![
             ("shardwise watch --join --id worker-1", "join as a worker; a second terminal takes --id worker-2"),
-            ("shardwise members", "list the workers"),
+            ("shardwise members", "list the workers, from another terminal"),
         ];
         if self.outbox {
             steps.extend([("shardwise outbox init", "make the outbox's tables"), ("shardwise outbox run", "publish")]);
         }
         let steps: Vec<_> = steps.iter().map(|(command, what)| format!("  {command:<38}{what}\n")).collect();
-        format!("wrote {}: policy my_custom_workers for the workers of this machine\nnext:\n{}", path.display(), steps.concat())
+        let path = path.display();
+        let each = if is_named { format!(", each with --settings {path}") } else { String::new() };
+        format!("wrote {path}: policy my_custom_workers for the workers of this machine\nnext{each}:\n{}", steps.concat())
     }
 }
 

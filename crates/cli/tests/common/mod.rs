@@ -61,6 +61,11 @@ impl Ran {
         String::from_utf8(self.out.clone()).unwrap()
     }
 
+    /// The lines on stderr, except that a first worker has created the store.
+    pub(crate) fn complaints(&self) -> Vec<&str> {
+        self.err.lines().filter(|line| !line.contains("created a new store: ")).collect()
+    }
+
     /// Checks that the command failed with that exit code and one line that contains all these parts.
     pub(crate) fn fails(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");

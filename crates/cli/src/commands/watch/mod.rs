@@ -10,11 +10,12 @@ use clap::Args;
 use futures::FutureExt;
 use serde::Serialize;
 use serde_json::{Value, json};
+use shardwise::settings::DiscoverySettings;
 use shardwise::{Absence, InstanceId, Observer, Ownership, ShardingFactory, ShardingService, SlotSet, Snapshots, View};
 use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
-use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, vanished_between};
+use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, note_no_file, vanished_between};
 use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -119,8 +120,8 @@ impl WatchArgs {
             if !settings.enabled {
                 return Err(CliFailure::usage("enabled = false: there is no group to observe; set it to true"));
             }
-            settings.policy(&policy)?;
-            return observe(&ShardingFactory::from_settings(settings)?, &policy, printer).await;
+            let discovery = settings.policy(&policy)?.discovery.clone();
+            return observe(&ShardingFactory::from_settings(settings)?, &policy, &discovery, printer).await;
         }
         joins_no_outbox(&settings, &policy, "leave --join out to observe it")?;
         self.id.put(&mut settings)?;
@@ -137,7 +138,7 @@ impl WatchArgs {
 }
 
 /// Prints every change of the group until the command is stopped.
-async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePrinter) -> Result<Code> {
+async fn observe(factory: &ShardingFactory, policy: &str, discovery: &DiscoverySettings, mut printer: ChangePrinter) -> Result<Code> {
     output::note(format_args!(
         "shardwise: observing policy {policy}: this process joins nothing and owns nothing (--join joins as a worker)"
     ));
@@ -148,6 +149,7 @@ async fn observe(factory: &ShardingFactory, policy: &str, mut printer: ChangePri
         () = shutdown.cancelled() => return Ok(Code::Ok),
     };
     output::release_log();
+    note_no_file(discovery);
     let print = |observer: &Observer, before: &GroupSnapshot, now: &GroupSnapshot| {
         printer.print(&WatchLine {
             state: "observing",
