@@ -19,6 +19,7 @@ use super::proof::{Channel, Recipient};
 use super::worker::WorkerWatch;
 use crate::error::locked;
 use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
+use crate::telemetry::metrics::suspected;
 
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
 pub(crate) struct OwnershipContext {
@@ -81,6 +82,12 @@ impl OwnershipContext {
     #[inline]
     pub(crate) fn read<T>(&self, f: impl FnOnce(&Ownership, Moment) -> T) -> T {
         f(&self.current.load(), self.clock.now())
+    }
+
+    /// Somebody believes that the worker does not work: it is checked at once, if it is watched.
+    pub(crate) fn suspect(&self) {
+        suspected(&self.policy);
+        self.worker.suspected.notify_one();
     }
 
     pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Request, is_path, path_to};
+use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Method, Request, is_path, path_to};
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Membership, OwnershipContext};
 
@@ -60,7 +60,7 @@ impl RequestHandlers {
     }
 
     pub(super) fn handles(&self, path: &str) -> bool {
-        path == STATUS || path == OWN_STATUS || locked(&self.handlers).contains_key(path)
+        path == STATUS || path == OWN_STATUS || path == SUSPECT || locked(&self.handlers).contains_key(path)
     }
 
     fn unknown(&self, path: &str) -> Answer {
@@ -78,6 +78,10 @@ impl RequestHandlers {
         let handler = match handler {
             Some(handler) => handler,
             None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),
+            None if path == SUSPECT && request.method == Method::Post => {
+                membership.suspect();
+                return Answer::text("the next check is made at once");
+            }
             None => return request_handlers.unknown(path),
         };
         let Ok(_turn) = request_handlers.at_once.try_acquire() else {
@@ -125,6 +129,8 @@ pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool
 pub(super) const STATUS: &str = "status";
 /// The path at which handlers cannot replace it.
 pub(super) const OWN_STATUS: &str = "shardwise/status";
+/// The path at which a caller says that this worker does not answer; a POST brings its next check forward.
+pub(super) const SUSPECT: &str = "shardwise/suspect";
 const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {

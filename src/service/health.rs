@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
-use shardwise_core::{MemberState, ServiceState, WorkerChecks, WorkerHealth};
+use shardwise_core::{WorkerChecks, WorkerHealth};
 use tokio::sync::watch;
 
 use super::ShardingService;
@@ -57,7 +57,7 @@ impl ShardingService {
 
     /// Somebody has reason to believe that the worker does not work: the next check is made at once. No report changes anything by itself.
     pub fn suspect(&self) {
-        self.membership().worker.suspected.notify_one();
+        self.membership().suspect();
     }
 
     /// What the checks of [`ShardingService::health`] say, now and whenever that changes.
@@ -67,9 +67,7 @@ impl ShardingService {
 
     /// Whether the worker's checks fail and it stays active all the same, because fewer than half of the group would stay active.
     pub fn is_spared(&self) -> bool {
-        let ownership = self.membership().ownership();
-        let me = ownership.view().member(self.instance_id());
-        ownership.state() == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Active && me.worker.is_some())
+        self.membership().ownership().is_spared(self.instance_id())
     }
 }
 

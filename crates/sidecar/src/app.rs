@@ -21,7 +21,7 @@ use crate::history::History;
 use crate::options::Options;
 use crate::page::Page;
 use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
-use crate::rate::RateLimiter;
+use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
 
 /// The most requests per second that need a placement or a call of the backend.
@@ -65,6 +65,8 @@ pub(crate) struct App {
     pub(crate) forwards: Semaphore,
     /// The turns of requests that are answered here for other members.
     pub(crate) answers: Semaphore,
+    /// Members whose workers were reported lately.
+    pub(crate) suspected: Suspected,
     /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
 }
@@ -111,6 +113,7 @@ impl App {
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
             forwards: Semaphore::new(FORWARDS_MOST),
             answers: Semaphore::new(FORWARDS_MOST),
+            suspected: Suspected::default(),
             next: AtomicUsize::new(0),
         }
     }

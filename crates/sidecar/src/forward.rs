@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::http::{self, HeaderName};
@@ -22,6 +22,8 @@ use crate::target::Target;
 
 /// How many members are tried for a request that any member may answer.
 const TRIES: usize = 3;
+/// How long the caller of a request that took too long waits for the member to be told.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// The most members that an error names.
 const NAMED: usize = 20;
 /// The member that has answered, percent-encoded.
@@ -96,7 +98,12 @@ async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Requ
     }
     match ask(app, joined, member, &path, &request).await {
         Ok(answer) => Ok(answered(member, answer)),
-        Err(failed) => Err(problem(&view, member, failed)),
+        Err(failed) => {
+            if failed == DialError::Late {
+                suspect(app, joined, member).await;
+            }
+            Err(problem(&view, member, failed))
+        }
     }
 }
 
@@ -176,6 +183,15 @@ async fn ask(
     };
     let (peers, limits, base) = (&app.options.peers, &app.options.limits, path_to(group, instance_id, incarnation));
     dial::ask(&Callee { peers, limits, target, base, member: Some(whom) }, path, request).await
+}
+
+/// Tells a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check forward.
+async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
+    if app.suspected.passes(&member.instance_id) {
+        let told = ask(app, joined, member, "shardwise/suspect", &requests::Request::new(Method::Post));
+        // Without a token or certificates members send no POST, and then nobody is told.
+        let _ = tokio::time::timeout(TOLD_WITHIN, told).await;
+    }
 }
 
 fn answered(member: &Member, answer: Answer) -> Response {

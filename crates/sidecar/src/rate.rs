@@ -1,8 +1,15 @@
-//! A token bucket.
+//! Limits on how often something is done: a token bucket, and one report a member.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwise::InstanceId;
 
 use tokio::time::Instant;
+
+/// How often a member is told that it is suspected.
+const SUSPECTED_EVERY: Duration = Duration::from_secs(5);
 
 /// A bucket that fills at a steady rate and holds as much as two seconds add.
 #[derive(Debug)]
@@ -28,11 +35,35 @@ impl RateLimiter {
     }
 }
 
+/// The members that were told of a suspicion lately.
+#[derive(Debug, Default)]
+pub(crate) struct Suspected(Mutex<BTreeMap<InstanceId, Instant>>);
+
+impl Suspected {
+    /// Whether this member is to be told; `false` if it was within the last five seconds.
+    pub(crate) fn passes(&self, member: &InstanceId) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        told.retain(|_, at| now - *at < SUSPECTED_EVERY);
+        if told.contains_key(member) {
+            return false;
+        }
+        told.insert(member.clone(), now);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_is_told_once_in_five_seconds() {
+        let (suspected, a, b) = (Suspected::default(), InstanceId::new("a").unwrap(), InstanceId::new("b").unwrap());
+        assert!(suspected.passes(&a) && !suspected.passes(&a) && suspected.passes(&b));
+        tokio::time::advance(SUSPECTED_EVERY).await;
+        assert!(suspected.passes(&a));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn two_seconds_worth_at_once_and_then_at_the_rate() {

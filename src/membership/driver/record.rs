@@ -104,6 +104,7 @@ impl Driver {
     /// Shows in the record, across registrations, what is known of the worker that this member speaks for.
     pub(super) fn show_health(&mut self, health: Option<WorkerHealth>) {
         if std::mem::replace(&mut self.registration.member.worker, health) != health {
+            self.meters.worker(health.is_none());
             self.show_standing();
         }
     }

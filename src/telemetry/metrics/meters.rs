@@ -10,9 +10,9 @@ use shardwise_discovery::{Error, ErrorKind};
 use tracing::{Span, field};
 
 use super::{
-    DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, MEMBERS, Metric, OVERLAPS, REBALANCES,
+    DEADLINE_MARGIN, DISCOVERY_ERRORS, DRAIN_GUARD_AGE, FENCES_REFUSED, HANDOVER, HEALTH_SPARED, MEMBERS, Metric, OVERLAPS, REBALANCES,
     REBALANCING_FROZEN, RENEWAL, SERVICE_STATE, SLOTS_GAINED, SLOTS_LOST, SLOTS_OWNED, SLOTS_WANTED, VIEW_AGE, VIEW_FINGERPRINT,
-    VIEW_REVISION,
+    VIEW_REVISION, WORKER_SUSPECTED, WORKER_WORKS,
 };
 
 static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
@@ -56,6 +56,16 @@ impl Meters {
 
     pub(crate) fn failed(&self, error: &Error) {
         count(&DISCOVERY_ERRORS, self.with("kind", kind_of(error)), 1);
+    }
+
+    /// The worker is watched, and works or not.
+    pub(crate) fn worker(&self, works: bool) {
+        gauge(&WORKER_WORKS, self.labels(), f64::from(u8::from(works)));
+    }
+
+    /// Whether the worker's failure is without effect, by a new view.
+    pub(crate) fn spared(&self, is_spared: bool) {
+        gauge(&HEALTH_SPARED, self.labels(), f64::from(u8::from(is_spared)));
     }
 
     /// A renewal begun at `started` was answered now, while this deadline was in force.
@@ -176,6 +186,11 @@ impl Meters {
     fn with(&self, name: &'static str, value: &'static str) -> Vec<Label> {
         vec![Label::new("policy", self.policy.clone()), Label::from_static_parts(name, value)]
     }
+}
+
+/// A caller has reported that this worker does not answer.
+pub(crate) fn suspected(policy: &Policy) {
+    count(&WORKER_SUSPECTED, vec![Label::new("policy", policy.name.as_str().to_owned())], 1);
 }
 
 /// The kind of a backend's failure, in metrics and traces.

@@ -8,7 +8,7 @@ mod meters;
 
 use std::fmt::Write as _;
 
-pub(crate) use meters::{Meters, kind_of};
+pub(crate) use meters::{Meters, kind_of, suspected};
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,6 +100,12 @@ metrics! {
         "Failures of the discovery backend, calls and watches, by kind";
     OVERLAPS: "shardwise_overlaps_total", Counter, "guards", POLICY,
         "Slots and names that were given away while work in them still ran (`on_drain_timeout = \"release\"`)";
+    WORKER_WORKS: "shardwise_worker_works", Gauge, "none", POLICY,
+        "1 while the worker that this member speaks for works, 0 until it was seen and while its checks fail (`service.health`, `serve --worker-health`)";
+    HEALTH_SPARED: "shardwise_health_spared", Gauge, "none", POLICY,
+        "1 while the worker's checks fail and it keeps its share, because fewer than half of the group would stay active without it";
+    WORKER_SUSPECTED: "shardwise_worker_suspected_total", Counter, "reports", POLICY,
+        "Reports of callers that this worker does not answer (`shardwise/suspect`); each only brings the next check forward";
     DRAIN_GUARD_AGE: "shardwise_drain_guard_age_seconds", Gauge, "seconds", POLICY,
         "Age of the oldest work in a slot or name that must go to another member, looked at with each renewal; 0 without any";
 }
