@@ -62,7 +62,8 @@ impl Departures {
             instance_id: member.instance_id.clone(),
             incarnation: member.incarnation,
             at,
-            last_state: member.recorded_state(),
+            // A member that leaves has nothing to say of its worker.
+            last_state: if member.worker.is_some() { MemberState::Active } else { member.state },
         };
         let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
         // A member refused because it serves something else deletes its record itself.

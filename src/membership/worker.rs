@@ -1,6 +1,7 @@
 //! What is known of the worker that this member speaks for, where somebody watches it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use shardwise_core::WorkerHealth;
 use tokio::sync::{Notify, watch};
@@ -11,6 +12,8 @@ use tokio::sync::{Notify, watch};
 pub struct WorkerReport {
     /// What the member's record says; `None` while the worker works, and if nobody watches it.
     pub health: Option<WorkerHealth>,
+    /// The worker was seen and does not work any more: its member is drained, if the group can do without it.
+    pub fails: bool,
     /// Why the latest check failed; `None` after one that succeeded.
     pub failure: Option<Arc<str>>,
 }
@@ -21,11 +24,6 @@ pub(crate) struct WorkerWatch {
     pub(crate) report: watch::Sender<WorkerReport>,
     /// Somebody has reason to believe that the worker does not work.
     pub(crate) suspected: Notify,
-}
-
-impl WorkerWatch {
-    /// What the record is to say now.
-    pub(crate) fn health(&self) -> Option<WorkerHealth> {
-        self.report.borrow().health
-    }
+    /// The worker fails and keeps its share; written by the driver.
+    pub(crate) is_spared: AtomicBool,
 }

@@ -145,7 +145,7 @@ pub(super) fn status(membership: &Membership) -> Value {
     let (ownership, now) = (membership.ownership(), membership.clock.now());
     let (is_live, view) = (ownership.is_live_at(now), ownership.view());
     let me = view.member(&membership.instance_id);
-    let by_operator = |me: &Member| me.recorded_state() == MemberState::Draining && me.worker != Some(WorkerHealth::Absent);
+    let by_operator = |me: &Member| me.state == MemberState::Draining && me.worker.is_none();
     let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(by_operator);
     let worker = membership.worker.report.borrow().clone();
     json!({

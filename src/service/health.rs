@@ -1,5 +1,6 @@
 //! The health of the worker that a service speaks for.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -67,7 +68,7 @@ impl ShardingService {
 
     /// Whether the worker's checks fail and it stays active all the same, because fewer than half of the group would stay active.
     pub fn is_spared(&self) -> bool {
-        self.membership().ownership().is_spared(self.instance_id())
+        self.membership().worker.is_spared.load(Ordering::Relaxed)
     }
 }
 
@@ -78,8 +79,9 @@ async fn watch_worker(context: Weak<OwnershipContext>, check: Check) {
         let answer = tokio::time::timeout(CHECK_WITHIN, check()).await;
         let failure = answer.unwrap_or_else(|_| Err(format!("no answer within {CHECK_WITHIN:?}"))).err();
         let Some(living) = context.upgrade() else { return };
-        let has_changed = checks.checked(failure.is_none(), wall_millis());
-        report(&living, &checks, failure, has_changed);
+        let before = (checks.health(), checks.fails());
+        checks.checked(failure.is_none(), wall_millis());
+        report(&living, &checks, failure, before != (checks.health(), checks.fails()));
         let suspected = async {
             tokio::time::sleep(SUSPECTED_EVERY).await;
             living.worker.suspected.notified().await;
@@ -96,14 +98,14 @@ fn report(context: &OwnershipContext, checks: &WorkerChecks, failure: Option<Str
     let policy = &context.policy.name;
     let is_new = failure.is_some() && context.worker.report.borrow().failure != failure;
     match (checks.health(), &failure) {
-        (None, _) if has_changed => tracing::info!(%policy, "the worker works: this member takes its share"),
-        (Some(WorkerHealth::Failing(_)), Some(why)) if has_changed => {
-            tracing::warn!(%policy, %why, "the worker's checks fail: this member gives up its share, if at least half of the group stays active");
+        (None, None) if has_changed => tracing::info!(%policy, "the worker works: this member takes its share"),
+        (_, Some(why)) if has_changed && checks.fails() => {
+            tracing::warn!(%policy, %why, "the worker does not work: this member gives up its share, if at least half of the group stays active");
         }
         (_, Some(why)) if is_new => tracing::warn!(%policy, %why, "a check of the worker failed"),
         _ => {}
     }
-    let report = WorkerReport { health: checks.health(), failure };
+    let report = WorkerReport { health: checks.health(), fails: checks.fails(), failure };
     context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);
 }
 

@@ -19,7 +19,6 @@ use futures::stream::{self, BoxStream};
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
     GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
-    WorkerHealth,
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
@@ -99,7 +98,7 @@ impl ShardingService {
     pub fn is_drained(&self) -> bool {
         let ownership = self.membership().ownership();
         let me = ownership.view().member(self.instance_id());
-        let by_operator = |me: &Member| me.recorded_state() == MemberState::Draining && me.worker != Some(WorkerHealth::Absent);
+        let by_operator = |me: &Member| me.state == MemberState::Draining && me.worker.is_none();
         ownership.state() == ServiceState::Active && me.is_some_and(by_operator)
     }
 

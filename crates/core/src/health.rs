@@ -1,18 +1,22 @@
-//! The health of the worker that a member speaks for: what its checks and leases say, and what the record says of it.
+//! The health of the worker that a member speaks for: what its checks say, what the record says of it, and who is drained for it.
 
 use serde::{Deserialize, Serialize};
 
+use crate::{InstanceId, MemberState, View};
+
 /// So many checks that fail in a row mean that the worker does not work; so many that succeed, that it works again.
 pub const CHECKS_IN_A_ROW: u32 = 3;
+/// One check earlier the record says so: when a member decides whether it may drain, it knows who else fails.
+const MARKED_AFTER: u32 = CHECKS_IN_A_ROW - 1;
 
-/// What a record says of a worker that is watched. Without it the worker is not watched, or works.
+/// What a record says of a worker that is watched. Without it the worker is not watched, or works. Placement does not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerHealth {
-    /// Its checks fail, since that time in milliseconds since the Unix epoch by its machine's clock. The member is taken for drained as long
-    /// as at least half of the group stays active without it; those that fail longest come first, so clocks decide only the order.
+    /// Its checks fail, since that time in milliseconds since the Unix epoch by its machine's clock, which decides only the order in which
+    /// members drain.
     Failing(u64),
-    /// It has not been seen yet, or its lease has ended. The member's record is draining.
+    /// It has not been seen yet, or its lease has ended. The record is draining.
     Absent,
 }
 
@@ -29,59 +33,132 @@ impl WorkerHealth {
 /// Counts the checks of one worker. It counts as absent until the first check that succeeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerChecks {
-    health: Option<WorkerHealth>,
-    /// How many checks in a row say the opposite of `health`.
+    state: CheckState,
+    /// How many checks in a row say the opposite of `state`.
     against: u32,
+    /// When the latest row of failures was long enough for the record.
+    since: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckState {
+    Absent,
+    Works,
+    Fails,
 }
 
 impl Default for WorkerChecks {
     fn default() -> Self {
-        Self { health: Some(WorkerHealth::Absent), against: 0 }
+        Self { state: CheckState::Absent, against: 0, since: 0 }
     }
 }
 
 impl WorkerChecks {
-    /// What the record is to say; `None` while the worker works.
-    pub const fn health(&self) -> Option<WorkerHealth> {
-        self.health
+    /// What the record is to say.
+    pub fn health(&self) -> Option<WorkerHealth> {
+        match self.state {
+            CheckState::Absent => Some(WorkerHealth::Absent),
+            CheckState::Works if self.against < MARKED_AFTER => None,
+            CheckState::Works | CheckState::Fails => Some(WorkerHealth::Failing(self.since)),
+        }
     }
 
-    /// A check was answered or not. `wall` is the time in milliseconds since the Unix epoch. Returns whether [`WorkerChecks::health`] has
-    /// changed.
-    pub fn checked(&mut self, succeeded: bool, wall: u64) -> bool {
-        if succeeded == self.health.is_none() {
+    /// The worker was seen, and does not work any more.
+    pub fn fails(&self) -> bool {
+        self.state == CheckState::Fails
+    }
+
+    /// A check was answered or not. `wall` is the time in milliseconds since the Unix epoch.
+    pub fn checked(&mut self, succeeded: bool, wall: u64) {
+        if succeeded == (self.state == CheckState::Works) {
             self.against = 0;
-            return false;
+            return;
         }
         self.against += 1;
-        let needed = if self.health == Some(WorkerHealth::Absent) { 1 } else { CHECKS_IN_A_ROW };
-        if self.against < needed {
-            return false;
+        if self.state == CheckState::Works && self.against == MARKED_AFTER {
+            self.since = wall;
         }
-        *self = Self { health: (!succeeded).then_some(WorkerHealth::Failing(wall)), against: 0 };
-        true
+        let needed = if self.state == CheckState::Absent { 1 } else { CHECKS_IN_A_ROW };
+        // A worker that was never seen cannot fail.
+        if self.against >= needed && (succeeded || self.state == CheckState::Works) {
+            (self.state, self.against) = (if succeeded { CheckState::Works } else { CheckState::Fails }, 0);
+        }
+    }
+}
+
+impl View {
+    /// Whether the health of that member's worker may drain it: those whose records have failed longest may, as long as at least half of
+    /// the group stays active, because a dependency that all share must not drain the fleet. The group is the active members and those
+    /// that are draining because their worker does not work. Only what records say of workers counts, and not who is drained already, so
+    /// all members that have seen the same records agree.
+    pub fn may_drain_for_health(&self, instance_id: &InstanceId) -> bool {
+        let (mut group, mut absent, mut failing) = (0_usize, 0_usize, Vec::new());
+        for member in self.members().iter().filter(|member| self.belongs(member)) {
+            match member.worker {
+                Some(WorkerHealth::Failing(since)) => failing.push((since, &member.instance_id)),
+                Some(WorkerHealth::Absent) => absent += 1,
+                None if member.state == MemberState::Active => {}
+                None => continue,
+            }
+            group += 1;
+        }
+        failing.sort_unstable();
+        let most = (group - absent).saturating_sub(group.div_ceil(2));
+        failing.iter().take(most).any(|(_, failing)| *failing == instance_id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Member;
 
-    fn after(checks: &mut WorkerChecks, answers: &str) -> Vec<Option<WorkerHealth>> {
-        let at = |place: usize| u64::try_from(place).unwrap();
-        let seen = answers.chars().enumerate();
-        seen.filter_map(|(place, answer)| checks.checked(answer == '+', at(place)).then(|| checks.health())).collect()
+    /// What the record says after each check, where that changes, and whether the worker fails then.
+    fn after(checks: &mut WorkerChecks, answers: &str) -> Vec<(Option<WorkerHealth>, bool)> {
+        let mut seen = Vec::new();
+        for (answer, wall) in answers.chars().zip(0..) {
+            let before = (checks.health(), checks.fails());
+            checks.checked(answer == '+', wall);
+            let now = (checks.health(), checks.fails());
+            seen.extend((now != before).then_some(now));
+        }
+        seen
     }
 
     #[test]
     fn the_first_success_ends_the_absence_and_only_three_in_a_row_count_after_it() {
+        let failing = |since| Some(WorkerHealth::Failing(since));
         let mut checks = WorkerChecks::default();
-        assert_eq!(checks.health(), Some(WorkerHealth::Absent));
+        assert_eq!((checks.health(), checks.fails()), (Some(WorkerHealth::Absent), false));
         assert_eq!(after(&mut checks, "----"), [], "a worker that was never seen stays absent");
-        assert_eq!(after(&mut checks, "+"), [None]);
-        assert_eq!(after(&mut checks, "+--+--+"), [], "two are not three");
-        assert_eq!(after(&mut checks, "----"), [Some(WorkerHealth::Failing(2))], "since the third");
+        assert_eq!(after(&mut checks, "+"), [(None, false)]);
+        assert_eq!(after(&mut checks, "+-+-+"), []);
+        assert_eq!(after(&mut checks, "--+"), [(failing(1), false), (None, false)], "two are said, and are not three");
+        assert_eq!(after(&mut checks, "----"), [(failing(1), false), (failing(1), true)]);
         assert_eq!(after(&mut checks, "++-++-"), []);
-        assert_eq!(after(&mut checks, "+++-"), [None]);
+        assert_eq!(after(&mut checks, "+++-"), [(None, false)]);
+    }
+
+    #[test]
+    fn failing_workers_drain_members_while_half_of_the_group_stays_active() {
+        let with = |id: &str, worker, state| Member { worker, state, ..Member::named(InstanceId::new(id).unwrap()) };
+        let works = |id| with(id, None, MemberState::Active);
+        let failing = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Active);
+        let drained = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Draining);
+        let absent = |id| with(id, Some(WorkerHealth::Absent), MemberState::Draining);
+        let may = |members: Vec<Member>| {
+            let view = View::new(1, members);
+            let ids = view.members().iter().filter(|member| view.may_drain_for_health(&member.instance_id));
+            ids.map(|member| member.instance_id.to_string()).collect::<String>()
+        };
+        assert_eq!(may(vec![failing("a", 1)]), "", "alone");
+        assert_eq!(may(vec![failing("a", 1), works("b")]), "a");
+        assert_eq!(may(vec![failing("a", 2), failing("b", 1)]), "b", "the one that fails longest");
+        assert_eq!(may(vec![drained("a", 2), failing("b", 1)]), "b", "whoever drained first");
+        assert_eq!(may(vec![failing("a", 3), drained("b", 2), failing("c", 1)]), "c");
+        assert_eq!(may(vec![failing("a", 1), failing("b", 1), works("c"), works("d")]), "ab");
+        assert_eq!(may(vec![failing("a", 1), works("b"), absent("c"), absent("d")]), "", "half of the group wait for workers");
+        let leaving = with("z", None, MemberState::Draining);
+        assert_eq!(may(vec![failing("a", 1), works("b"), leaving]), "a", "a leaver is no part of the group");
     }
 }

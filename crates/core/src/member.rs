@@ -160,12 +160,10 @@ pub struct Member {
     pub zone: Option<String>,
     /// The application's version, if it named one.
     pub version: Option<String>,
-    /// Whether it has its share. In a view, a member whose worker fails is draining, unless too many fail ([`crate::View::new`]).
+    /// Whether it has its share.
     pub state: MemberState,
     /// What it says of the worker beside it, if that is watched and does not work.
     pub worker: Option<WorkerHealth>,
-    /// In a view: its record is active, and it counts as draining because its worker fails.
-    pub drained_by_health: bool,
     /// Its statement about vanished members.
     pub loss: Option<Loss>,
     /// The fingerprints it can serve: one, or two during a change of policy.
@@ -189,16 +187,10 @@ impl Member {
             version: None,
             state: MemberState::Active,
             worker: None,
-            drained_by_health: false,
             loss: None,
             fingerprints: Vec::new(),
             serves: None,
             metadata: BTreeMap::new(),
         }
-    }
-
-    /// The state in its record, whatever its worker's health makes of it in a view.
-    pub const fn recorded_state(&self) -> MemberState {
-        if self.drained_by_health { MemberState::Active } else { self.state }
     }
 }

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::grants::Grants;
 use crate::machine::MemberRefusal;
 use crate::{
-    ClaimName, Epoch, Fence, Fingerprint, InstanceId, KeyShare, MemberState, Moment, PlacementKind, PlacementParams, Resource, ShardKey,
-    SlotSet, View, slot_of,
+    ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
 };
 
 /// The state of a service (`docs/architecture.md`, "The life of a member").
@@ -302,12 +301,6 @@ impl Ownership {
     #[inline]
     pub fn owns_at<K: ShardKey + ?Sized>(&self, key: &K, now: Moment) -> bool {
         self.is_live_at(now) && self.held.holds(key)
-    }
-
-    /// Whether this member's worker fails, and it keeps its share, because fewer than half of the group would stay active without it.
-    pub fn is_spared(&self, me: &InstanceId) -> bool {
-        let me = self.view.member(me);
-        self.state == ServiceState::Active && me.is_some_and(|me| me.state == MemberState::Active && me.worker.is_some())
     }
 
     /// Why nothing is owned at `now`; `None` if something can be. An active member may have no slots and then owns no key.

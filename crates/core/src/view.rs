@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Version, Weight, WorkerHealth, hash_bytes};
+use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Version, Weight, hash_bytes};
 
 /// The most members of a view; a backend that finds more reports an error instead.
 pub const MEMBERS_MAX: u32 = 16_384;
@@ -45,10 +45,6 @@ pub struct View {
 impl View {
     /// Sorts the members. Of two records with one id the one that joined first stays and the other becomes a duplicate; a record of an
     /// absent member gives way to any other record with its id.
-    ///
-    /// Active members whose workers fail are draining in a view, those that fail longest first, as long as at least half of the group stays
-    /// active: a dependency that all share must not drain the fleet. The group is those that are active by their records and those that
-    /// wait for a worker. All readers of the same records agree, because nothing else counts.
     pub fn new(revision: u64, mut members: Vec<Member>) -> Self {
         let is_away = |member: &Member| member.state == MemberState::Away;
         let order = |m: &Member| (is_away(m), m.joined, m.incarnation);
@@ -62,7 +58,6 @@ impl View {
             same
         });
         let serves = serves(&members).cloned();
-        drain_failing(&mut members, serves.as_ref());
         let group = agreed(members.iter().filter(|member| belongs(member, serves.as_ref())));
         Self { revision, members, duplicates, foreign: Vec::new(), serves, group }
     }
@@ -176,11 +171,6 @@ impl View {
         versions.any(|version| Some(version) != first)
     }
 
-    /// Active members whose workers fail and that are not drained for it, because fewer than half of the group would stay active.
-    pub fn spared(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.state == MemberState::Active && member.worker.is_some() && self.belongs(member))
-    }
-
     /// Vanished members that keep their share: those that the members' records list as missing and that are not in the view, in the order
     /// of the ids' bytes. Empty once an operator has confirmed the loss.
     pub fn missing(&self) -> Vec<(&InstanceId, Weight)> {
@@ -232,27 +222,6 @@ impl View {
     pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
         self.members.iter().filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
-    }
-}
-
-/// See [`View::new`].
-fn drain_failing(members: &mut [Member], serves: Option<&Serves>) {
-    let (mut group, mut active, mut failing) = (0_usize, 0_usize, Vec::new());
-    for (at, member) in members.iter_mut().enumerate().filter(|(_, member)| belongs(member, serves)) {
-        // The members may come from another view.
-        member.state = member.recorded_state();
-        member.drained_by_health = false;
-        let is_active = member.state == MemberState::Active;
-        group += usize::from(is_active || member.worker == Some(WorkerHealth::Absent));
-        active += usize::from(is_active);
-        if let (true, Some(WorkerHealth::Failing(since))) = (is_active, member.worker) {
-            failing.push((since, at));
-        }
-    }
-    failing.sort_unstable();
-    for (_, at) in failing.into_iter().take(active.saturating_sub(group.div_ceil(2))) {
-        members[at].state = MemberState::Draining;
-        members[at].drained_by_health = true;
     }
 }
 
@@ -325,33 +294,6 @@ mod tests {
         let ids: Vec<_> = view.members().iter().map(|m| (m.instance_id.as_str(), m.joined)).collect();
         assert_eq!(ids, [("a", 2), ("b", 1)]);
         assert_eq!(view.duplicates(), [Duplicate { instance_id: InstanceId::new("a").unwrap(), incarnation: Incarnation::new(9) }]);
-    }
-
-    #[test]
-    fn failing_workers_are_drained_while_half_of_the_group_stays_active() {
-        let with = |id: &str, worker| Member { worker, ..member(id, 1) };
-        let failing = |id, since| with(id, Some(WorkerHealth::Failing(since)));
-        let absent = |id| Member { state: MemberState::Draining, ..with(id, Some(WorkerHealth::Absent)) };
-        let drained = |members: Vec<Member>| {
-            let view = View::new(1, members);
-            let again = View::new(1, view.members().to_vec());
-            assert_eq!(view, again, "a view of a view's members is the same");
-            let ids = |members: Vec<&Member>| members.iter().map(|m| m.instance_id.to_string()).collect::<String>();
-            (ids(view.members().iter().filter(|m| m.drained_by_health).collect()), ids(view.spared().collect()))
-        };
-        let is = |drained: &str, spared: &str| (drained.to_owned(), spared.to_owned());
-        assert_eq!(drained(vec![failing("a", 1)]), is("", "a"), "alone");
-        assert_eq!(drained(vec![failing("a", 1), with("b", None)]), is("a", ""));
-        assert_eq!(drained(vec![failing("a", 2), failing("b", 1)]), is("b", "a"), "the one that fails longest");
-        assert_eq!(drained(vec![failing("a", 3), failing("b", 2), failing("c", 1)]), is("c", "ab"));
-        assert_eq!(drained(vec![failing("a", 1), failing("b", 1), with("c", None), with("d", None)]), is("ab", ""));
-        assert_eq!(
-            drained(vec![failing("a", 1), with("b", None), absent("c"), absent("d")]),
-            is("", "a"),
-            "half of the group wait for workers"
-        );
-        let leaving = Member { state: MemberState::Draining, ..member("z", 1) };
-        assert_eq!(drained(vec![failing("a", 1), with("b", None), leaving]), is("a", ""), "a leaver is no part of the group");
     }
 
     #[test]

@@ -87,8 +87,8 @@ impl Record {
 
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
-        let Member { incarnation, address, weight, zone, version, worker, loss, fingerprints, serves, metadata, .. } = member.clone();
-        let state = member.recorded_state();
+        let Member { incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, metadata, .. } =
+            member.clone();
         let outbox = serves.as_ref().and_then(Serves::outbox).map(ToOwned::to_owned);
         let serves = serves.as_ref().map(|serves| serves.id().to_owned());
         let schema = RECORD_SCHEMA;
@@ -105,23 +105,7 @@ impl Record {
         let serves = serves.map(|id| Serves::from_parts(id, outbox));
         fingerprints.truncate(FINGERPRINTS_MAX);
         fingerprints.shrink_to_fit();
-        let drained_by_health = false;
-        Ok(Member {
-            instance_id,
-            incarnation,
-            joined,
-            address,
-            weight,
-            zone,
-            version,
-            state,
-            worker,
-            drained_by_health,
-            loss,
-            fingerprints,
-            serves,
-            metadata,
-        })
+        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, worker, loss, fingerprints, serves, metadata })
     }
 }
 
@@ -142,8 +126,6 @@ mod tests {
         }
         let newer = r#"{"schema":1,"incarnation":"00000000000000ff","state":"active","worker":{"tired":1}}"#;
         assert_eq!(Record::decode(id(), 3, newer).unwrap().worker, None);
-        let drained = Member { state: MemberState::Draining, drained_by_health: true, ..Member::named(id()) };
-        assert!(Record::encode(&drained).unwrap().contains(r#""state":"active""#), "a view's judgement is not written");
     }
 
     #[test]

@@ -27,9 +27,12 @@ export function ofGroup(state) {
   const add = (style, text) => found.push({ style, text });
   if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
   const failing = members.members.filter((one) => one.worker === "failing");
-  const spared = failing.filter((one) => one.state === "active");
+  const group = members.members.filter((one) => one.state === "active" || one.worker !== null);
+  // With fewer a check more decides.
+  const spared = failing.length > group.length / 2 ? failing.filter((one) => one.state === "active") : [];
   if (spared.length > 0) add("bad", `The checks of more than half of the workers fail, so these keep their shares: ${first(spared)}. Something that all share may have failed.`);
-  if (failing.length > spared.length) add("warn", `Their workers' checks fail, so they own nothing: ${first(failing.filter((one) => one.state !== "active"))}.`);
+  const drainedFor = failing.filter((one) => one.state !== "active");
+  if (drainedFor.length > 0) add("warn", `Their workers' checks fail, so they own nothing: ${first(drainedFor)}.`);
   const absent = members.members.filter((one) => one.worker === "absent");
   if (absent.length > 0) add("warn", `Their workers have not been seen, so they own nothing: ${first(absent)}.`);
   if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);

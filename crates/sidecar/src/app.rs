@@ -190,6 +190,8 @@ impl ServedGroup {
         let why = report.failure.as_deref().unwrap_or("no check has succeeded yet");
         Some(match report.health? {
             WorkerHealth::Absent => format!("the worker has not been seen yet: {why}"),
+            // One check more decides.
+            WorkerHealth::Failing(_) if !report.fails => return None,
             WorkerHealth::Failing(_) if self.service.is_spared() => format!(
                 "the worker's checks fail: {why}. It keeps its share, because fewer than half of the group would stay active without it"
             ),

@@ -24,6 +24,7 @@ use super::calls::{PROOFS_PER_TTL, follow, follow_claims};
 use super::context::OwnershipContext;
 use super::placement_cache::placed_ahead;
 use super::state::Membership;
+use super::worker::WorkerReport;
 use crate::error::locked;
 use crate::telemetry::metrics::Meters;
 
@@ -60,6 +61,8 @@ pub(crate) struct Driver {
     registration: Registration,
     /// An operator wants this member drained.
     drained: bool,
+    /// What is known of the worker that this member speaks for.
+    worker: WorkerReport,
     answers: JoinSet<CallOutcome>,
     call: Option<AbortHandle>,
     record_updater: RecordUpdater,
@@ -90,6 +93,7 @@ impl Driver {
             machine,
             registration,
             drained: false,
+            worker: WorkerReport::default(),
             answers: JoinSet::new(),
             call: None,
             record_updater: RecordUpdater::default(),
@@ -158,8 +162,8 @@ impl Driver {
                     continue;
                 }
                 Ok(()) = worker.changed() => {
-                    let health = worker.borrow_and_update().health;
-                    self.show_health(health);
+                    let report = worker.borrow_and_update().clone();
+                    self.show_worker(report);
                     continue;
                 }
                 () = until(&self.membership, wake_at) => Input::Woken,
@@ -179,7 +183,8 @@ impl Driver {
                 self.membership.blinded.send_replace(None);
                 self.membership.answered.store(false, Ordering::Relaxed);
                 // Before the first record is written.
-                self.show_health(self.membership.worker.health());
+                let report = self.membership.worker.report.borrow().clone();
+                self.show_worker(report);
                 self.step(Input::Join, actions);
             }
             DriverCommand::Leave(span) => {
@@ -199,6 +204,7 @@ impl Driver {
         if let Some(proven) = self.machine.proven_at() {
             *locked(&self.membership.proven) = Some(proven);
         }
+        self.show_standing();
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
             if matches!(&action, Action::Publish(after) if after.state() == ServiceState::Left) {

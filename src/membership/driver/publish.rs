@@ -11,9 +11,6 @@ impl Driver {
     pub(super) fn publish(&mut self, ownership: Arc<Ownership>) {
         let published = self.membership.ownership();
         self.meters.published(self.membership.clock.now(), &published, &ownership, self.machine.wanted_slots());
-        if self.registration.member.worker.is_some() || published.is_spared(&self.membership.instance_id) {
-            self.meters.spared(ownership.is_spared(&self.membership.instance_id));
-        }
         let before = published.state();
         if ownership.state() == ServiceState::Stale && before != ServiceState::Stale {
             tracing::warn!(

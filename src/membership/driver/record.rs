@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardwise_core::machine::{Input, Op, OpFailure};
-use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState, WorkerHealth};
+use shardwise_core::{Loss, Member, MemberState, Missing, ServiceState, View, WorkerHealth};
 use shardwise_discovery::{Discovery, Error, ErrorKind, RecordId, Registration};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,6 +14,7 @@ use tracing::Instrument;
 
 use super::{CallOutcome, Driver};
 use crate::membership::calls::limited;
+use crate::membership::worker::WorkerReport;
 
 /// How long leaving may take beyond the drain; the record expires by its TTL anyway. At most half of it is for showing the member as
 /// draining. If a place should have been kept and could not, half of it is added for leaving for good.
@@ -82,6 +83,8 @@ impl Driver {
     pub(super) fn mark_leaving(&mut self, state: MemberState, or_else: &'static str) {
         let mut registration = self.registration.clone();
         registration.member.state = state;
+        // A member that leaves has nothing to say of its worker, so that its departure is not taken for a death.
+        registration.member.worker = None;
         self.mark(registration, or_else);
     }
 
@@ -102,18 +105,45 @@ impl Driver {
     }
 
     /// Shows in the record, across registrations, what is known of the worker that this member speaks for.
-    pub(super) fn show_health(&mut self, health: Option<WorkerHealth>) {
-        if std::mem::replace(&mut self.registration.member.worker, health) != health {
-            self.meters.worker(health.is_none());
+    pub(super) fn show_worker(&mut self, report: WorkerReport) {
+        if self.worker != report {
+            self.meters.worker(report.health.is_none());
+            self.worker = report;
             self.show_standing();
         }
     }
 
-    fn show_standing(&mut self) {
-        let is_draining = self.drained || self.registration.member.worker == Some(WorkerHealth::Absent);
-        self.registration.member.state = if is_draining { MemberState::Draining } else { MemberState::Active };
+    /// Writes the record if the member should have, or should not have, a share by what is known now.
+    pub(super) fn show_standing(&mut self) {
+        let me = &self.membership.instance_id;
+        // Until the group has seen that the worker fails, nothing is decided.
+        let is_seen = |view: &&Arc<View>| view.member(me).is_some_and(|me| me.worker.is_some());
+        let may_drain = self.machine.view().filter(is_seen).map(|view| view.may_drain_for_health(me));
+        let is_spared = self.worker.fails && may_drain == Some(false);
+        let is_failing = self.worker.fails && may_drain == Some(true);
+        let is_draining = self.drained || self.worker.health == Some(WorkerHealth::Absent) || is_failing;
+        let state = if is_draining { MemberState::Draining } else { MemberState::Active };
+        self.show_spared(is_spared);
+        let shown = (&mut self.registration.member.state, &mut self.registration.member.worker);
+        if (*shown.0, *shown.1) == (state, self.worker.health) {
+            return;
+        }
+        (*shown.0, *shown.1) = (state, self.worker.health);
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
             self.mark(self.registration.clone(), "could not show whether this worker is drained or works; it is tried again");
+        }
+    }
+
+    fn show_spared(&mut self, is_spared: bool) {
+        if self.membership.worker.is_spared.swap(is_spared, Ordering::Relaxed) == is_spared {
+            return;
+        }
+        self.meters.spared(is_spared);
+        if is_spared {
+            tracing::warn!(
+                policy = %self.membership.policy.name, instance = %self.membership.instance_id,
+                "the worker fails, and keeps its share, because fewer than half of the group would stay active: something that all share may have failed"
+            );
         }
     }
 
@@ -140,7 +170,7 @@ impl Driver {
         let wanted = &registration.member;
         let keys = self.membership.advertised.keys();
         let addresses = |member: &Member| keys.iter().map(|key| member.metadata.get(*key).cloned()).collect::<Vec<_>>();
-        let says = |member: &Member| (member.recorded_state(), member.worker, member.loss.clone(), addresses(member));
+        let says = |member: &Member| (member.state, member.worker, member.loss.clone(), addresses(member));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.mark(registration, or_else);

@@ -107,7 +107,7 @@ impl Machine {
     /// Whether a leaver's record stays for a while so that the others see it drain. Without `max_loss` only if this member has seen
     /// itself as active: a member without a view does not wait to see itself drain.
     fn shows_leaving(&self) -> bool {
-        let is_shown = self.me_in_view().is_some_and(|me| me.recorded_state() != MemberState::Draining);
+        let is_shown = self.me_in_view().is_some_and(|me| me.state != MemberState::Draining);
         self.policy.max_loss.is_some() || self.lease.is_held() && is_shown
     }
 
@@ -149,7 +149,7 @@ impl Machine {
     /// The others get the remaining time to see what this member sees now.
     pub(super) fn see_oneself_drain(&mut self, now: Moment, view: &View) {
         let Some(ShownDraining { marked, until }) = self.shown else { return };
-        if view.member(&self.me.instance_id).is_some_and(|me| me.recorded_state() == MemberState::Draining) {
+        if view.member(&self.me.instance_id).is_some_and(|me| me.state == MemberState::Draining) {
             let rest = self.shown_for().max(now.since(marked) * SHOWN_TIMES_LAG);
             self.shown = Some(ShownDraining { marked, until: until.min(now.plus(rest)) });
         }
