@@ -78,7 +78,9 @@ async fn something_that_all_share_does_not_drain_the_fleet() {
         workers.push(Watched::joined(&world, id, true).await);
     }
     eventually("all share", || all_owned(&workers) && workers.iter().all(|worker| worker.owned() > 0)).await;
-    workers.iter().for_each(|worker| worker.works(false));
+    for worker in &workers {
+        worker.works(false);
+    }
     eventually("two are drained", || workers.iter().filter(|worker| worker.owned() == 0).count() == 2).await;
     // Longer than any check takes.
     for _ in 0..100 {
@@ -90,7 +92,9 @@ async fn something_that_all_share_does_not_drain_the_fleet() {
         assert_eq!((with, spared), (3, 3), "more than half keep their shares, and know why");
         assert!(all_owned(&workers));
     }
-    workers.iter().for_each(|worker| worker.works(true));
+    for worker in &workers {
+        worker.works(true);
+    }
     eventually("all share again", || all_owned(&workers) && workers.iter().all(|worker| worker.owned() > 0)).await;
     assert!(workers.iter().all(|worker| !worker.service.is_spared()));
 }
@@ -123,8 +127,10 @@ async fn a_hanging_check_has_failed_and_checks_end_with_the_service() {
         })
         .expect("watched once");
     let error = service.health(|| async { Ok(()) }).expect_err("watched already");
-    assert_eq!(*error.kind(), ErrorKind::Conflict);
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let unwatched = world.joined("b").await;
     service.register_self().await.expect("it joins drained");
+    eventually("the one that nobody watches has everything", || unwatched.ownership().slots_owned() == Some(SLOTS)).await;
     eventually("it is reported", || service.worker().borrow().failure.is_some()).await;
     assert!(service.worker().borrow().failure.as_deref().is_some_and(|why| why.contains("no answer within 1s")));
     service.deregister_self().await.expect("it leaves");
@@ -139,5 +145,5 @@ async fn a_key_placement_has_no_health() {
     policy.placement.kind = PlacementKind::Key(KeyPlacement::Modulo);
     let service = world.factory_of("a", Arc::new(world.store.link()), policy).create("workers").expect("a known policy");
     let error = service.health(|| async { Ok(()) }).expect_err("no drain there");
-    assert_eq!(*error.kind(), ErrorKind::Settings);
+    assert_eq!(error.kind(), ErrorKind::Settings);
 }

@@ -2,7 +2,6 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
-#[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 #[expect(dead_code, reason = "each test file uses its part")]
 #[path = "common/log.rs"]

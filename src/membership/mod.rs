@@ -34,4 +34,3 @@ pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
 pub(crate) use state::Membership;
 pub use worker::WorkerReport;
-pub(crate) use worker::WorkerWatch;

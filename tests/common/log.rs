@@ -1,5 +1,7 @@
 //! What is logged while a test runs.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::sync::{Arc, Mutex};
 
 use tracing::subscriber::DefaultGuard;

@@ -33,7 +33,9 @@ fn truth(services: &[&ShardingService]) -> BTreeMap<u32, (String, u64)> {
 
 fn mismatches(holdings: &[Holding]) -> BTreeMap<Option<Mismatch>, usize> {
     let mut counted = BTreeMap::new();
-    holdings.iter().for_each(|holding| *counted.entry(holding.mismatch).or_default() += 1);
+    for holding in holdings {
+        *counted.entry(holding.mismatch).or_default() += 1;
+    }
     counted
 }
 
@@ -67,7 +69,7 @@ async fn holders_are_those_whose_work_is_let_in() {
     eventually("all agree", || observer.holders().is_ok_and(|seen| mismatches(&seen).keys().eq([&None]))).await;
     assert_eq!(slots(&observer.holders().expect("exclusive")), truth(&[&a, &b]));
     b.deregister_self().await.expect("it leaves");
-    assert_eq!(*b.holders().expect_err("it is no member").kind(), ErrorKind::Unavailable);
+    assert_eq!(b.holders().expect_err("it is no member").kind(), ErrorKind::Unavailable);
 }
 
 /// What both hold, and the slot that `a` drains and that neither serves.
@@ -82,7 +84,8 @@ fn truth_with(a: &ShardingService, b: &ShardingService, drained: u32, seen: &[Ho
 #[tokio::test(start_paused = true)]
 async fn in_a_rolling_upgrade_holders_keep_what_they_have_and_the_reason_is_the_versions() {
     let world = World::new();
-    let newest = Policy { version_rule: VersionRule::Newest, ..policy() };
+    let mut newest = policy();
+    newest.version_rule = VersionRule::Newest;
     let started = async |id: &str, version: &str| {
         let mut instance = InstanceSettings::default();
         instance.version = Some(version.to_owned());
@@ -111,7 +114,7 @@ async fn eventual_ownership_has_no_holders() {
     let observer = observer(&world, common::policy()).await;
     for error in [observer.holders().err(), service.holders().err(), observer.holder("key").err()] {
         let error = error.expect("no claims, no holders");
-        assert_eq!(*error.kind(), ErrorKind::Settings);
+        assert_eq!(error.kind(), ErrorKind::Settings);
         assert!(error.to_string().contains("ownership is eventual"), "{error}");
     }
 }

@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn failing_workers_drain_members_while_half_of_the_group_stays_active() {
-        let with = |id: &str, worker, state| Member { worker, state, ..Member::named(InstanceId::new(id).unwrap()) };
+        let with = |id: &str, worker, state| Member { state, worker, ..Member::named(InstanceId::new(id).unwrap()) };
         let works = |id| with(id, None, MemberState::Active);
         let failing = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Active);
         let drained = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Draining);

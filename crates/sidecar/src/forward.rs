@@ -188,7 +188,8 @@ async fn ask(
 /// Tells a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check forward.
 async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
     if app.suspected.passes(&member.instance_id) {
-        let told = ask(app, joined, member, "shardwise/suspect", &requests::Request::new(Method::Post));
+        let report = requests::Request::new(Method::Post);
+        let told = ask(app, joined, member, "shardwise/suspect", &report);
         // Without a token or certificates members send no POST, and then nobody is told.
         let _ = tokio::time::timeout(TOLD_WITHIN, told).await;
     }

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use shardwise::Sharding as _;
 use shardwise::core::{Holding, Moment, Resource};
 use utoipa::ToSchema;
 
@@ -54,7 +53,7 @@ pub(crate) struct HeldBy {
     since: Option<String>,
     /// The member that the placement names, if that is not the holder; null for names.
     wanted: Option<String>,
-    /// Why that member does not hold it: loss, grace, version_rule, drain, expiring, handover, unclaimed or min_members.
+    /// Why that member does not hold it: `loss`, `grace`, `version_rule`, `drain`, `expiring`, `handover`, `unclaimed` or `min_members`.
     why: Option<&'static str>,
 }
 

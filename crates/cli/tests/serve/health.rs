@@ -76,7 +76,9 @@ fn a_worker_that_fails_loses_its_share_and_gets_it_back() {
     let why = http::get(three.at, "/readyz").refuses(503, "its worker fails");
     assert!(why["detail"].as_str().unwrap().contains("fewer than half"), "{why}");
 
-    workers.iter().for_each(|worker| worker.says(200));
+    for worker in &workers {
+        worker.says(200);
+    }
     eventually("all share again", PATIENCE, || {
         let shares = [one, two, three].map(owned);
         (shares.iter().sum::<u64>() == 256 && shares.iter().all(|share| *share > 0)).then_some(())

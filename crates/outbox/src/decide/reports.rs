@@ -137,6 +137,7 @@ mod tests {
         Moment::from_nanos(secs * 1_000_000_000)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "a key of the sink's one destination is none")]
     fn named(name: &str) -> DestinationKey {
         Some(name.into())
     }
