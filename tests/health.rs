@@ -12,7 +12,7 @@ use common::{World, eventually};
 use shardwise::{ErrorKind, KeyPlacement, PlacementKind, Policy, ShardingService};
 use tokio::time::Instant;
 
-const SLOTS: u32 = 1_024;
+const SLOTS: u32 = shardwise::core::SLOTS_DEFAULT;
 /// Three checks every 2 s of at most 1 s each, and the news of it.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 

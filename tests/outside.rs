@@ -2,8 +2,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
-mod common;
 #[expect(dead_code, reason = "each test file uses its part")]
+mod common;
 #[path = "common/log.rs"]
 mod log;
 

@@ -18,7 +18,7 @@ const CHECK_WITHIN: Duration = Duration::from_secs(1);
 /// Suspicion may bring the next check forward so often.
 const SUSPECTED_EVERY: Duration = Duration::from_millis(500);
 
-type Check = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+type HealthCheck = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl ShardingService {
     /// Watches the worker that this service speaks for: `check` is called every 2 s, has 1 s to answer, and says why the worker does not
@@ -51,7 +51,7 @@ impl ShardingService {
         if !is_first {
             return Err(Error::new(ErrorKind::Conflict, format!("policy {}: the worker's health is watched already", policy.name)));
         }
-        let check: Check = Box::new(move || Box::pin(check()));
+        let check: HealthCheck = Box::new(move || Box::pin(check()));
         tokio::spawn(watch_worker(Arc::downgrade(context), check));
         Ok(())
     }
@@ -73,7 +73,7 @@ impl ShardingService {
 }
 
 /// Ends with the service.
-async fn watch_worker(context: Weak<OwnershipContext>, check: Check) {
+async fn watch_worker(context: Weak<OwnershipContext>, check: HealthCheck) {
     let mut checks = WorkerChecks::default();
     loop {
         let answer = tokio::time::timeout(CHECK_WITHIN, check()).await;

@@ -19,14 +19,14 @@ pub(crate) struct HolderList {
     revision: u64,
     view_fingerprint: String,
     /// Every slot, in order.
-    slots: Vec<SlotHolder>,
+    slots: Vec<HeldSlot>,
     /// The names that are held: singletons, daemons and timers.
-    names: Vec<NameHolder>,
+    names: Vec<HeldName>,
 }
 
 /// A slot and its holder.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct SlotHolder {
+pub(crate) struct HeldSlot {
     slot: u32,
     #[serde(flatten)]
     held: HeldBy,
@@ -34,7 +34,7 @@ pub(crate) struct SlotHolder {
 
 /// A name and its holder.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct NameHolder {
+pub(crate) struct HeldName {
     name: String,
     #[serde(flatten)]
     held: HeldBy,
@@ -98,8 +98,8 @@ pub(crate) async fn holders(State(app): State<Arc<App>>, PolicyPath(joined): Pol
     for holding in observer.holders()? {
         let held = HeldBy::of(&holding, now);
         match holding.resource {
-            Resource::Slot(slot) => slots.push(SlotHolder { slot, held }),
-            Resource::Name(name) => names.push(NameHolder { name: name.to_string(), held }),
+            Resource::Slot(slot) => slots.push(HeldSlot { slot, held }),
+            Resource::Name(name) => names.push(HeldName { name: name.to_string(), held }),
         }
     }
     Ok(Json(HolderList { revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), slots, names }))
