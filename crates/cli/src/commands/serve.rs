@@ -69,16 +69,16 @@ pub(crate) struct Serve {
     /// Forward other requests of members to the worker at this URL
     #[arg(long, value_name = "URL")]
     forward_to: Option<String>,
-    /// Own nothing unless the worker at this URL works: http:// answers 2xx, tcp:// connects
+    /// Own nothing unless the worker answers here (http:// or tcp://)
     #[arg(long, value_name = "URL")]
     worker_health: Option<String>,
     /// Show this outbox on the page, and replay its dead letters there
     #[arg(long, value_name = "NAME")]
     outbox: Option<String>,
-    /// Refuse lists of keys of more than this many bytes
+    /// Refuse longer lists of keys
     #[arg(long, value_name = "BYTES", default_value_t = shardwise_sidecar::Limits::default().list_bytes, value_parser = clap::value_parser!(u64).range(1..))]
     max_list: u64,
-    /// Keep at most this many connections; close the idlest for more
+    /// Keep at most N connections, and close the idlest
     #[arg(long, value_name = "N", default_value_t = shardwise_sidecar::Limits::default().connections)]
     max_connections: usize,
     /// Answer at most this many requests a second [default: no limit]

@@ -9,6 +9,7 @@ mod beyond;
 mod common;
 mod fleet;
 mod foreign;
+mod holders;
 #[path = "../serve/http.rs"]
 mod http;
 mod shown;

@@ -11,6 +11,20 @@ use shardwise_testkit::{Database, Postgres};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
+/// How often a call is repeated that a machine was too busy to answer within the statement's time limit.
+const TRIES: u32 = 10;
+
+/// The answer of a call that is repeated as a publisher repeats it: only if the store says that it may be.
+pub(crate) async fn patiently<T>(what: &str, call: impl AsyncFn() -> shardwise_outbox::Result<T>) -> T {
+    for _ in 1..TRIES {
+        match call().await {
+            Err(error) if error.is_retryable() => println!("{what}: {error}"),
+            answer => return answer.unwrap(),
+        }
+    }
+    call().await.unwrap()
+}
+
 /// A fresh outbox in a new database, or in a new schema of a shared database.
 pub(crate) struct Outbox {
     pub(crate) database: Database,

@@ -11,7 +11,7 @@ use shardwise_outbox::store::{FetchRequest, HeadUpdate, Outcome, PublisherRegist
 use shardwise_outbox::{OutboxPublisher, PostgresStore, Store};
 use shardwise_testkit::{Postgres, PostgresOptions};
 
-use crate::common::Outbox;
+use crate::common::{Outbox, patiently};
 use crate::shared::{Running, TestSharding, eventually};
 
 /// Each round: two events for each of 400 new keys, and twenty for each of 20 recurring keys.
@@ -26,10 +26,10 @@ const SETTLED: usize = 4;
 const SLACK: u64 = 256 * 1024;
 
 async fn deliver(store: &PostgresStore, me: &PublisherRegistration) {
-    while store.place_new(1_000).await.unwrap() > 0 {}
+    while patiently("place", async || store.place_new(1_000).await).await > 0 {}
     loop {
         let request = FetchRequest { after: None, events_max: 1_000, bytes_max: 1 << 24, except_slots: vec![], except_aggregates: vec![] };
-        let runs = store.fetch(me, &request).await.unwrap().runs;
+        let runs = patiently("fetch", async || store.fetch(me, &request).await).await.runs;
         if runs.is_empty() {
             return;
         }
@@ -40,7 +40,7 @@ async fn deliver(store: &PostgresStore, me: &PublisherRegistration) {
             then: HeadUpdate::Next,
         };
         let outcomes: Vec<_> = runs.iter().map(next).collect();
-        assert_eq!(store.record(me, &outcomes, false).await.unwrap(), []);
+        assert_eq!(patiently("record", async || store.record(me, &outcomes, false).await).await, []);
     }
 }
 
@@ -58,13 +58,13 @@ async fn tables_and_indexes_stay_as_large_as_what_is_kept() {
         deliver(&store, &me).await;
         let (mut position, mut deleted, mut forgotten) = (0, 0, 0);
         loop {
-            let swept = store.sweep(Duration::from_nanos(1), position, 1_000).await.unwrap();
+            let swept = patiently("sweep", async || store.sweep(Duration::from_nanos(1), position, 1_000).await).await;
             deleted += swept.deleted;
             let Some(next) = swept.resume else { break };
             position = next;
         }
         assert!(deleted > 0, "what was delivered is deleted, and it says so");
-        while let cleaned @ 1.. = store.clean(Duration::from_hours(1), 1_000).await.unwrap().forgotten {
+        while let cleaned @ 1.. = patiently("clean", async || store.clean(Duration::from_hours(1), 1_000).await).await.forgotten {
             forgotten += cleaned;
         }
         assert!(forgotten >= 400, "{forgotten} of 400 keys that never come again were forgotten in round {round}");
