@@ -7,6 +7,7 @@
 mod common;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -235,6 +236,26 @@ async fn story(seen: &Seen) {
     seen.until("shardwise_slots_gained_total", "a", Some(("cause", "members_changed")), |slots| Some(slots) == lost).await;
     seen.until("shardwise_view_age_seconds", "b", None, |age| age > 3.0).await;
     eventually("the other one is alone", || a.members().members().len() == 1).await;
+
+    // One whose worker fails, alone with another.
+    let works = Arc::new(AtomicBool::new(true));
+    let c = worker(&world, "c", world.store.link());
+    let is_well = Arc::clone(&works);
+    c.health(move || {
+        let works = is_well.load(Ordering::SeqCst);
+        async move { if works { Ok(()) } else { Err("it was switched off".to_owned()) } }
+    })
+    .expect("watched once");
+    c.register_self().await.expect("joins");
+    seen.until("shardwise_worker_works", "c", None, |works| works == 1.0).await;
+    assert_eq!(seen.get("shardwise_health_spared", "c", None), Some(0.0));
+    a.deregister_self().await.expect("leaves");
+    works.store(false, Ordering::SeqCst);
+    seen.until("shardwise_worker_works", "c", None, |works| works == 0.0).await;
+    seen.until("shardwise_health_spared", "c", None, |is| is == 1.0).await;
+    assert_eq!(seen.get("shardwise_worker_suspected_total", "c", None), Some(0.0));
+    c.suspect();
+    assert_eq!(seen.get("shardwise_worker_suspected_total", "c", None), Some(1.0));
 
     let table: BTreeSet<_> = shardwise::metrics::METRICS.iter().map(|metric| metric.name.to_owned()).collect();
     let numbers = seen.numbers();

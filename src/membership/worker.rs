@@ -10,6 +10,8 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkerReport {
+    /// Somebody watches the worker.
+    pub watched: bool,
     /// What the member's record says; `None` while the worker works, and if nobody watches it.
     pub health: Option<WorkerHealth>,
     /// The worker was seen and does not work any more: its member is drained, if the group can do without it.

@@ -44,8 +44,10 @@ impl ShardingService {
         }
         let context = &self.membership().ownership_context;
         let is_first = context.worker.report.send_if_modified(|report| {
-            let is_first = *report == WorkerReport::default();
-            report.health = report.health.or(Some(WorkerHealth::Absent));
+            let is_first = !report.watched;
+            if is_first {
+                (report.watched, report.health) = (true, Some(WorkerHealth::Absent));
+            }
             is_first
         });
         if !is_first {
@@ -105,7 +107,7 @@ fn report(context: &OwnershipContext, checks: &WorkerChecks, failure: Option<Str
         (_, Some(why)) if is_new => tracing::warn!(%policy, %why, "a check of the worker failed"),
         _ => {}
     }
-    let report = WorkerReport { health: checks.health(), fails: checks.fails(), failure };
+    let report = WorkerReport { watched: true, health: checks.health(), fails: checks.fails(), failure };
     context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);
 }
 

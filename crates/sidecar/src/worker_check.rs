@@ -44,7 +44,12 @@ impl WorkerCheck {
             ))
         };
         let bare = address.strip_prefix("tcp://");
-        let target = bare.map_or_else(|| Target::parse(address), |bare| Target::of_member(&format!("http://{bare}")));
+        // Only HTTP has a usual port.
+        let has_port = |bare: &str| bare.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let target = match bare {
+            None => Target::parse(address),
+            Some(bare) => Target::of_member(&format!("http://{bare}")).filter(|_| has_port(bare)),
+        };
         let target = target.filter(Target::is_beside).ok_or_else(refused)?;
         Ok(Self(Arc::new(Place { target, is_tcp: bare.is_some(), peers: Peers::default(), limits: Limits::default() })))
     }

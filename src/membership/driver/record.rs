@@ -110,6 +110,8 @@ impl Driver {
             self.meters.worker(report.health.is_none());
             self.worker = report;
             self.show_standing();
+            // There before it happens.
+            self.meters.spared(self.membership.worker.is_spared.load(Ordering::Relaxed));
         }
     }
 

@@ -49,7 +49,7 @@ impl Meters {
 
     /// Publishes counters at 0, so that an alert can see their first increase.
     pub(crate) fn begin(&self) {
-        for metric in [&FENCES_REFUSED, &OVERLAPS] {
+        for metric in [&FENCES_REFUSED, &OVERLAPS, &WORKER_SUSPECTED] {
             count(metric, self.labels(), 0);
         }
     }
