@@ -37,6 +37,8 @@ def of_schema(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
     """The same of a schema."""
     if "$ref" in schema:
         return of_schema(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "allOf" in schema:
+        return {name: field for each in schema["allOf"] for name, field in of_schema(each, schemas).items()}
     if "oneOf" in schema:
         return {"one of": sorted(repr(of_schema(each, schemas)) for each in schema["oneOf"])}
     if isinstance(schema["type"], list):

@@ -7,18 +7,20 @@ const OWNING = ["active", "stale", "unsharded"];
 type Str = string | null;
 type Num = number | null;
 // Answers, as /openapi.json describes them; a test compares the two. A newer sidecar may add fields.
-export interface Owner { key: string; slot: Num; owner: Str; address: Str; mine: boolean; revision: number }
+/** Who holds a slot, under exclusive ownership: its epoch and since when, and if that is not the member that the placement names, which one is and why. */
+export interface Held { holder: Str; incarnation: Str; epoch: Num; since: Str; wanted: Str; why: Str }
+export interface Owner extends Held { key: string; slot: Num; owner: Str; address: Str; mine: boolean; revision: number }
 export interface Ownership {
-  policy: string; group: string; instance_id: string; state: string; hint: Str; drained: boolean; owned_for_ms: Num; revision: number;
+  policy: string; group: string; instance_id: string; state: string; hint: Str; drained: boolean; worker: Str; worker_failure: Str; spared: boolean; owned_for_ms: Num; revision: number;
   renewed_ms_ago: Num; viewed_ms_ago: Num; view_age_ms: Num; view_fingerprint: string; policy_fingerprint: Str; members: number; slots: Num; slots_owned: Num;
-  ranges: number[][] | null; stands_still: boolean;
+  ranges: number[][] | null; claims_seen: Num; stands_still: boolean;
 }
-export interface Member { instance_id: string; incarnation: string; state: string; address: Str; zone: Str; version: Str; weight: number; slots: Num;
-  metadata: Record<string, string> }
+export interface Member { instance_id: string; incarnation: string; state: string; worker: Str; address: Str; zone: Str; version: Str; weight: number;
+  slots: Num; holds: Num; metadata: Record<string, string> }
 export interface Vanished { instance_id: string; incarnation: string; at: string; ms_ago: number; is_back: boolean }
 export interface Group { revision: number; view_fingerprint: string; members: Member[]; foreign: string[]; vanished: Vanished[] }
 export interface Step { instance_id: string; point: Num; place: Str; slots: Num; capacity: Num; weight_slots: Num; weight_capacity: Num }
-export interface Explanation {
+export interface Explanation extends Held {
   key: string; placement: Str; hash: Str; slot: Num; start: Str; passed: Step[]; owner: Step | null; before: Step | null; next: Str;
 }
 export interface Evenness { members: number; peak: number; least: number }

@@ -13,7 +13,7 @@ import { test } from "node:test";
 import { ONE, TOKEN } from "./common.js";
 
 interface Schema {
-  $ref?: string; oneOf?: Schema[]; type?: string | string[]; items?: Schema; properties?: Record<string, Schema>; additionalProperties?: Schema;
+  $ref?: string; oneOf?: Schema[]; allOf?: Schema[]; type?: string | string[]; items?: Schema; properties?: Record<string, Schema>; additionalProperties?: Schema;
 }
 interface Document { paths: Record<string, Record<string, { responses: Record<string, { content: Record<string, { schema: Schema }> }> }>>; components: { schemas: Record<string, Schema> } }
 
@@ -26,6 +26,7 @@ const ANSWERS = [
 function typed(schema: Schema, schemas: Record<string, Schema>): string {
   const inner = (each: Schema | undefined) => typed(each ?? {}, schemas);
   if (schema.$ref !== undefined) return inner(schemas[schema.$ref.replace(/.*\//, "")]);
+  if (schema.allOf !== undefined) return `Flat<${schema.allOf.map(inner).join(" & ")}>`;
   if (schema.oneOf !== undefined) return `(${schema.oneOf.map(inner).join(" | ")})`;
   if (Array.isArray(schema.type)) return `(${schema.type.map((type) => inner({ ...schema, type })).join(" | ")})`;
   if (schema.type === "array") return `${inner(schema.items)}[]`;
@@ -45,6 +46,7 @@ test("types are those of the document", async () => {
   const text = `
     import type { Explanation, Group, Owner, Ownership, Plan, Rebalance, Wish } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
     type Same<A, B> = [Required<A>] extends [B] ? ([B] extends [Required<A>] ? true : false) : false;
+    type Flat<A> = { [Name in keyof A]: A[Name] };
     // The comparison finds a field that is missing on one side or has another type.
     export const less: Same<Owner, Omit<Owner, "slot">> = false;
     export const more: Same<Owner, Owner & { more: string }> = false;

@@ -28,12 +28,13 @@ export function ofGroup(state) {
   if (own.state !== "active" && own.state !== "unsharded" && own.state !== "observing") add("bad", `This worker is ${own.state}${own.hint ? `: ${own.hint}` : ""}.`);
   const failing = members.members.filter((one) => one.worker === "failing");
   const group = members.members.filter((one) => one.state === "active" || one.worker !== null);
-  // With fewer a check more decides.
-  const spared = failing.length > group.length / 2 ? failing.filter((one) => one.state === "active") : [];
-  if (spared.length > 0) add("bad", `The checks of more than half of the workers fail, so these keep their shares: ${first(spared)}. Something that all share may have failed.`);
+  const absent = members.members.filter((one) => one.worker === "absent");
+  // So many may be drained for it; with fewer a check more decides.
+  const most = group.length - absent.length - Math.max(Math.ceil(group.length / 2), state.minMembers);
+  const spared = failing.length > most ? failing.filter((one) => one.state === "active") : [];
+  if (spared.length > 0) add("bad", `The checks of so many workers fail that these keep their shares: ${first(spared)}. Something that all share may have failed.`);
   const drainedFor = failing.filter((one) => one.state !== "active");
   if (drainedFor.length > 0) add("warn", `Their workers' checks fail, so they own nothing: ${first(drainedFor)}.`);
-  const absent = members.members.filter((one) => one.worker === "absent");
   if (absent.length > 0) add("warn", `Their workers have not been seen, so they own nothing: ${first(absent)}.`);
   if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);

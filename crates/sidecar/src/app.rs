@@ -193,7 +193,7 @@ impl ServedGroup {
             // One check more decides.
             WorkerHealth::Failing(_) if !report.fails => return None,
             WorkerHealth::Failing(_) if self.service.is_spared() => format!(
-                "the worker's checks fail: {why}. It keeps its share, because fewer than half of the group would stay active without it"
+                "the worker's checks fail: {why}. It keeps its share, because fewer than half of the group, or than min_members, would stay active without it"
             ),
             WorkerHealth::Failing(_) => format!("the worker's checks fail: {why}"),
         })

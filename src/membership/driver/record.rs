@@ -144,7 +144,7 @@ impl Driver {
         if is_spared {
             tracing::warn!(
                 policy = %self.membership.policy.name, instance = %self.membership.instance_id,
-                "the worker fails, and keeps its share, because fewer than half of the group would stay active: something that all share may have failed"
+                "the worker fails, and keeps its share, because fewer than half of the group, or than min_members, would stay active: something that all share may have failed"
             );
         }
     }

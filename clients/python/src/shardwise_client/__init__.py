@@ -21,19 +21,24 @@ _Number = Optional[int]
 T = TypeVar("T")
 
 # Answers, as /openapi.json describes them; a test compares the two. A newer sidecar may add fields.
-Owner = TypedDict("Owner", {"key": str, "slot": _Number, "owner": _Text, "address": _Text, "mine": bool, "revision": int})
+# Under exclusive ownership `holder` to `why` say who holds the slot, and why that is not the member that the placement names.
+Owner = TypedDict("Owner", {"key": str, "slot": _Number, "owner": _Text, "address": _Text, "mine": bool, "revision": int,
+                            "holder": _Text, "incarnation": _Text, "epoch": _Number, "since": _Text, "wanted": _Text, "why": _Text})  # fmt: skip
 Ownership = TypedDict("Ownership", {
-    "policy": str, "group": str, "instance_id": str, "state": str, "hint": _Text, "drained": bool, "owned_for_ms": _Number, "revision": int,
+    "policy": str, "group": str, "instance_id": str, "state": str, "hint": _Text, "drained": bool, "worker": _Text, "worker_failure": _Text,
+    "spared": bool, "owned_for_ms": _Number, "revision": int,
     "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_age_ms": _Number, "view_fingerprint": str, "policy_fingerprint": _Text,
-    "members": int, "slots": _Number, "slots_owned": _Number, "ranges": Optional[list[list[int]]], "stands_still": bool})  # fmt: skip
-Member = TypedDict("Member", {"instance_id": str, "incarnation": str, "state": str, "address": _Text, "zone": _Text, "version": _Text,
-                              "weight": int, "slots": _Number, "metadata": dict[str, str]})  # fmt: skip
+    "members": int, "slots": _Number, "slots_owned": _Number, "ranges": Optional[list[list[int]]], "claims_seen": _Number,
+    "stands_still": bool})  # fmt: skip
+Member = TypedDict("Member", {"instance_id": str, "incarnation": str, "state": str, "worker": _Text, "address": _Text, "zone": _Text,
+                              "version": _Text, "weight": int, "slots": _Number, "holds": _Number, "metadata": dict[str, str]})  # fmt: skip
 Vanished = TypedDict("Vanished", {"instance_id": str, "incarnation": str, "at": str, "ms_ago": int, "is_back": bool})
 Group = TypedDict("Group", {"revision": int, "view_fingerprint": str, "members": list[Member], "foreign": list[str], "vanished": list[Vanished]})
 Step = TypedDict("Step", {"instance_id": str, "point": _Number, "place": _Text, "slots": _Number, "capacity": _Number,
                           "weight_slots": _Number, "weight_capacity": _Number})  # fmt: skip
 Explanation = TypedDict("Explanation", {"key": str, "placement": _Text, "hash": _Text, "slot": _Number, "start": _Text, "passed": list[Step],
-                                        "owner": Optional[Step], "before": Optional[Step], "next": _Text})  # fmt: skip
+                                        "owner": Optional[Step], "before": Optional[Step], "next": _Text,
+                                        "holder": _Text, "incarnation": _Text, "epoch": _Number, "since": _Text, "wanted": _Text, "why": _Text})  # fmt: skip
 Move = TypedDict("Move", {"from": _Text, "to": _Text, "share": float})
 Evenness = TypedDict("Evenness", {"members": int, "peak": float, "least": float})
 Plan = TypedDict("Plan", {"placement": str, "moved_share": float, "exact_share": float, "moves": list[Move], "before": Evenness, "after": Evenness})
