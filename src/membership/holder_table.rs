@@ -38,9 +38,9 @@ impl HolderTable {
 }
 
 /// The holders, or the error of one who asks before the claims were read.
-pub(crate) fn known(holders: &Holders) -> Result<Holders> {
+pub(crate) fn known(holders: &Holders) -> Result<&Holders> {
     let unread = || Error::new(ErrorKind::Unavailable, "the claims of the group have not been read yet; retry");
-    if holders.is_known() { Ok(holders.clone()) } else { Err(unread()) }
+    if holders.is_known() { Ok(holders) } else { Err(unread()) }
 }
 
 /// The error of one who asks for holders under eventual ownership.

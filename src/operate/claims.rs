@@ -62,12 +62,12 @@ impl ObservedClaims {
         self.holders.borrow().changes()
     }
 
-    /// An error while they cannot be read: holders that have changed meanwhile would be shown as they were.
-    pub(super) fn holders(&self) -> Result<Holders> {
+    /// Reads the holders; an error while they cannot be read, because holders that have changed meanwhile would be shown as they were.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Holders) -> T) -> Result<T> {
         if let Some(failure) = self.failure.borrow().clone() {
             return Err(failure.into());
         }
-        known(&self.holders.borrow())
+        Ok(read(known(&self.holders.borrow())?))
     }
 }
 

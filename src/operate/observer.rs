@@ -173,9 +173,8 @@ impl Observer {
     /// [`ErrorKind::Settings`] under eventual ownership, which has no holders; as [`Observer::owner`]; retryable,
     /// [`ErrorKind::Unavailable`] or [`ErrorKind::Backend`] while the claims cannot be read.
     pub fn holders(&self) -> Result<Vec<Holding>> {
-        let holders = self.claims()?;
-        let owners = self.slot_owners()?;
-        Ok(Holding::all(&self.members(), &self.policy, owners.as_deref(), &holders))
+        let (view, owners) = self.view_and_owners()?;
+        self.claims(|holders| Holding::all(&view, &self.policy, owners.as_deref(), holders))
     }
 
     /// Who holds the slot of a key, as [`Observer::holders`].
@@ -184,10 +183,9 @@ impl Observer {
     ///
     /// As [`Observer::holders`].
     pub fn holder<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Holding> {
-        let holders = self.claims()?;
-        let owners = self.slot_owners()?;
+        let (view, owners) = self.view_and_owners()?;
         let slot = slot_of(key.key_hash(), owners.as_ref().map_or(self.policy.placement.slots, |owners| owners.params().slots));
-        Ok(Holding::of_slot(slot, &self.members(), self.policy.version_rule, owners.as_deref(), &holders))
+        self.claims(|holders| Holding::of_slot(slot, &view, self.policy.version_rule, owners.as_deref(), holders))
     }
 
     /// How many slots each member holds; a member that holds none is missing.
@@ -196,13 +194,15 @@ impl Observer {
     ///
     /// As [`Observer::holders`], but for the placement's.
     pub fn slots_held(&self) -> Result<BTreeMap<InstanceId, u32>> {
-        let mut held = BTreeMap::new();
-        for (resource, holder) in self.claims()?.iter() {
-            if matches!(resource, Resource::Slot(_)) {
-                *held.entry(holder.claim.holder.instance_id.clone()).or_default() += 1;
+        self.claims(|holders| {
+            let mut held = BTreeMap::new();
+            for (resource, holder) in holders.iter() {
+                if matches!(resource, Resource::Slot(_)) {
+                    *held.entry(holder.claim.holder.instance_id.clone()).or_default() += 1;
+                }
             }
-        }
-        Ok(held)
+            held
+        })
     }
 
     /// How often claims have changed since this observer started: while it is the same, so are the holders. `None` under eventual
@@ -211,13 +211,16 @@ impl Observer {
         self.claims.as_ref().map(ObservedClaims::seen)
     }
 
-    fn claims(&self) -> Result<Holders> {
-        self.claims.as_ref().ok_or_else(|| without_holders(&self.policy))?.holders()
+    fn claims<T>(&self, read: impl FnOnce(&Holders) -> T) -> Result<T> {
+        self.claims.as_ref().ok_or_else(|| without_holders(&self.policy))?.read(read)
     }
 
-    /// `None` if no member owns anything.
-    fn slot_owners(&self) -> Result<Option<Arc<SlotOwners>>> {
-        Ok(self.placed()?.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners) } else { None }))
+    /// The newest view and its placement, `None` if no member owns anything.
+    fn view_and_owners(&self) -> Result<(Arc<View>, Option<Arc<SlotOwners>>)> {
+        let Some(observed) = self.observed() else { return Ok(Default::default()) };
+        let owners =
+            observed.placed.clone()?.and_then(|placed| if let ViewPlacement::Slots(owners) = placed { Some(owners) } else { None });
+        Ok((Arc::clone(&observed.view), owners))
     }
 
     /// The placement of the newest view, by slots or by keys; `None` if no member owns anything.

@@ -1,11 +1,14 @@
 //! The health of the worker that a service speaks for.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use shardwise_core::{WorkerChecks, WorkerHealth};
+use shardwise_discovery::LogThrottle;
 use tokio::sync::watch;
 
 use super::ShardingService;
@@ -21,7 +24,7 @@ const SUSPECTED_EVERY: Duration = Duration::from_millis(500);
 type HealthCheck = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl ShardingService {
-    /// Watches the worker that this service speaks for: `check` is called every 2 s, has 1 s to answer, and says why the worker does not
+    /// Watches the worker that this service speaks for: `check` is called 2 s after each answer, has 1 s to answer, and says why the worker does not
     /// work. A service that watches a worker joins drained until the first success. Three failures in a row drain it: what it owns is
     /// finished and taken over. Three successes bring it back. It stays active in spite of failures if fewer than half of the group would
     /// stay active without it, because then something that all share has failed ([`ShardingService::is_spared`]).
@@ -76,14 +79,17 @@ impl ShardingService {
 
 /// Ends with the service.
 async fn watch_worker(context: Weak<OwnershipContext>, check: HealthCheck) {
-    let mut checks = WorkerChecks::default();
+    let (mut checks, throttle) = (WorkerChecks::default(), LogThrottle::default());
     loop {
-        let answer = tokio::time::timeout(CHECK_WITHIN, check()).await;
+        // The call itself may panic too.
+        let answered = AssertUnwindSafe(async { check().await }).catch_unwind();
+        let answer =
+            tokio::time::timeout(CHECK_WITHIN, answered).await.map(|answer| answer.unwrap_or_else(|_| Err("the check panicked".into())));
         let failure = answer.unwrap_or_else(|_| Err(format!("no answer within {CHECK_WITHIN:?}"))).err();
         let Some(living) = context.upgrade() else { return };
         let before = (checks.health(), checks.fails());
         checks.checked(failure.is_none(), wall_millis());
-        report(&living, &checks, failure, before != (checks.health(), checks.fails()));
+        report(&living, &checks, failure, before, &throttle);
         let suspected = async {
             tokio::time::sleep(SUSPECTED_EVERY).await;
             living.worker.suspected.notified().await;
@@ -95,17 +101,24 @@ async fn watch_worker(context: Weak<OwnershipContext>, check: HealthCheck) {
     }
 }
 
-fn report(context: &OwnershipContext, checks: &WorkerChecks, failure: Option<String>, has_changed: bool) {
+fn report(
+    context: &OwnershipContext,
+    checks: &WorkerChecks,
+    failure: Option<String>,
+    (health_before, failed_before): (Option<WorkerHealth>, bool),
+    throttle: &LogThrottle<()>,
+) {
     let failure: Option<Arc<str>> = failure.map(Into::into);
     let policy = &context.policy.name;
-    let is_new = failure.is_some() && context.worker.report.borrow().failure != failure;
-    match (checks.health(), &failure) {
-        (None, None) if has_changed => tracing::info!(%policy, "the worker works: this member takes its share"),
-        (_, Some(why)) if has_changed && checks.fails() => {
-            tracing::warn!(%policy, %why, "the worker does not work: this member gives up its share, if at least half of the group stays active");
+    let had_no_share = failed_before || health_before == Some(WorkerHealth::Absent);
+    if let Some(why) = &failure {
+        if checks.fails() && !failed_before {
+            tracing::warn!(%policy, %why, "the worker does not work: this member gives up its share, if the group can do without it");
+        } else if let Some(count) = throttle.another(()) {
+            tracing::warn!(%policy, %why, count, "checks of the worker failed; one line a minute at most");
         }
-        (_, Some(why)) if is_new => tracing::warn!(%policy, %why, "a check of the worker failed"),
-        _ => {}
+    } else if had_no_share && checks.health().is_none() {
+        tracing::warn!(%policy, "the worker works: this member takes its share");
     }
     let report = WorkerReport { watched: true, health: checks.health(), fails: checks.fails(), failure };
     context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);

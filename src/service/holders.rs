@@ -19,7 +19,6 @@ impl ShardingService {
         if policy.ownership != OwnershipMode::Exclusive {
             return Err(without_holders(policy));
         }
-        let holders = known(&self.membership().holders.follow().borrow())?;
         let view = self.members();
         let params = policy.serving(view.group_fingerprint()).filter(|_| view.active() >= policy.min_members as usize);
         // Placing a view fails only under a key placement, which has no claims.
@@ -27,6 +26,8 @@ impl ShardingService {
             ViewPlacement::Slots(owners) => Some(owners),
             ViewPlacement::Keys(_) => None,
         });
-        Ok(Holding::all(&view, policy, owners.as_deref(), &holders))
+        let holders = self.membership().holders.follow();
+        let holders = holders.borrow();
+        Ok(Holding::all(&view, policy, owners.as_deref(), known(&holders)?))
     }
 }

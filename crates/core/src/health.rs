@@ -88,23 +88,28 @@ impl WorkerChecks {
 
 impl View {
     /// Whether the health of that member's worker may drain it: those whose records have failed longest may, as long as at least half of
-    /// the group stays active, because a dependency that all share must not drain the fleet. The group is the active members and those
-    /// that are draining because their worker does not work. Only what records say of workers counts, and not who is drained already, so
-    /// all members that have seen the same records agree.
-    pub fn may_drain_for_health(&self, instance_id: &InstanceId) -> bool {
-        let (mut group, mut absent, mut failing) = (0_usize, 0_usize, Vec::new());
-        for member in self.members().iter().filter(|member| self.belongs(member)) {
+    /// the group stays active, and `min_members`, because a dependency that all share must not drain the fleet. The group is the active
+    /// members and those that are draining because their worker does not work. One that is drained for it stays so while others work, also
+    /// if the group becomes smaller: its worker would do nothing with a share. Only records count, so all members that have seen the same
+    /// ones agree.
+    pub fn may_drain_for_health(&self, instance_id: &InstanceId, min_members: u32) -> bool {
+        let (mut group, mut absent, mut working, mut failing) = (0_usize, 0_usize, 0_usize, Vec::new());
+        for member in self.members().iter().filter(|member| self.belongs(member) && !member.state.rests()) {
             match member.worker {
-                Some(WorkerHealth::Failing(since)) => failing.push((since, &member.instance_id)),
+                Some(WorkerHealth::Failing(since)) => failing.push((member.state != MemberState::Draining, since, &member.instance_id)),
                 Some(WorkerHealth::Absent) => absent += 1,
-                None if member.state == MemberState::Active => {}
+                None if member.state == MemberState::Active => working += 1,
                 None => continue,
             }
             group += 1;
         }
         failing.sort_unstable();
-        let most = (group - absent).saturating_sub(group.div_ceil(2));
-        failing.iter().take(most).any(|(_, failing)| *failing == instance_id)
+        let is_drained = failing.iter().any(|(is_active, _, failing)| !is_active && *failing == instance_id);
+        if is_drained && working > 0 && self.active() >= min_members as usize {
+            return true;
+        }
+        let most = (group - absent).saturating_sub(group.div_ceil(2).max(min_members as usize));
+        failing.iter().take(most).any(|(_, _, failing)| *failing == instance_id)
     }
 }
 
@@ -146,18 +151,27 @@ mod tests {
         let failing = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Active);
         let drained = |id, since| with(id, Some(WorkerHealth::Failing(since)), MemberState::Draining);
         let absent = |id| with(id, Some(WorkerHealth::Absent), MemberState::Draining);
-        let may = |members: Vec<Member>| {
+        let may_above = |min_members, members: Vec<Member>| {
             let view = View::new(1, members);
-            let ids = view.members().iter().filter(|member| view.may_drain_for_health(&member.instance_id));
+            let ids = view.members().iter().filter(|member| view.may_drain_for_health(&member.instance_id, min_members));
             ids.map(|member| member.instance_id.to_string()).collect::<String>()
         };
+        let may = |members| may_above(1, members);
         assert_eq!(may(vec![failing("a", 1)]), "", "alone");
         assert_eq!(may(vec![failing("a", 1), works("b")]), "a");
         assert_eq!(may(vec![failing("a", 2), failing("b", 1)]), "b", "the one that fails longest");
-        assert_eq!(may(vec![drained("a", 2), failing("b", 1)]), "b", "whoever drained first");
-        assert_eq!(may(vec![failing("a", 3), drained("b", 2), failing("c", 1)]), "c");
+        assert_eq!(may(vec![drained("a", 2), failing("b", 1)]), "a", "who is drained already comes first");
+        assert_eq!(may(vec![failing("a", 3), drained("b", 2), failing("c", 1)]), "b");
+        assert_eq!(may(vec![drained("a", 3), drained("b", 2), drained("c", 1)]), "c", "all drained at once: two come back");
         assert_eq!(may(vec![failing("a", 1), failing("b", 1), works("c"), works("d")]), "ab");
         assert_eq!(may(vec![failing("a", 1), works("b"), absent("c"), absent("d")]), "", "half of the group wait for workers");
+        assert_eq!(may(vec![drained("a", 1), works("b"), absent("c")]), "a", "it stays drained while the group becomes smaller");
+        assert_eq!(may(vec![drained("a", 1), drained("b", 2), works("d")]), "ab");
+        let four = || vec![failing("a", 1), failing("b", 2), works("c"), works("d")];
+        assert_eq!((may_above(3, four()), may_above(4, four())), ("a".into(), String::new()), "below min_members nobody owns anything");
+        assert_eq!(may_above(2, vec![drained("a", 1), works("b")]), "", "it has to come back for the others");
+        let away = with("y", Some(WorkerHealth::Failing(0)), MemberState::Away);
+        assert_eq!(may(vec![failing("a", 1), works("b"), away]), "a", "who is away is no part of the group");
         let leaving = with("z", None, MemberState::Draining);
         assert_eq!(may(vec![failing("a", 1), works("b"), leaving]), "a", "a leaver is no part of the group");
     }

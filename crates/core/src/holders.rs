@@ -144,7 +144,7 @@ impl Mismatch {
             _ if member.is_some_and(|member| member.state == MemberState::Draining) => Self::Drain,
             None => Self::Loss,
             Some(state) if state.rests() => Self::Grace,
-            Some(_) if rule == VersionRule::Newest && view.versions_differ() => Self::VersionRule,
+            Some(_) if holder.is_some() && rule == VersionRule::Newest && view.versions_differ() => Self::VersionRule,
             Some(_) if holder.is_some() => Self::Handover,
             Some(_) => Self::Unclaimed,
         })

@@ -31,7 +31,7 @@ impl Registration {
 
     /// The state of the record while the member is away.
     pub fn away_member(&self) -> Member {
-        Member { state: MemberState::Away, loss: None, ..self.member.clone() }
+        Member { state: MemberState::Away, loss: None, worker: None, ..self.member.clone() }
     }
 }
 

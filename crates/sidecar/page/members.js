@@ -20,7 +20,7 @@ const STATES = {
 /** Where the worker beside a sidecar is watched and does not work. */
 const WORKERS = {
   absent: () => ["warn", "its worker has not been seen yet: it owns nothing"],
-  failing: (isSpared) => (isSpared ? ["bad", "its worker's checks fail; it keeps its share, because fewer than half of the group would stay active"] : ["warn", "its worker's checks fail: it owns nothing until they succeed"]),
+  failing: (isActive) => ["warn", isActive ? "its worker's checks fail" : "its worker's checks fail: it owns nothing until they succeed"],
 };
 
 /** How often the page asks its own sidecar. */

@@ -9,7 +9,7 @@ use serde::Serialize;
 use shardwise::core::{Holding, Moment, Resource};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath, ServedGroup};
+use crate::app::{App, PolicyPath, ServedGroup, in_turn};
 use crate::problem::Result;
 
 /// The holders of a group.
@@ -92,6 +92,10 @@ fn ago(time: Duration) -> String {
 )]
 pub(crate) async fn holders(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath) -> Result<Json<HolderList>> {
     app.spend()?;
+    Ok(Json(in_turn(&app.placing, move || list(&joined)).await??))
+}
+
+fn list(joined: &ServedGroup) -> Result<HolderList> {
     let observer = joined.observer()?;
     let (view, now) = (observer.members(), joined.service.now());
     let (mut slots, mut names) = (Vec::new(), Vec::new());
@@ -102,5 +106,5 @@ pub(crate) async fn holders(State(app): State<Arc<App>>, PolicyPath(joined): Pol
             Resource::Name(name) => names.push(HeldName { name: name.to_string(), held }),
         }
     }
-    Ok(Json(HolderList { revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), slots, names }))
+    Ok(HolderList { revision: view.revision(), view_fingerprint: view.fingerprint().to_string(), slots, names })
 }

@@ -192,8 +192,12 @@ pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, req
     let beside = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
     Ok(match dial::ask(&beside, path, &request).await {
         Ok(answer) => answer,
-        Err(DialError::Late) => problem(504, "it takes too long"),
+        Err(DialError::Late) => {
+            joined.service.suspect();
+            problem(504, "it takes too long")
+        }
         Err(DialError::Unreachable(why) | DialError::Barred(why) | DialError::Broken(why)) => {
+            joined.service.suspect();
             if let Some(count) = app.log.unanswered.another(()) {
                 tracing::warn!(why, count, "the worker beside this sidecar does not answer; one line a minute at most");
             }

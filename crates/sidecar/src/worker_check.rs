@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Uri;
 use shardwise::requests::{Method, Request};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -23,6 +24,8 @@ pub struct WorkerCheck(Arc<Place>);
 #[derive(Debug)]
 struct Place {
     target: Target,
+    /// The path and query, as given.
+    path: String,
     /// Only a connection is opened.
     is_tcp: bool,
     /// No connections are shared with requests, so a check waits behind none.
@@ -47,16 +50,18 @@ impl WorkerCheck {
         // Only HTTP has a usual port.
         let has_port = |bare: &str| bare.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let target = match bare {
-            None => Target::parse(address),
+            None => Target::parse(address.split('?').next().unwrap_or_default()),
             Some(bare) => Target::of_member(&format!("http://{bare}")).filter(|_| has_port(bare)),
         };
         let target = target.filter(Target::is_beside).ok_or_else(refused)?;
-        Ok(Self(Arc::new(Place { target, is_tcp: bare.is_some(), peers: Peers::default(), limits: Limits::default() })))
+        let uri = address.parse::<Uri>().ok();
+        let path = uri.as_ref().and_then(Uri::path_and_query).map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self(Arc::new(Place { target, path, is_tcp: bare.is_some(), peers: Peers::default(), limits: Limits::default() })))
     }
 
     /// Whether the worker works; an error says why not.
     pub(crate) async fn check(self) -> Result<(), String> {
-        let Place { target, is_tcp, peers, limits } = &*self.0;
+        let Place { target, path, is_tcp, peers, limits } = &*self.0;
         if *is_tcp {
             return match timeout(CONNECTED_WITHIN, TcpStream::connect((target.host.as_str(), target.port))).await {
                 Ok(Ok(_)) => Ok(()),
@@ -64,7 +69,6 @@ impl WorkerCheck {
                 Err(_) => Err(format!("{}: no connection within {CONNECTED_WITHIN:?}", target.authority())),
             };
         }
-        let path = if target.prefix.is_empty() { "/" } else { &target.prefix };
         let worker = Callee { peers, limits, target, base: String::new(), member: None };
         match dial::ask(&worker, path, &Request::new(Method::Get)).await {
             Ok(answer) if answer.status < 300 => Ok(()),
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_at_an_address_of_this_machine() {
-        for good in ["http://127.0.0.1:8000/healthz", "http://localhost", "tcp://127.0.0.1:8000", "tcp://[::1]:1"] {
+        for good in ["http://127.0.0.1:8000/healthz/?full=1", "http://localhost", "tcp://127.0.0.1:8000", "tcp://[::1]:1"] {
             assert!(WorkerCheck::parse(good).is_ok(), "{good}");
         }
         for bad in [

@@ -54,6 +54,7 @@ impl From<Input> for CallOutcome {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Driver {
     membership: Arc<Membership>,
     backend: Arc<dyn Discovery>,
@@ -61,6 +62,8 @@ pub(crate) struct Driver {
     registration: Registration,
     /// An operator wants this member drained.
     drained: bool,
+    /// The worker's health drains this member.
+    is_drained_for_health: bool,
     /// What is known of the worker that this member speaks for.
     worker: WorkerReport,
     answers: JoinSet<CallOutcome>,
@@ -93,6 +96,7 @@ impl Driver {
             machine,
             registration,
             drained: false,
+            is_drained_for_health: false,
             worker: WorkerReport::default(),
             answers: JoinSet::new(),
             call: None,

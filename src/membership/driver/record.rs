@@ -120,17 +120,21 @@ impl Driver {
         let me = &self.membership.instance_id;
         // Until the group has seen that the worker fails, nothing is decided.
         let is_seen = |view: &&Arc<View>| view.member(me).is_some_and(|me| me.worker.is_some());
-        let may_drain = self.machine.view().filter(is_seen).map(|view| view.may_drain_for_health(me));
-        let is_spared = self.worker.fails && may_drain == Some(false);
-        let is_failing = self.worker.fails && may_drain == Some(true);
-        let is_draining = self.drained || self.worker.health == Some(WorkerHealth::Absent) || is_failing;
+        let least = self.membership.policy.min_members;
+        let may_drain = self.machine.view().filter(is_seen).map(|view| view.may_drain_for_health(me, least));
+        let is_spared = self.worker.fails && may_drain == Some(false) && !self.drained;
+        // Without a view, such as after a fence, the last decision stays.
+        self.is_drained_for_health = self.worker.fails && may_drain.unwrap_or(self.is_drained_for_health);
+        let is_draining = self.drained || self.worker.health == Some(WorkerHealth::Absent) || self.is_drained_for_health;
+        // A member that an operator has drained is no part of what health decides, whatever its worker does.
+        let health = self.worker.health.filter(|_| !self.drained);
         let state = if is_draining { MemberState::Draining } else { MemberState::Active };
         self.show_spared(is_spared);
         let shown = (&mut self.registration.member.state, &mut self.registration.member.worker);
-        if (*shown.0, *shown.1) == (state, self.worker.health) {
+        if (*shown.0, *shown.1) == (state, health) {
             return;
         }
-        (*shown.0, *shown.1) = (state, self.worker.health);
+        (*shown.0, *shown.1) = (state, health);
         if matches!(self.machine.ownership().state(), ServiceState::Active | ServiceState::Stale | ServiceState::Refused) {
             self.mark(self.registration.clone(), "could not show whether this worker is drained or works; it is tried again");
         }
@@ -200,8 +204,9 @@ impl Driver {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
-        let (backend, registration, record_updater) =
+        let (backend, mut registration, record_updater) =
             (Arc::clone(&self.backend), self.registration.clone(), std::mem::take(&mut self.record_updater));
+        registration.member.worker = None;
         let unheard = !self.membership.answered.load(Ordering::Relaxed) && self.machine.ownership().view().members().is_empty();
         let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
         let left = async move {

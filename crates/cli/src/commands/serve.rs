@@ -107,6 +107,9 @@ impl Serve {
         let policies = if is_implied { vec![implied_policy(&loaded.settings)?] } else { self.policy.clone() };
         if policies.is_empty() {
             self.id.unused()?;
+            if self.worker_health.is_some() {
+                return Err(CliFailure::usage("--worker-health is for a policy that is joined: add --policy, or drop it"));
+            }
         }
         self.id.put(&mut loaded.settings)?;
         for policy in &policies {

@@ -107,7 +107,7 @@ impl Machine {
     /// Whether a leaver's record stays for a while so that the others see it drain. Without `max_loss` only if this member has seen
     /// itself as active: a member without a view does not wait to see itself drain.
     fn shows_leaving(&self) -> bool {
-        let is_shown = self.me_in_view().is_some_and(|me| me.state != MemberState::Draining);
+        let is_shown = self.me_in_view().is_some_and(|me| me.state != MemberState::Draining || me.worker.is_some());
         self.policy.max_loss.is_some() || self.lease.is_held() && is_shown
     }
 

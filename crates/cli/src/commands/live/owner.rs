@@ -45,7 +45,7 @@ impl Owner {
         let (factory, policy, observer) = self.group.observe(common).await?;
         let (owner, view) = (observer.owner(self.key.as_str())?, observer.members());
         let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-        let holding = holding_of(&self.key, &observer)?;
+        let holding = holding_of(&self.key, &observer);
         match (common.format(), &owner) {
             (Format::Json, _) => {
                 let mut line = json!({"key": self.key, "owner": owner, "address": address, "revision": view.revision()});
@@ -74,7 +74,7 @@ impl Explain {
             return Ok(Code::No);
         };
         ring::explain::print(&placed, &self.key, common)?;
-        note_holder(holding_of(&self.key, &observer)?.as_ref());
+        note_holder(holding_of(&self.key, &observer).as_ref());
         if let Some(owner) = observer.owner(self.key.as_str())? {
             note_idle_owner(&owner, &observer.members(), &policy);
         }
@@ -83,9 +83,17 @@ impl Explain {
 }
 
 /// Who holds the slot of a key; `None` under eventual ownership.
-fn holding_of(key: &str, observer: &Observer) -> Result<Option<Holding>> {
+fn holding_of(key: &str, observer: &Observer) -> Option<Holding> {
     let is_exclusive = observer.policy().ownership == OwnershipMode::Exclusive;
-    Ok(if is_exclusive { Some(observer.holder(key)?) } else { None })
+    match observer.holder(key) {
+        _ if !is_exclusive => None,
+        Ok(holding) => Some(holding),
+        // The owner by the placement is known all the same.
+        Err(error) => {
+            output::note(format_args!("shardwise: the holder is not known: {error}"));
+            None
+        }
+    }
 }
 
 /// The fields of a holder in JSON.
