@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{World, eventually};
-use shardwise::{ErrorKind, KeyPlacement, PlacementKind, Policy, ShardingService};
+use futures::FutureExt;
+use shardwise::{ErrorKind, InstanceId, KeyPlacement, PlacementKind, Policy, ServiceState, ShardingService};
 use tokio::time::Instant;
 
 const SLOTS: u32 = shardwise::core::SLOTS_DEFAULT;
@@ -136,6 +137,77 @@ async fn a_hanging_check_has_failed_and_checks_end_with_the_service() {
     service.deregister_self().await.expect("it leaves");
     drop(service);
     eventually("nothing checks any more", || Arc::strong_count(&held) == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_fails_gets_no_share_through_an_outage_of_the_backend() {
+    let world = World::new();
+    let other = world.joined("a").await;
+    let link = world.store.link();
+    let service = world.factory_of("b", Arc::new(link.clone()), common::policy()).create("workers").expect("a known policy");
+    let works = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&works);
+    let check = move || {
+        let works = is_well.load(Ordering::SeqCst);
+        async move { if works { Ok(()) } else { Err("it was switched off".to_owned()) } }
+    };
+    service.health(check).expect("watched once");
+    service.register_self().await.expect("it joins");
+    let slots = |service: &ShardingService| service.ownership().slots_owned().unwrap_or_default();
+    eventually("both share", || slots(&service) > 0 && slots(&service) + slots(&other) == SLOTS).await;
+    works.store(false, Ordering::SeqCst);
+    eventually("its share is taken over", || slots(&service) == 0 && slots(&other) == SLOTS).await;
+    let mut snapshots = service.snapshots();
+    link.set_reachable(false);
+    eventually("it is fenced", || service.state() == ServiceState::Fenced).await;
+    link.set_reachable(true);
+    eventually("it is back", || service.state() == ServiceState::Active && service.members().members().len() == 2).await;
+    tokio::time::sleep(world.ttl * 3).await;
+    let most = std::iter::from_fn(|| snapshots.recv().now_or_never().flatten()).map(|seen| seen.slots().len()).max();
+    assert_eq!((most, slots(&other)), (Some(0), SLOTS), "its dead worker had slots, if only for a moment");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_has_drained_is_not_counted_and_stays_drained() {
+    let world = World::new();
+    let workers =
+        [Watched::joined(&world, "a", true).await, Watched::joined(&world, "b", true).await, Watched::joined(&world, "c", true).await];
+    let [a, b, c] = &workers;
+    eventually("all share", || all_owned(&workers) && workers.iter().all(|worker| worker.owned() > 0)).await;
+    let operator = world.factory("operator");
+    let id = InstanceId::new("a").expect("valid");
+    assert!(operator.drain("workers", &id).await.expect("a known member"));
+    eventually("it is drained", || a.owned() == 0 && all_owned(&workers)).await;
+    a.works(false);
+    tokio::time::sleep(NOTICED_WITHIN).await;
+    assert!(a.service.is_drained() && !a.service.is_spared(), "its worker was stopped on purpose");
+    b.works(false);
+    eventually("the other one has everything", || b.owned() == 0 && c.owned() == SLOTS).await;
+    b.works(true);
+    eventually("it is back", || b.owned() > 0 && all_owned(&workers)).await;
+    assert!(operator.undrain("workers", &id).await.expect("a known member"));
+    tokio::time::sleep(NOTICED_WITHIN).await;
+    assert_eq!((a.owned(), a.service.is_drained()), (0, false), "its worker does not work yet");
+    a.works(true);
+    eventually("it has a share again", || a.owned() > 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_panics_has_failed() {
+    let world = World::new();
+    let service = world.factory("a").create("workers").expect("a known policy");
+    let panics = Arc::new(AtomicBool::new(true));
+    let does = Arc::clone(&panics);
+    service
+        .health(move || {
+            assert!(!does.load(Ordering::SeqCst), "on purpose");
+            async { Ok(()) }
+        })
+        .expect("watched once");
+    service.register_self().await.expect("it joins drained");
+    eventually("it is reported", || service.worker().borrow().failure.as_deref() == Some("the check panicked")).await;
+    panics.store(false, Ordering::SeqCst);
+    eventually("it goes on checking", || service.ownership().slots_owned() == Some(SLOTS)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -177,7 +177,8 @@ impl ServedGroup {
         } else if let Some(why) = self.service.ownership().not_owning_at(self.service.now()) {
             return Some(why.to_string());
         } else if self.service.is_drained() {
-            return Some(format!("drained by an operator; to undo it, run shardwise undrain {}", self.service.instance_id()));
+            let (id, policy) = (self.service.instance_id(), &self.service.policy().name);
+            return Some(format!("drained by an operator; to undo it, run shardwise undrain {id} --policy {policy}"));
         } else if let Some(why) = self.worker_fails() {
             return Some(why);
         }

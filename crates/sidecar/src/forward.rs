@@ -17,7 +17,7 @@ use crate::bodies::Room;
 use crate::dial::{self, ANSWER_WITHIN, Callee, DialError, PeerMember};
 use crate::page;
 use crate::peers::{answer_here, no_path, requested, sent, token};
-use crate::problem::{BAD_GATEWAY, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
+use crate::problem::{BAD_GATEWAY, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE, UNREACHABLE};
 use crate::target::Target;
 
 /// How many members are tried for a request that any member may answer.
@@ -204,7 +204,7 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let id = &member.instance_id;
     match failed {
         DialError::Unreachable(why) => {
-            count("unreachable", BAD_GATEWAY.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))))
+            count("unreachable", UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))))
         }
         DialError::Barred(why) => count("barred", BAD_GATEWAY.because(format!("{id} was not asked: {why}"))),
         DialError::Broken(why) => {

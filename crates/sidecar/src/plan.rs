@@ -142,10 +142,11 @@ fn after(before: &[(InstanceId, Weight)], view: &View, wanted: PlanRequest) -> R
     Ok(after)
 }
 
-/// The member of that id, if it has no share: it is drained, or leaves.
+/// The member of that id, if it is drained or leaves, and so has no share.
 fn idle<'v>(view: &'v View, before: &[(InstanceId, Weight)], id: &str) -> Option<&'v Member> {
     let member = view.member(&InstanceId::new(id).ok()?)?;
-    before.iter().all(|(known, _)| *known != member.instance_id).then_some(member)
+    let has_share = before.iter().any(|(known, _)| *known == member.instance_id);
+    (member.state == MemberState::Draining && !has_share).then_some(member)
 }
 
 fn short(id: &str) -> String {
