@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
 use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIGHT_MAX};
-use shardwise::{InstanceId, Member, PlacementParams, View, Weight};
+use shardwise::{InstanceId, Member, MemberState, PlacementParams, View, Weight};
 use utoipa::ToSchema;
 
 use crate::app::{App, PolicyPath, in_turn};
