@@ -20,16 +20,14 @@ _Text = Optional[str]
 _Number = Optional[int]
 T = TypeVar("T")
 
-# Answers, as /openapi.json describes them; a test compares the two. A newer sidecar may add fields.
-# Under exclusive ownership `holder` to `why` say who holds the slot, and why that is not the member that the placement names.
+# Answers, as /openapi.json describes them; a test compares the two. A newer sidecar may add fields. `holder` to `why`: who holds the slot.
 Owner = TypedDict("Owner", {"key": str, "slot": _Number, "owner": _Text, "address": _Text, "mine": bool, "revision": int,
                             "holder": _Text, "incarnation": _Text, "epoch": _Number, "since": _Text, "wanted": _Text, "why": _Text})  # fmt: skip
 Ownership = TypedDict("Ownership", {
     "policy": str, "group": str, "instance_id": str, "state": str, "hint": _Text, "drained": bool, "worker": _Text, "worker_failure": _Text,
-    "spared": bool, "owned_for_ms": _Number, "revision": int,
-    "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_age_ms": _Number, "view_fingerprint": str, "policy_fingerprint": _Text,
-    "members": int, "slots": _Number, "slots_owned": _Number, "ranges": Optional[list[list[int]]], "claims_seen": _Number,
-    "stands_still": bool})  # fmt: skip
+    "spared": bool, "owned_for_ms": _Number, "revision": int, "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_age_ms": _Number,
+    "view_fingerprint": str, "policy_fingerprint": _Text, "members": int, "slots": _Number, "slots_owned": _Number,
+    "ranges": Optional[list[list[int]]], "claims_seen": _Number, "stands_still": bool})  # fmt: skip
 Member = TypedDict("Member", {"instance_id": str, "incarnation": str, "state": str, "worker": _Text, "address": _Text, "zone": _Text,
                               "version": _Text, "weight": int, "slots": _Number, "holds": _Number, "metadata": dict[str, str]})  # fmt: skip
 Vanished = TypedDict("Vanished", {"instance_id": str, "incarnation": str, "at": str, "ms_ago": int, "is_back": bool})
