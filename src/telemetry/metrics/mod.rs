@@ -67,7 +67,7 @@ metrics! {
     SERVICE_STATE: "shardwise_state", Gauge, "none", STATE,
         "1 for the state in which this worker is, 0 for those in which it was";
     MEMBERS: "shardwise_members", Gauge, "members", STATE,
-        "Members of the group by state, as this worker sees them; draining are those that leave and those that an operator has drained";
+        "Members of the group by state, as this worker sees them; draining are those that leave, those that an operator has drained, and those whose worker does not work";
     SLOTS_OWNED: "shardwise_slots_owned", Gauge, "slots", POLICY,
         "Slots that this worker owns; none under a key placement";
     SLOTS_WANTED: "shardwise_slots_wanted", Gauge, "slots", POLICY,

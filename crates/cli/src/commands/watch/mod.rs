@@ -32,7 +32,7 @@ SIGTERM and Ctrl-C end it. A worker drains and deregisters first; a second signa
 
 Fields: at, monotonic_ns, owned_until_ns (the deadline, same clock), policy, instance_id, state, revision, view_fingerprint, \
 policy_fingerprint (changes with the group's placement), members, slots, slots_owned, stands_still, away (members that have left for a \
-while, with within_ms, the longest it may take), vanished (members that died or lost their lease since the line before), gained, lost. \
+while, with within_ms, the longest it may take), vanished (members that died or lost their lease since the line before; drained ones count as left), gained, lost. \
 With --slots also gained_slots and lost_slots, with --items also items_owned.
 Fields are only ever added.
 
