@@ -12,9 +12,9 @@
 //!    `resilience.sharding.policies.workers.slots`. All capitals, two underscores for each dot.
 //!
 //! Only `resilience.sharding` and `outbox` are read in a section, and every name in them must be known. Other tables belong to the
-//! application, except one whose name is at most two letters off one of these: it is refused as a misspelling. The file `settings.toml` of
-//! this crate has every key with its default and purpose. A secret can be in a file, which the same key with the suffix `_file` names;
-//! output shows it as `***`.
+//! application, except one whose name is at most two letters off one of these and that has contents of ours: it is refused as a
+//! misspelling. The file `settings.toml` of this crate has every key with its default and purpose. A secret can be in a file, which the
+//! same key with the suffix `_file` names; output shows it as `***`.
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
 //! one file meet, wherever they were started; one in an environment variable starts at the working directory. The default is

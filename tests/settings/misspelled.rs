@@ -5,11 +5,13 @@ use super::*;
 /// Regression: such a table was taken for the application's, and with it every key in it ignored.
 #[test]
 fn a_table_that_is_almost_one_of_ours() {
-    let with = |header: &str| refused(&format!("{WORKERS}[{header}]\nslots = 64"));
+    let with = |header: &str| refused(&format!("{WORKERS}[{header}]\npolicy = \"workers\""));
     for (header, said) in [
-        ("default.resiliense.orders", "resiliense is not a setting: did you mean resilience?"),
+        ("default.resiliense.sharding.policies.orders", "resiliense is not a setting: did you mean resilience?"),
         ("default.Resilience.sharding.discovery", "Resilience is not a setting: did you mean resilience?"),
         ("default.resilience.shardng.policies.orders", "resilience.shardng is not a setting: did you mean sharding?"),
+        ("default.resiliency.shardng.policies.orders", "resiliency is not a setting: did you mean resilience?"),
+        ("default.Outbox.orders", "Outbox is not a setting: did you mean outbox?"),
         ("default.outbx.orders", "outbx is not a setting: did you mean outbox?"),
         ("staging.resilence.sharding.policies.workers", "resilence is not a setting: did you mean resilience?"),
         ("staging.resilience.shardings.policies.workers", "resilience.shardings is not a setting: did you mean sharding?"),
@@ -21,7 +23,39 @@ fn a_table_that_is_almost_one_of_ours() {
     for own in ["default.resources.a", "default.output.a", "default.resilience.retry", "default.sharding_sphere", "outputs", "outfit.a"] {
         assert_eq!(read(&format!("{WORKERS}[{own}]\nslots = 64")).policies.len(), 1, "{own} is the application's");
     }
+    let enabled = refused(&format!("{WORKERS}[default.resilience.shardng]\nenabled = false"));
+    assert_eq!(enabled, "settings line 3: resilience.shardng is not a setting: did you mean sharding?");
     assert_eq!(read(&format!("{WORKERS}[default]\noutbix = 1\nresilence = \"x\"")).policies.len(), 1, "a value is no table");
+}
+
+/// Regression: names of an application's tables that are near ours were refused, whatever was in the tables.
+#[test]
+fn a_table_with_a_similar_name_and_other_contents() {
+    for own in [
+        "default.resilience.shedding",
+        "default.resilience.sharing",
+        "default.resilience.shading",
+        "default.resilience.guarding",
+        "default.resiliency.retry",
+        "default.resilience4j",
+        "default.resilience4j.retry",
+        "default.Resilience.Retry",
+        "default.outboxes",
+        "default.outboxes.mail",
+        "default.Outbox",
+        "default.Outbox.mail",
+        "otherprogram.resilience.shedding",
+        "otherprogram.outboxes.mail",
+        "resilience.shedding",
+        "resiliency.retry",
+        "outboxes",
+        "outboxes.mail",
+    ] {
+        assert_eq!(read(&format!("{WORKERS}[{own}]\nslots = 64")).policies.len(), 1, "{own} is the application's");
+    }
+    for lines in ["[resilience]\nshedding = true", "[default.resilience]\nshedding = true", "[default]\noutboxes = [\"policy\"]"] {
+        assert_eq!(read(&format!("{WORKERS}{lines}")).policies.len(), 1, "{lines}");
+    }
 }
 
 #[test]
@@ -44,10 +78,29 @@ fn a_section_that_is_almost_the_one_in_force() {
     for (section, environment) in [("producton", ""), ("production2", "production"), ("staging", "production"), ("prod", "production")] {
         assert!(with_section(section, environment).is_ok(), "{section} is another environment");
     }
-    let numbered = format!("{WORKERS}[eu1.{sharding}[eu2.{sharding}[prod-a.{sharding}[prod-b.{sharding}");
-    for environment in ["eu1", "prod-b"] {
-        with(&numbered, &[&format!("SHARDWISE_ENV={environment}")]).unwrap();
+    for (one, other) in [
+        ("eu", "au"),
+        ("us", "as"),
+        ("uat", "sat"),
+        ("prd", "pprd"),
+        ("dev", "sdev"),
+        ("prodeu", "prodau"),
+        ("productioneu", "productionau"),
+        ("production", "productiona"),
+        ("eu1", "eu2"),
+        ("prod-a", "prod-b"),
+        ("fault", "default2"),
+        ("default-a", "default-b"),
+    ] {
+        let text = format!("{WORKERS}[{one}.{sharding}[{other}.{sharding}");
+        for environment in [one, other, ""] {
+            assert!(with(&text, &[&format!("SHARDWISE_ENV={environment}")]).is_ok(), "{one} and {other} are two environments");
+        }
     }
+    let said = message(with(&format!("{WORKERS}[PRODUCTION.{sharding}"), &["SHARDWISE_ENV=PRODUCTON"]));
+    assert!(said.ends_with("(did you mean PRODUCTION?)"), "{said}");
+    let said = message(with(&format!("{WORKERS}[production.{sharding}"), &["SHARDWISE_ENV=producton"]));
+    assert!(said.ends_with("(did you mean production?)"), "the variable is wrong, not the section: {said}");
     let foreign = format!("{WORKERS}[defaults]\ncolour = \"red\"");
     assert_eq!(read(&foreign).policies.len(), 1, "it has nothing of ours");
 }

@@ -87,7 +87,10 @@ section, line or variable, and with `--why` what it is for. Secrets are masked e
 - Durations are a whole number and a unit: `\"100ms\"`, `\"5s\"`, `\"10m\"`, `\"1h\"`, `\"7d\"`.
 - Names of policies and outboxes match `[a-z][a-z0-9]*(_[a-z0-9]+)*`.
 - An unknown key under `resilience.sharding` or `outbox` is an error that suggests the nearest known one. Other tables
-  belong to your application.
+  belong to your application, except one whose name is at most two letters off and that has contents of ours, such as
+  `[default.resilience.shardng.policies.orders]`: it is refused.
+- A section with settings of ours whose name is a slip of `default`, or of the environment in force if that has at least
+  eight letters, is refused. For an environment, a slip is one missing, additional or swapped letter inside the word.
 - A key that ends in `_file` names a file with a secret; its last newline is not part of it.
 - A policy may have a table `discovery` with the same keys as the common one; they lie over it, key by key.
 

@@ -113,6 +113,12 @@ fn a_misspelled_section_of_an_outbox() {
     assert_eq!(refused(&text("[default.outboxes.orders]")), "settings line 3: outboxes is not a setting: did you mean outbox?");
     assert_eq!(refused(&text("[outbx.orders]")), "settings line 3: outbox stands outside a section: write [default.outbox…]");
     assert_eq!(refused(&text("[defaults.outbox.orders]")), "settings line 3: section \"defaults\" is not in force: did you mean default?");
+    let only_store = refused(&format!("{WORKERS}[default.outbx.orders]\nstore = \"sqlite:o.db\""));
+    assert_eq!(only_store, "settings line 3: outbx is not a setting: did you mean outbox?");
+    for own in ["default.outboxes", "default.outboxes.mail", "default.Outbox.mail", "outboxes.mail"] {
+        let text = format!("{WORKERS}[{own}]\nfolder = \"sent\"");
+        assert!(load(&text, &[]).unwrap().outboxes.is_empty(), "{own} has nothing of an outbox");
+    }
     for other in ["[default.output.orders]", "[default.inbox.orders]", "[default.outbound.orders]", "[staging.outbox.orders]"] {
         assert!(load(&text(other), &[]).unwrap().outboxes.is_empty(), "{other} is the application's, or another environment's");
     }

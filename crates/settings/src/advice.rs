@@ -11,13 +11,13 @@ const SLIPS_MAX: usize = 2;
 /// The most similar known name, if any is similar enough.
 pub fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let given = given.to_lowercase();
-    let similar =
-        known.into_iter().map(|name| (strsim::jaro_winkler(&given, name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
+    let similarity = |name: &str| strsim::jaro_winkler(&given, &name.to_lowercase());
+    let similar = known.into_iter().map(|name| (similarity(name), name)).filter(|(similarity, _)| *similarity >= SIMILAR_MIN);
     similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
 /// Whether `given` is `known` or a slip of it. A suggestion may be wrong, because the name it is for is refused anyway; this decides whether
-/// an application's own name is refused, so it is stricter.
+/// an application's own name is refused, so it is stricter, and callers also look at the contents.
 pub(crate) fn is_slip_of(given: &str, known: &str) -> bool {
     strsim::osa_distance(&given.to_lowercase(), known) <= SLIPS_MAX
 }

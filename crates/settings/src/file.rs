@@ -10,12 +10,15 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use crate::advice::{is_slip_of, listed};
 use crate::origin::Origin;
+use crate::reader::children;
 use crate::schema::{KnownNames, SchemaNode};
 use crate::value::shown;
 use crate::{Error, Result};
 
 /// The section that all others override.
 pub(crate) const DEFAULT_SECTION: &str = "default";
+/// In shorter names of environments, one letter is often the whole difference.
+const LONG_WORD_MIN: usize = 8;
 
 /// `[default]` and the environment's section. Other sections are checked for unknown keys if they have settings for sharding, so that a
 /// typo in `[production]` is found where another section is in force.
@@ -26,23 +29,28 @@ pub(crate) fn layers(name: &str, text: &str, environment: Option<&str>, root: &[
         let line = error.span().map(|span| format!(" line {}", file.line(span.start))).unwrap_or_default();
         Error::new(format_args!("{name}{line}: this is not TOML: {}", error.message().replace('\n', "; ")))
     })?;
-    let (mut layers, mut sections) = (Vec::new(), Vec::new());
+    let tables = document.get_ref().iter().filter(|(_, value)| value.get_ref().is_table());
+    let sections: Vec<&str> = tables.map(|(key, _)| &**key.get_ref()).collect();
+    let in_force = environment.filter(|chosen| sections.contains(chosen));
+    let mut layers = Vec::new();
     for (key, value) in document.get_ref() {
-        let (section, table) = (&**key.get_ref(), value.get_ref());
-        if let Some(found) = outside_sections(section, table) {
+        let section = &**key.get_ref();
+        let table = file.value(section, key, value.get_ref());
+        if let Some(found) = outside_sections(section, &table, root) {
             let message = format_args!("{found} stands outside a section: write [default.{found}…]");
             return Err(file.origin(section, key).fail(message));
         }
-        sections.extend(table.is_table().then_some(section));
-        let is_chosen = section == DEFAULT_SECTION || Some(section) == environment && table.is_table();
-        if !is_chosen && let Some(meant) = section_meant(section, table, environment) {
+        let is_chosen = section == DEFAULT_SECTION || Some(section) == in_force;
+        let has = |node: &SchemaNode| has_table(&table, node);
+        let meant = section_meant(section, in_force).filter(|_| !is_chosen && root.iter().any(has));
+        if let Some(meant) = meant {
             let message = format_args!("section {} is not in force: did you mean {meant}?", shown(section));
             return Err(file.origin(section, key).fail(message));
         }
-        if !is_chosen && !has_sharding(table) {
+        if !is_chosen && !root.iter().any(|node| matches!(node, SchemaNode::Table { .. }) && has(node)) {
             continue;
         }
-        let layer = KnownNames { root, is_file: true }.layer(&file.value(section, key, table), section)?;
+        let layer = KnownNames { root, is_file: true }.layer(&table, section)?;
         match section {
             DEFAULT_SECTION => layers.insert(0, layer),
             _ if is_chosen => layers.push(layer),
@@ -59,34 +67,37 @@ pub(crate) fn layers(name: &str, text: &str, environment: Option<&str>, root: &[
 }
 
 /// The name of our table, if it or a slip of it is at the top level: outside a section it would never be read.
-fn outside_sections(name: &str, value: &DeValue<'_>) -> Option<&'static str> {
-    if is_slip_of(name, "resilience") && under(value, "sharding").next().is_some() {
-        return Some("resilience.sharding");
-    }
-    (is_slip_of(name, "outbox") && value.is_table()).then_some("outbox")
+fn outside_sections(name: &str, value: &Value, root: &[SchemaNode]) -> Option<&'static str> {
+    root.iter().filter(|node| node.is_meant_by(name, value)).find_map(|node| match node {
+        SchemaNode::Table { .. } => node.is_like(value).then_some("resilience.sharding"),
+        _ => children(value).is_some().then_some(node.name()),
+    })
 }
 
-/// The section in force of which this one, which has settings of ours, is a slip. Environments may have similar names on purpose, such as
-/// `eu1` and `eu2` or `prod-a` and `prod-b`, so only one letter inside a plain word is a slip of an environment's.
-fn section_meant<'e>(section: &str, table: &DeValue<'_>, environment: Option<&'e str>) -> Option<&'e str> {
-    let is_ours = has_sharding(table) || under(table, "outbox").any(DeValue::is_table);
+/// `[default]` or the environment's section, if this name is a slip of it. Environments may have similar names on purpose, such as `uat` and
+/// `sat` or `productioneu` and `productionau`, so of an environment's name only a missing, additional or swapped letter inside a long word is
+/// a slip.
+fn section_meant<'e>(section: &str, environment: Option<&'e str>) -> Option<&'e str> {
     let is_word = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let ends = |name: &str| (name.bytes().next(), name.bytes().next_back());
+    let given = section.to_lowercase();
     let is_slip = |chosen: &&str| {
-        let end = |name: &str| name.as_bytes().last().copied();
-        is_word(section) && is_word(chosen) && end(section) == end(chosen) && strsim::osa_distance(section, chosen) == 1
+        let right = chosen.to_lowercase();
+        let is_long_word = |name: &str| is_word(name) && name.len() >= LONG_WORD_MIN;
+        let is_replaced = given.len() == right.len() && strsim::levenshtein(&given, &right) == 1;
+        let is_near = strsim::osa_distance(&given, &right) <= 1 && !is_replaced;
+        is_long_word(&given) && is_long_word(&right) && ends(&given) == ends(&right) && is_near
     };
-    let default = is_slip_of(section, DEFAULT_SECTION).then_some(DEFAULT_SECTION);
-    default.or_else(|| environment.filter(is_slip)).filter(|_| is_ours)
+    if is_word(&given) && strsim::osa_distance(&given, DEFAULT_SECTION) <= 1 {
+        return Some(DEFAULT_SECTION);
+    }
+    environment.filter(is_slip)
 }
 
-fn has_sharding(section: &DeValue<'_>) -> bool {
-    under(section, "resilience").any(|table| under(table, "sharding").next().is_some())
-}
-
-/// The values in a table under that name or a slip of it.
-fn under<'v>(table: &'v DeValue<'v>, name: &'static str) -> impl Iterator<Item = &'v DeValue<'v>> {
-    let entries = table.as_table().into_iter().flatten();
-    entries.filter(move |(key, _)| is_slip_of(key.get_ref(), name)).map(|(_, value)| value.get_ref())
+/// Whether a section has this table, or a slip of it, with contents of ours.
+fn has_table(section: &Value, node: &SchemaNode) -> bool {
+    let mut entries = children(section).into_iter().flatten();
+    entries.any(|(name, value)| is_slip_of(name, node.name()) && node.is_like(value))
 }
 
 struct File {

@@ -6,7 +6,7 @@ use shardwise_core::PolicyName;
 use crate::Result;
 use crate::advice::{advice, is_slip_of};
 use crate::origin::{Origin, join};
-use crate::reader::{TABLE_NOTE, sorted};
+use crate::reader::{TABLE_NOTE, children, sorted};
 use crate::table::check;
 use crate::value::{Shape, Written};
 
@@ -76,7 +76,8 @@ impl SettingKey {
 pub enum SchemaNode {
     /// A value.
     Leaf(SettingKey),
-    /// A table. In an open one, unknown names belong to the application and are ignored, unless a table's is a slip of a known one.
+    /// A table. In an open one, unknown names belong to the application and are ignored, unless a table's is a slip of a known one and it
+    /// has contents of that one.
     Table {
         /// Its name.
         name: &'static str,
@@ -119,6 +120,26 @@ impl SchemaNode {
             Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
         }
     }
+
+    /// Whether a name and its value in a file are this table: by the name, or by a slip of it with contents of this table. An application
+    /// may have tables with similar names, such as `resilience.shedding`.
+    pub(crate) fn is_meant_by(&self, name: &str, value: &Value) -> bool {
+        name == self.name() || is_slip_of(name, self.name()) && self.is_like(value)
+    }
+
+    /// Whether the value is a table with contents of this one.
+    pub(crate) fn is_like(&self, value: &Value) -> bool {
+        let Some(table) = children(value) else { return false };
+        let has_one_of = |fields: &[Self], table: &Map<String, Value>| table.keys().any(|name| node_in(fields, name).is_some());
+        match self {
+            Self::Table { fields, is_open: true, .. } => {
+                table.iter().any(|(name, value)| fields.iter().any(|field| field.is_meant_by(name, value)))
+            }
+            Self::Table { fields, .. } => has_one_of(fields, table),
+            Self::Named { each, .. } => table.values().filter_map(children).any(|table| has_one_of(each, table)),
+            Self::Leaf(_) | Self::Free(_) | Self::Absent(_) | Self::Later(_) => false,
+        }
+    }
 }
 
 /// The full name of every known key; `*` stands for a name chosen by the user.
@@ -154,14 +175,14 @@ impl KnownNames<'_> {
         Ok(layer)
     }
 
-    /// The known values of a table; an unknown name is refused unless the table is open and the name is not a slip of a known table's.
+    /// The known values of a table; an unknown name is refused unless the table is open and no known table is meant.
     fn fields(&self, table: &Map<String, Value>, fields: &[SchemaNode], is_open: bool, path: &str) -> Result<Map<String, Value>> {
         let mut values = Map::new();
         for (name, value) in sorted(table) {
             let key = join(path, name);
             match node_in(fields, name) {
                 Some(node) => values.extend(self.node(node, value, &key)?.map(|value| (name.to_owned(), value))),
-                None if is_open && !(is_table(value) && is_slip_of_table(name, fields)) => {}
+                None if is_open && !fields.iter().any(|node| node.is_meant_by(name, value)) => {}
                 None => {
                     let origin = Origin::of(value);
                     let advice = advice(name, (path, fields), self.root, &origin);
@@ -239,9 +260,4 @@ fn table_in<'v>(value: &'v Value, path: &str) -> Result<&'v Map<String, Value>> 
 
 fn node_in<'s>(fields: &'s [SchemaNode], name: &str) -> Option<&'s SchemaNode> {
     fields.iter().find(|node| node.name() == name)
-}
-
-fn is_slip_of_table(name: &str, fields: &[SchemaNode]) -> bool {
-    let is_table = |node: &SchemaNode| matches!(node, SchemaNode::Table { .. } | SchemaNode::Named { .. });
-    fields.iter().any(|node| is_table(node) && is_slip_of(name, node.name()))
 }
