@@ -26,6 +26,7 @@ impl Engine {
         if !self.slots.fence_is_live(now) {
             self.lapse();
         }
+        self.destinations.end_reports(|to| self.flow.sends_to(to), now);
         let state = self.slots.state(now);
         if state != self.looked_through {
             self.looked_through = state;

@@ -18,6 +18,9 @@ const DOWN_AFTER: usize = 3;
 /// After this many refusals in a row, or refusals for this long, a destination is reported however few aggregates it has.
 const REFUSING_AFTER: u32 = 3;
 const REFUSING_FOR: Duration = Duration::from_secs(10);
+/// So long after the last refusal nothing is tried there any more: events that wait for a destination are tried more often. They were given
+/// up, or their slots are another publisher's.
+const QUIET_AFTER: Duration = RETRY_DELAY_MAX.saturating_mul(2);
 
 /// The failures of the event at an aggregate's head, on this publisher's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,25 +53,16 @@ pub(crate) enum SendGate {
     },
 }
 
-/// What the answers of a destination show, from good to bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum DestinationHealth {
-    Up,
-    /// It refuses whatever is tried, but of so few aggregates that their events may be the cause: it is reported, and the events are sent
-    /// as before.
-    Refusing,
-    /// It counts as down: only probes are sent.
-    Down,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Destination {
     last_accepted: Option<Moment>,
     /// Aggregates refused since something was accepted, up to `DOWN_AFTER`.
     refused: Vec<AggregateId>,
-    /// Answers since then that accepted nothing, and the time of the first.
+    /// Answers since then that accepted nothing, and the times of the first and of the last; those before a quiet time do not count.
     refusals: u32,
     refused_since: Option<Moment>,
+    refused_at: Option<Moment>,
+    /// See [`Self::is_refusing`].
     is_refusing: bool,
     down_since: Option<Moment>,
     probes: u32,
@@ -101,6 +95,13 @@ impl Destination {
         if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {
             return;
         }
+        if self.is_quiet(now) {
+            (self.refusals, self.refused_since) = (0, None);
+            if !self.is_down() {
+                self.refused.clear();
+            }
+        }
+        self.refused_at = Some(now);
         for aggregate in aggregates {
             if self.refused.len() < DOWN_AFTER && !self.refused.contains(aggregate) {
                 self.refused.push(*aggregate);
@@ -109,8 +110,9 @@ impl Destination {
         said.clone_into(&mut self.said);
         self.refusals = self.refusals.saturating_add(1);
         let since = *self.refused_since.get_or_insert(now);
-        self.is_refusing |= self.refusals >= REFUSING_AFTER || now.since(since) >= REFUSING_FOR;
-        if self.refused.len() < DOWN_AFTER {
+        let is_down = self.refused.len() >= DOWN_AFTER;
+        self.is_refusing |= is_down || self.refusals >= REFUSING_AFTER || now.since(since) >= REFUSING_FOR;
+        if !is_down {
             return;
         }
         self.probing = None;
@@ -123,12 +125,20 @@ impl Destination {
         self.down_since.is_some()
     }
 
-    pub(crate) const fn health(&self) -> DestinationHealth {
-        match (self.is_down(), self.is_refusing) {
-            (true, _) => DestinationHealth::Down,
-            (false, true) => DestinationHealth::Refusing,
-            (false, false) => DestinationHealth::Up,
-        }
+    /// Whether to report that it refuses whatever is tried. If it is not down, this was of so few aggregates that their events may be the
+    /// cause, and events are sent as before.
+    pub(crate) const fn is_refusing(&self) -> bool {
+        self.is_refusing
+    }
+
+    /// Whether its last refusal, if any, was long ago.
+    pub(crate) fn is_quiet(&self, now: Moment) -> bool {
+        self.refused_at.is_none_or(|refused| now.since(refused) >= QUIET_AFTER)
+    }
+
+    /// Ends the report, although nothing was accepted. If it is down, it stays so.
+    pub(crate) fn end_report(&mut self) {
+        (self.refusals, self.refused_since, self.is_refusing) = (0, None, false);
     }
 
     /// The last refusal's message, until something is accepted.
@@ -296,21 +306,22 @@ mod tests {
     /// One or two aggregates never shut the gate, and an operator must learn of the outage nevertheless.
     #[test]
     fn a_destination_with_few_aggregates_is_reported_and_stays_open() {
-        use DestinationHealth::{Refusing, Up};
         let second = Duration::from_secs(1);
-        let healths = |refusals: &[(AggregateId, u64)]| {
+        let reported = |refusals: &[(AggregateId, u64)]| {
             let mut destination = Destination::default();
             let refuse = |(aggregate, secs): &(AggregateId, u64)| {
                 destination.refused(0, &[*aggregate], "503", second, at(*secs));
                 assert_eq!(destination.gate(0, at(*secs)), SendGate::Open);
-                destination.health()
+                destination.is_refusing()
             };
             refusals.iter().map(refuse).collect::<Vec<_>>()
         };
-        assert_eq!(healths(&[(1, 1), (1, 2), (1, 3), (1, 4)]), [Up, Up, Refusing, Refusing]);
-        assert_eq!(healths(&[(1, 1), (2, 1), (1, 2)]), [Up, Up, Refusing]);
-        assert_eq!(healths(&[(1, 1), (1, 10)]), [Up, Up]);
-        assert_eq!(healths(&[(1, 1), (1, 11)]), [Up, Refusing], "refused for ten seconds");
+        assert_eq!(reported(&[(1, 1), (1, 2), (1, 3), (1, 4)]), [false, false, true, true]);
+        assert_eq!(reported(&[(1, 1), (2, 1), (1, 2)]), [false, false, true]);
+        assert_eq!(reported(&[(1, 1), (1, 10)]), [false, false]);
+        assert_eq!(reported(&[(1, 1), (1, 11)]), [false, true], "refused for ten seconds");
+        assert_eq!(reported(&[(1, 1), (1, 600)]), [false, true], "the longest wait between two attempts is five minutes");
+        assert_eq!(reported(&[(1, 1), (2, 601), (3, 1_201), (3, 1_211)]), [false, false, false, true], "refusals of long ago do not count");
     }
 
     #[test]
@@ -320,7 +331,7 @@ mod tests {
             for _ in 0..2 {
                 destination.refused(0, &[1], "503", second, at(secs));
             }
-            assert_eq!(destination.health(), DestinationHealth::Up);
+            assert!(!destination.is_refusing());
             destination.accepted(at(secs));
         }
         // A permanent refusal also shows that it is up.
@@ -329,9 +340,9 @@ mod tests {
             for _ in 0..3 {
                 destination.refused(0, &[1], "503", second, at(100));
             }
-            assert_eq!((destination.health(), destination.said()), (DestinationHealth::Refusing, "503"));
+            assert_eq!((destination.is_refusing(), destination.said()), (true, "503"));
             change(&mut destination);
-            assert_eq!(destination.health(), DestinationHealth::Up);
+            assert!(!destination.is_refusing());
         }
     }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::{Destination, DestinationHealth, SendGate};
+use super::destination::{Destination, SendGate};
 use super::pause::exponential;
 use crate::Delivery;
 
 /// The most destinations that are remembered. Beyond this the one not heard from for the longest time is forgotten. Its next failure is
 /// not charged, and it counts as open until it fails again.
-pub(super) const DESTINATIONS_MAX: usize = 1_024;
+const DESTINATIONS_MAX: usize = 1_024;
 /// For this long after any acceptance, the other destinations are assumed to be up.
 const LIVELY: Duration = Duration::from_secs(1);
 /// The first and the longest interval between two steps of putting events off while nothing is accepted.
@@ -31,8 +31,17 @@ pub(crate) type DestinationKey = Option<Arc<str>>;
 /// Maps an event to its destination; must return the same destination for the same event.
 pub(crate) type DestinationResolver = Box<dyn Fn(&Delivery) -> DestinationKey + Send + Sync>;
 
-/// A destination that refuses everything from now on, with its last refusal's message, or one that answers again (`None`).
-pub(crate) type DestinationNews = (DestinationKey, Option<String>);
+/// What has changed about a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DestinationChange {
+    /// It refuses everything from now on; the last refusal's message.
+    Refusing(String),
+    Answering,
+    /// It refused everything, and nothing is known of it any more: it was not tried for long, or others took its place.
+    Forgotten,
+}
+
+pub(crate) type DestinationNews = (DestinationKey, DestinationChange);
 
 #[derive(Debug, Default)]
 struct DestinationEntry {
@@ -44,7 +53,7 @@ struct DestinationEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Destinations {
     known: BTreeMap<DestinationKey, DestinationEntry>,
-    /// How many of them refuse everything, and how many of these are down: asked at every turn.
+    /// How many of them are reported to refuse everything, and how many are down: asked at every turn.
     refusing: usize,
     down: usize,
     words: u64,
@@ -59,29 +68,46 @@ impl Destinations {
     /// preferably one that is up.
     pub(crate) fn update(&mut self, to: &DestinationKey, change: impl FnOnce(&mut Destination)) {
         if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(to) {
-            let oldest = self.known.iter().min_by_key(|(_, known)| (known.destination.health(), known.heard));
-            let oldest = oldest.map(|(to, _)| to.clone());
-            if let Some(gone) = oldest.and_then(|oldest| self.known.remove(&oldest)) {
-                self.recount(gone.destination.health(), DestinationHealth::Up);
+            let rank = |known: &DestinationEntry| (known.destination.is_down(), known.destination.is_refusing(), known.heard);
+            let oldest = self.known.iter().min_by_key(|(_, known)| rank(known)).map(|(to, _)| to.clone());
+            if let Some((to, gone)) = oldest.and_then(|oldest| self.known.remove_entry(&oldest)) {
+                self.recount(counted(&gone.destination), (false, false));
+                if gone.destination.is_refusing() {
+                    self.news.push((to, DestinationChange::Forgotten));
+                }
             }
         }
         self.words += 1;
         let known = self.known.entry(to.clone()).or_default();
         known.heard = self.words;
-        let before = known.destination.health();
+        let before = counted(&known.destination);
         change(&mut known.destination);
-        let after = known.destination.health();
-        if (before == DestinationHealth::Up) != (after == DestinationHealth::Up) {
-            let said = (after != DestinationHealth::Up).then(|| known.destination.said().to_owned());
-            self.news.push((to.clone(), said));
+        let after = counted(&known.destination);
+        match (before.0, after.0) {
+            (false, true) => self.news.push((to.clone(), DestinationChange::Refusing(known.destination.said().to_owned()))),
+            (true, false) => self.news.push((to.clone(), DestinationChange::Answering)),
+            _ => {}
         }
         self.recount(before, after);
     }
 
-    fn recount(&mut self, before: DestinationHealth, after: DestinationHealth) {
-        let moved =
-            |count: usize, least: DestinationHealth| (count + usize::from(after >= least)).saturating_sub(usize::from(before >= least));
-        (self.refusing, self.down) = (moved(self.refusing, DestinationHealth::Refusing), moved(self.down, DestinationHealth::Down));
+    fn recount(&mut self, before: (bool, bool), after: (bool, bool)) {
+        let moved = |count: usize, before: bool, after: bool| (count + usize::from(after)).saturating_sub(usize::from(before));
+        (self.refusing, self.down) = (moved(self.refusing, before.0, after.0), moved(self.down, before.1, after.1));
+    }
+
+    /// Ends the report of a destination of which no event has been tried here for long. `sends_to` returns the number of sends under way.
+    pub(crate) fn end_reports(&mut self, sends_to: impl Fn(&DestinationKey) -> usize, now: Moment) {
+        if self.refusing == 0 {
+            return;
+        }
+        for (to, known) in &mut self.known {
+            if known.destination.is_refusing() && known.destination.is_quiet(now) && sends_to(to) == 0 {
+                known.destination.end_report();
+                self.refusing = self.refusing.saturating_sub(1);
+                self.news.push((to.clone(), DestinationChange::Forgotten));
+            }
+        }
     }
 
     pub(crate) fn accepted(&mut self, to: &DestinationKey, now: Moment) {
@@ -106,7 +132,7 @@ impl Destinations {
         self.down
     }
 
-    /// The number of destinations that refuse everything, those that are down included.
+    /// The number of destinations that are reported to refuse everything; one that is down is, unless it was not tried for long.
     pub(crate) const fn refusing(&self) -> usize {
         self.refusing
     }
@@ -146,9 +172,15 @@ impl Destinations {
     }
 }
 
+/// Whether a destination counts as refusing, and whether as down.
+const fn counted(destination: &Destination) -> (bool, bool) {
+    (destination.is_refusing(), destination.is_down())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::at;
+    use super::DestinationChange::{Answering, Forgotten, Refusing};
     use super::*;
     use crate::AggregateId;
 
@@ -173,11 +205,11 @@ mod tests {
         assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, SendGate::Open), "two of each are not three of one");
         take_down(&mut destinations, &a, 0);
         assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, SendGate::Open));
-        assert_eq!(destinations.news(), [(a.clone(), Some("503".into()))]);
+        assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
         destinations.accepted(&b, at(1));
         assert_ne!(destinations.gate(&a, 0, at(1)), SendGate::Open, "another's success says nothing about it");
         destinations.accepted(&a, at(2));
-        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, None)]));
+        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, Answering)]));
     }
 
     #[test]
@@ -188,9 +220,30 @@ mod tests {
             refuse(&mut destinations, &a, &[aggregate], 0);
             assert_eq!(counts(&destinations), expected, "after {aggregate}");
         }
-        assert_eq!(destinations.news(), [(a.clone(), Some("503".into()))]);
+        assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
         destinations.accepted(&a, at(1));
-        assert_eq!((counts(&destinations), destinations.news()), ((0, 0), vec![(a, None)]));
+        assert_eq!((counts(&destinations), destinations.news()), ((0, 0), vec![(a, Answering)]));
+    }
+
+    /// The last event there may have been given up.
+    #[test]
+    fn one_that_is_not_tried_any_more_is_not_reported_and_stays_down() {
+        for (aggregates, down) in [(&[1][..], 0), (&[1, 2, 3][..], 1)] {
+            let (mut destinations, a) = (Destinations::default(), Some(named("a")));
+            for _ in 0..3 {
+                refuse(&mut destinations, &a, aggregates, 0);
+            }
+            assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
+            for (sends, ms, refusing, news) in
+                [(0, 599_999, 1, vec![]), (1, 600_000, 1, vec![]), (0, 600_000, 0, vec![(a.clone(), Forgotten)]), (0, 700_000, 0, vec![])]
+            {
+                destinations.end_reports(|_| sends, at(ms));
+                assert_eq!((destinations.refusing(), destinations.down(), destinations.news()), (refusing, down, news), "{sends} {ms}");
+            }
+            destinations.update(&a, |destination| destination.probing(1));
+            refuse(&mut destinations, &a, aggregates, 700_001);
+            assert_eq!(destinations.refusing(), down, "a probe that is refused is reported at once, and another event is not");
+        }
     }
 
     #[test]
@@ -201,6 +254,7 @@ mod tests {
             destinations.accepted(&Some(named(n.to_string())), at(1));
         }
         assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, 1));
+        destinations.news();
         for n in 0..DESTINATIONS_MAX {
             take_down(&mut destinations, &Some(named(format!("also down {n}"))), 2);
         }
@@ -209,6 +263,8 @@ mod tests {
             (DESTINATIONS_MAX, DESTINATIONS_MAX, DESTINATIONS_MAX)
         );
         assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), SendGate::Open, "forgotten");
+        let forgotten: Vec<_> = destinations.news().into_iter().filter(|(_, change)| *change == Forgotten).collect();
+        assert_eq!(forgotten, [(Some(named("down")), Forgotten)]);
     }
 
     #[test]

@@ -134,7 +134,8 @@ pub struct PublisherSnapshot {
     /// The number of events in memory now, waiting or being sent.
     pub in_memory: usize,
     /// The number of destinations that refuse everything: three refusals in a row, or for ten seconds. If these were of three or more
-    /// aggregates, only single events are tried there.
+    /// aggregates, only single events are tried there. One that was not tried for ten minutes, such as after its last event was given
+    /// up, does not count.
     pub destinations_down: usize,
     /// The latest failure of the store or the sink, unless the same operation has succeeded since.
     pub last_error: Option<String>,

@@ -266,7 +266,7 @@ impl Engine {
             }
             let then =
                 destinations.judge(to, |destination| destination.verdict(refusal, head, event.sequence, options, now, jitter.next()));
-            reports.judged(event, head, &then, now);
+            reports.judged(event, head, &then);
             then
         });
         // Each destination is judged once for one answer, whatever the order of its parts.
@@ -360,6 +360,11 @@ impl Engine {
     /// What the log should say now.
     pub(crate) fn reports(&mut self, now: Moment) -> Vec<Report> {
         self.reports.due(self.destinations.news(), now)
+    }
+
+    /// What the log should say when the run ends.
+    pub(crate) fn last_report(&mut self) -> Option<Report> {
+        self.reports.rest()
     }
 
     pub(crate) fn counters(&self, now: Moment) -> PublisherSnapshot {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shardwise::Moment;
 
 use super::destination::HeadState;
-use super::destinations::{DESTINATIONS_MAX, DestinationKey, DestinationNews};
+use super::destinations::{DestinationChange, DestinationKey, DestinationNews};
 use crate::store::HeadUpdate;
 use crate::{Delivery, Poison};
 
@@ -28,7 +28,11 @@ pub(crate) enum Report {
     Answering {
         to: DestinationKey,
     },
+    /// So many other destinations refuse everything, each for more than a minute.
+    MoreRefusing(usize),
     GivenUp(GivenUpEvent),
+    /// So many other events are not tried again by themselves.
+    MoreGivenUp(u64),
 }
 
 /// An event that is not tried again by itself.
@@ -42,8 +46,6 @@ pub(crate) struct GivenUpEvent {
     pub(crate) attempts: u32,
     pub(crate) fate: Poison,
     pub(crate) error: String,
-    /// How many events were given up before it without a line.
-    pub(crate) unlogged: u64,
 }
 
 #[derive(Debug)]
@@ -57,27 +59,26 @@ struct NamedDestination {
 pub(crate) struct Reports {
     /// Destinations that refuse everything according to the log, and those that it warned of within a minute.
     named: BTreeMap<DestinationKey, NamedDestination>,
-    /// Destinations that refuse everything, of which the log does not warn yet.
-    unnamed: BTreeMap<DestinationKey, String>,
+    /// Destinations that refuse everything, of which the log does not warn yet: since when, and the last refusal's message.
+    unnamed: BTreeMap<DestinationKey, (Moment, String)>,
     given_up: Vec<Report>,
-    /// The number of events named since that time.
+    /// The numbers of destinations and of events named since that time.
+    destinations_named: usize,
     events_named: usize,
     named_since: Moment,
+    /// Events given up without a line.
     unlogged: u64,
 }
 
 impl Reports {
     /// Notes what became of a refused event, which had failed as `head` says before.
-    pub(crate) fn judged(&mut self, event: &Delivery, head: HeadState, then: &HeadUpdate, now: Moment) {
+    pub(crate) fn judged(&mut self, event: &Delivery, head: HeadState, then: &HeadUpdate) {
         let (fate, error) = match then {
             HeadUpdate::Block { error, .. } => (Poison::Block, error),
             HeadUpdate::Park { error, .. } => (Poison::Park, error),
             HeadUpdate::Discard { error, .. } => (Poison::Discard, error),
             HeadUpdate::Next | HeadUpdate::Retry { .. } => return,
         };
-        if now.since(self.named_since) >= LINES_APART {
-            (self.named_since, self.events_named) = (now, 0);
-        }
         if self.events_named >= NAMED_MAX {
             self.unlogged += 1;
             return;
@@ -90,21 +91,28 @@ impl Reports {
             attempts: head.failures.saturating_add(1),
             fate,
             error: error.clone(),
-            unlogged: std::mem::take(&mut self.unlogged),
         }));
+    }
+
+    /// The line on the events that have none, for the end of a minute and of the run.
+    pub(crate) fn rest(&mut self) -> Option<Report> {
+        let unlogged = std::mem::take(&mut self.unlogged);
+        (unlogged > 0).then_some(Report::MoreGivenUp(unlogged))
     }
 
     /// The lines that are due. If a destination changes often, it gets two lines a minute, and the last one is right a minute later.
     pub(crate) fn due(&mut self, news: Vec<DestinationNews>, now: Moment) -> Vec<Report> {
         let mut due = std::mem::take(&mut self.given_up);
-        for (to, said) in news {
-            let is_named = self.named.get(&to).is_some_and(|named| named.is_refusing);
-            match said {
-                Some(error) if !is_named && self.unnamed.len() < DESTINATIONS_MAX => {
-                    self.unnamed.insert(to, error);
+        for (to, change) in news {
+            match change {
+                DestinationChange::Refusing(error) => {
+                    self.unnamed.insert(to, (now, error));
                 }
-                Some(_) => {}
-                None => {
+                DestinationChange::Forgotten => {
+                    self.unnamed.remove(&to);
+                    self.named.remove(&to);
+                }
+                DestinationChange::Answering => {
                     self.unnamed.remove(&to);
                     if let Some(named) = self.named.get_mut(&to).filter(|named| named.is_refusing) {
                         named.is_refusing = false;
@@ -113,14 +121,24 @@ impl Reports {
                 }
             }
         }
+        if now.since(self.named_since) >= LINES_APART {
+            (self.named_since, self.destinations_named, self.events_named) = (now, 0, 0);
+            due.extend(self.rest());
+            let all = self.unnamed.len();
+            // One that the log named within the minute before waits for its own next line.
+            self.unnamed.retain(|to, (since, _)| now.since(*since) < LINES_APART || self.named.contains_key(to));
+            let more = all - self.unnamed.len();
+            due.extend((more > 0).then_some(Report::MoreRefusing(more)));
+        }
         if self.unnamed.is_empty() {
             return due;
         }
         self.named.retain(|_, named| named.is_refusing || now.since(named.warned_at) < LINES_APART);
-        while self.named.len() < NAMED_MAX
+        while self.destinations_named < NAMED_MAX
             && let Some(to) = self.unnamed.keys().find(|to| !self.named.contains_key(*to)).cloned()
-            && let Some(error) = self.unnamed.remove(&to)
+            && let Some((_, error)) = self.unnamed.remove(&to)
         {
+            self.destinations_named += 1;
             self.named.insert(to.clone(), NamedDestination { warned_at: now, is_refusing: true });
             due.push(Report::Refusing { to, error });
         }
@@ -143,11 +161,11 @@ mod tests {
     }
 
     fn refuses(to: &str) -> Vec<DestinationNews> {
-        vec![(named(to), Some("503".into()))]
+        vec![(named(to), DestinationChange::Refusing("503".into()))]
     }
 
     fn answers(to: &str) -> Vec<DestinationNews> {
-        vec![(named(to), None)]
+        vec![(named(to), DestinationChange::Answering)]
     }
 
     fn refusing(to: &str) -> Report {
@@ -182,26 +200,52 @@ mod tests {
 
     #[test]
     fn so_many_destinations_are_named_at_a_time() {
+        let all = |of: fn(&str) -> Vec<DestinationNews>| (0..1_000).flat_map(|n: u32| of(&n.to_string())).collect::<Vec<_>>();
         let mut reports = Reports::default();
-        let all = |said: Option<&str>| (0..1_000).map(|n: u32| (named(&n.to_string()), said.map(str::to_owned))).collect::<Vec<_>>();
-        assert_eq!(reports.due(all(Some("503")), at(1)).len(), NAMED_MAX);
-        assert_eq!(reports.due(Vec::new(), at(500)), [], "these still refuse everything");
-        assert_eq!(reports.due(answers("0"), at(501)), [answering("0"), refusing("112")], "there is room for another one");
-        assert_eq!(reports.due(all(None), at(502)).len(), NAMED_MAX, "each line has its end");
+        assert_eq!(reports.due(all(refuses), at(1)).len(), NAMED_MAX);
+        for (secs, news, lines) in [
+            (59, Vec::new(), vec![]),
+            (500, Vec::new(), vec![Report::MoreRefusing(984)]),
+            (501, answers("0"), vec![answering("0")]),
+            (502, refuses("late"), vec![refusing("late")]),
+            (600, answers("999"), vec![]),
+        ] {
+            assert_eq!(reports.due(news, at(secs)), lines, "those that refuse everything for long take no place: {secs}");
+        }
+        assert_eq!(reports.due(all(answers), at(601)).len(), NAMED_MAX - 1, "each line has its end");
         assert_eq!(reports.due(Vec::new(), at(900)), []);
+    }
+
+    #[test]
+    fn a_destination_without_a_line_gets_one_in_the_next_minute_unless_its_outage_has_ended() {
+        let mut reports = Reports::default();
+        let sixteen: Vec<_> = (0..NAMED_MAX).flat_map(|n| refuses(&n.to_string())).collect();
+        assert_eq!(reports.due(sixteen, at(1)).len(), NAMED_MAX);
+        for (secs, news, lines) in [
+            (30, refuses("a"), vec![]),
+            (31, refuses("b"), vec![]),
+            (32, refuses("c"), vec![]),
+            (33, vec![(named("c"), DestinationChange::Forgotten)], vec![]),
+            (60, answers("b"), vec![refusing("a")]),
+            (61, vec![(named("a"), DestinationChange::Forgotten)], vec![]),
+            (62, refuses("a"), vec![refusing("a")]),
+            (63, [refuses("d"), answers("d")].concat(), vec![]),
+        ] {
+            assert_eq!(reports.due(news, at(secs)), lines, "{secs}");
+        }
     }
 
     #[test]
     fn an_event_that_is_given_up_is_named_as_commands_name_it_with_its_real_attempts() {
         let mut reports = Reports::default();
         let (event, error) = (delivery(7, HOLD, 3), String::from("too large"));
-        reports.judged(&event, HeadState::default(), &HeadUpdate::Next, at(1));
-        reports.judged(&event, HeadState::default(), &HeadUpdate::Block { sequence: 3, attempts: 10, error: error.clone() }, at(1));
+        reports.judged(&event, HeadState::default(), &HeadUpdate::Next);
+        reports.judged(&event, HeadState::default(), &HeadUpdate::Block { sequence: 3, attempts: 10, error: error.clone() });
         let head = HeadState { attempts: 9, failures: 12, ..HeadState::default() };
-        reports.judged(&event, head, &HeadUpdate::Park { sequence: 3, error: error.clone() }, at(1));
+        reports.judged(&event, head, &HeadUpdate::Park { sequence: 3, error: error.clone() });
         let line = |attempts, fate| {
             let error = error.clone();
-            Report::GivenUp(GivenUpEvent { id: "7-3".into(), key: "a/7".into(), sequence: 3, attempts, fate, error, unlogged: 0 })
+            Report::GivenUp(GivenUpEvent { id: "7-3".into(), key: "a/7".into(), sequence: 3, attempts, fate, error })
         };
         assert_eq!(reports.due(Vec::new(), at(1)), [line(1, Poison::Block), line(13, Poison::Park)]);
         assert_eq!(reports.due(Vec::new(), at(2)), []);
@@ -210,15 +254,20 @@ mod tests {
     #[test]
     fn a_sink_that_refuses_every_event_for_good_is_sixteen_lines_a_minute() {
         let (mut reports, discard) = (Reports::default(), HeadUpdate::Discard { sequence: 1, error: "404".into() });
-        let unlogged = |reports: &mut Reports, secs| {
-            for _ in 0..100 {
-                reports.judged(&delivery(1, HOLD, 1), HeadState::default(), &discard, at(secs));
+        for (secs, events, named, more) in
+            [(1, 100, NAMED_MAX, None), (59, 100, 0, None), (60, 0, 0, Some(184)), (61, 100, NAMED_MAX, None), (500, 0, 0, Some(84))]
+        {
+            for _ in 0..events {
+                reports.judged(&delivery(1, HOLD, 1), HeadState::default(), &discard);
             }
-            let lines = reports.due(Vec::new(), at(secs));
-            lines.iter().map(|line| if let Report::GivenUp(event) = line { event.unlogged } else { 0 }).collect::<Vec<_>>()
-        };
-        assert_eq!(unlogged(&mut reports, 100), vec![0; NAMED_MAX]);
-        assert_eq!(unlogged(&mut reports, 159), Vec::<u64>::new());
-        assert_eq!(unlogged(&mut reports, 160)[..2], [184, 0], "those without a line are counted");
+            let (lines, others): (Vec<_>, Vec<_>) =
+                reports.due(Vec::new(), at(secs)).into_iter().partition(|line| matches!(line, Report::GivenUp(_)));
+            let more: Vec<_> = more.into_iter().map(Report::MoreGivenUp).collect();
+            assert_eq!((lines.len(), others), (named, more), "those without a line are counted: {secs}");
+        }
+        for _ in 0..=NAMED_MAX {
+            reports.judged(&delivery(1, HOLD, 1), HeadState::default(), &discard);
+        }
+        assert_eq!((reports.rest(), reports.rest()), (Some(Report::MoreGivenUp(1)), None), "at the end of the run");
     }
 }

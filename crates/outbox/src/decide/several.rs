@@ -90,6 +90,17 @@ fn a_destination_with_one_aggregate_is_reported_and_nothing_is_put_off() {
     }
 }
 
+/// The events there were given up, or their slots are another publisher's.
+#[test]
+fn a_destination_that_is_not_tried_any_more_is_not_reported_for_ever() {
+    let mut engine = with_one_down();
+    for (ms, reported) in [(600_003, 1), (600_004, 0), (900_000, 0)] {
+        engine.next(at(ms));
+        assert_eq!((engine.counters(at(ms)).destinations_down, engine.reports(at(ms))), (reported, vec![]), "{ms}");
+    }
+    assert_eq!(engine.destinations.down(), 1, "what comes for it begins with a probe");
+}
+
 /// A sink that is one destination needs no room for events of others, so its waiting events stay in memory.
 #[test]
 fn a_sink_that_is_one_destination_is_never_put_off() {

@@ -63,6 +63,14 @@ impl PublisherRunner {
     }
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
+        let ended = self.turns(shutdown).await;
+        if let Some(report) = self.engine.last_report() {
+            log(&report, self.publisher.sink.name());
+        }
+        ended
+    }
+
+    async fn turns(&mut self, shutdown: CancellationToken) -> Result<()> {
         let mut changes = self.publisher.sharding.ownership_changes();
         let (mut stopping, mut follows) = (false, true);
         let ownership = changes.borrow_and_update().clone();
@@ -293,6 +301,8 @@ fn log(report: &Report, sink: &str) {
         Report::Answering { to } => {
             tracing::warn!(sink, destination = to.as_deref(), "the destination answers again, and waiting events are sent");
         }
+        Report::MoreRefusing(destinations) => tracing::warn!(sink, "{destinations} more destinations refuse every event"),
+        Report::MoreGivenUp(events) => tracing::warn!(sink, "{events} more events were refused for good"),
         Report::GivenUp(event) => {
             let fate = match event.fate {
                 Poison::Block => "its aggregate is blocked; see `shardwise outbox list`",
@@ -306,8 +316,6 @@ fn log(report: &Report, sink: &str) {
                 sequence = event.sequence,
                 attempts = event.attempts,
                 error = one_line(&event.error, ERROR_CHARS_MAX),
-                // Others were given up since the last of these lines.
-                unlogged = (event.unlogged > 0).then_some(event.unlogged),
                 "an event is refused for good: {fate}"
             );
         }
