@@ -40,18 +40,14 @@ impl ShardingService {
         W: Future<Output = Result<(), String>> + Send + 'static,
     {
         inside_runtime()?;
-        let policy = self.policy();
-        if policy.placement.kind.by_key().is_some() {
-            let message = format!("policy {}: placement {} has no drain, so no health", policy.name, policy.placement.kind.as_str());
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
+        self.can_be_drained()?;
         let context = &self.membership().ownership_context;
-        let is_first = context.worker.report.send_if_modified(|report| {
-            let is_first = !report.watched;
+        let mut is_first = false;
+        context.worker.update(|report| {
+            is_first = !report.watched;
             if is_first {
-                (report.watched, report.health) = (true, Some(WorkerHealth::Absent));
+                (report.watched, report.checked) = (true, Some(WorkerHealth::Absent));
             }
-            is_first
         });
         if !is_first {
             return Err(Error::new(ErrorKind::Conflict, format!("policy {}: the worker's health is watched already", policy.name)));
@@ -66,7 +62,30 @@ impl ShardingService {
         self.membership().suspect();
     }
 
-    /// What the checks of [`ShardingService::health`] say, now and whenever that changes.
+    /// Whether the worker that this service speaks for holds a lease, for a process that leases this service's share to another one, as the
+    /// sidecar does. Without the lease the member is drained: it gives up what it owns, and the rule of [`ShardingService::health`] for
+    /// groups of which half fails does not apply. Leases do not count before the first call; make it before
+    /// [`ShardingService::register_self`] if the member is to own nothing until the first lease.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] under a key placement, whose members cannot be drained.
+    pub fn set_worker_leased(&self, is_leased: bool) -> Result<()> {
+        self.can_be_drained()?;
+        self.membership().worker.update(|report| report.leased = Some(is_leased));
+        Ok(())
+    }
+
+    fn can_be_drained(&self) -> Result<()> {
+        let policy = self.policy();
+        if policy.placement.kind.by_key().is_none() {
+            return Ok(());
+        }
+        let message = format!("policy {}: placement {} has no drain, so no health", policy.name, policy.placement.kind.as_str());
+        Err(Error::new(ErrorKind::Settings, message))
+    }
+
+    /// What the checks of [`ShardingService::health`] and the lease say, now and whenever that changes.
     pub fn worker(&self) -> watch::Receiver<WorkerReport> {
         self.membership().worker.report.subscribe()
     }
@@ -120,8 +139,7 @@ fn report(
     } else if had_no_share && checks.health().is_none() {
         tracing::warn!(%policy, "the worker works: this member takes its share");
     }
-    let report = WorkerReport { watched: true, health: checks.health(), fails: checks.fails(), failure };
-    context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);
+    context.worker.update(|report| (report.checked, report.fails, report.failure) = (checks.health(), checks.fails(), failure));
 }
 
 /// Milliseconds since the Unix epoch, for the order of failing members only.

@@ -29,6 +29,12 @@ impl ShardingService {
         counted(context, enter(context, key))
     }
 
+    /// Like [`ShardingService::enter`], for a whole slot, under exclusive ownership; else [`NotHeld::NoEpochs`].
+    pub fn enter_slot(&self, slot: u32) -> Result<Guard, NotHeld> {
+        let context = &self.membership().ownership_context;
+        counted(context, enter_claim(context, &Resource::Slot(slot)))
+    }
+
     /// Runs `work` on `key`, and drops it unfinished with [`NotHeld`] if it has to stop: when the key is lost or, under exclusive ownership,
     /// when the slot goes to another member and `drain_timeout` has passed.
     ///

@@ -68,10 +68,15 @@ pub(crate) struct WorkerShare {
     hint: Option<String>,
     /// An operator drained it: it stays and owns nothing.
     drained: bool,
-    /// `absent` until a check of the worker has succeeded, `failing` while its checks fail (--worker-health); else null.
+    /// `absent` until a check of the worker has succeeded and while the worker has no lease that it needs, `failing` while its checks fail
+    /// (--worker-health); else null.
     worker: Option<&'static str>,
     /// Why the latest check of the worker failed; null after one that succeeded.
     worker_failure: Option<String>,
+    /// Milliseconds since the worker opened its lease; null without a live lease.
+    lease_age_ms: Option<u64>,
+    /// Milliseconds until the lease ends unless the worker renews it; null without a live lease.
+    lease_ends_in_ms: Option<u64>,
     /// The worker's checks fail, and it keeps its share, because fewer than half of the group would stay active without it.
     spared: bool,
     /// Milliseconds until its ownership ends unless it is renewed; null if nothing is owned.
@@ -139,6 +144,7 @@ impl ServedGroup {
     fn owned(&self) -> WorkerShare {
         let (service, ownership, now) = (&self.service, self.service.ownership(), self.service.now());
         let worker = service.worker().borrow().clone();
+        let lease = self.leases.age_and_rest();
         let is_live = ownership.is_live_at(now);
         let slots_owned = ownership.slots_owned().map(|owned| if is_live { owned } else { 0 });
         let ranges = || if is_live { ownership.slots().ranges() } else { Vec::new() };
@@ -151,6 +157,8 @@ impl ServedGroup {
             drained: service.is_drained(),
             worker: worker.health.map(WorkerHealth::as_str),
             worker_failure: worker.failure.as_deref().map(ToOwned::to_owned),
+            lease_age_ms: lease.map(|(age, _)| millis(age)),
+            lease_ends_in_ms: lease.map(|(_, rest)| millis(rest)),
             spared: service.is_spared(),
             owned_for_ms: ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
             renewed_ms_ago: service.renewed_ago().map(millis),

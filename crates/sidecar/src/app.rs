@@ -18,6 +18,7 @@ use tracing::Instrument;
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
+use crate::leases::Leases;
 use crate::options::Options;
 use crate::page::Page;
 use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
@@ -43,6 +44,8 @@ pub(crate) struct ServedGroup {
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
     pub(crate) view_since: ViewSince,
+    /// The lease of the local worker, and what it was granted.
+    pub(crate) leases: Arc<Leases>,
 }
 
 pub(crate) struct App {
@@ -188,6 +191,9 @@ impl ServedGroup {
     /// Why the worker that this sidecar speaks for has no share, or should have none.
     fn worker_fails(&self) -> Option<String> {
         let report = self.service.worker().borrow().clone();
+        if report.leased == Some(false) {
+            return Some("the worker has no lease, so this member owns nothing: the worker opens one with POST …/leases".into());
+        }
         let why = report.failure.as_deref().unwrap_or("no check has succeeded yet");
         Some(match report.health? {
             WorkerHealth::Absent => format!("the worker has not been seen yet: {why}"),

@@ -18,6 +18,8 @@ use tracing::{Instrument, Span, field};
 
 use crate::app::App;
 use crate::connections::ConnectionFacts;
+use crate::leases;
+use crate::options::Token;
 use crate::page;
 use crate::peers::{self, PEERS};
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
@@ -109,15 +111,20 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     if OPEN.contains(&path) || page::is_file(path) || path.starts_with(PEERS) {
         return Ok(());
     }
-    if let Some(token) = &app.options.token
-        && !bearer(request.headers()).is_some_and(|shown| token.is(shown))
-    {
+    let (options, shown) = (&app.options, bearer(request.headers()));
+    let is_shown = |token: &Option<Token>| token.as_ref().zip(shown).is_some_and(|(token, shown)| token.is(shown));
+    let is_for_workers = leases::is_for_workers(route);
+    let is_open = options.token.is_none() && !(is_for_workers && options.worker_token.is_some());
+    if !is_open && !is_shown(&options.token) && !(is_for_workers && is_shown(&options.worker_token)) {
+        if is_shown(&options.worker_token) {
+            return Err(FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's"));
+        }
         let acts = request.method() == Method::POST;
         if let Some(refused) = app.log.intruders.another(acts) {
             let may_act = if acts { " that may have been actions" } else { "" };
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
-        return Err(UNAUTHORIZED.because("send the operator's token: Authorization: Bearer <token>").with(WWW_AUTHENTICATE, "Bearer"));
+        return Err(UNAUTHORIZED.because("send the operator's token, or for a worker's routes the worker's: Authorization: Bearer <token>").with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
     app.admit()

@@ -2,7 +2,7 @@
 
 use memchr::{memchr, memchr2};
 
-const KEY_BYTES_MAX: usize = 64 << 10;
+pub(crate) const KEY_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that a key may take as JSON: each written as `\u0000`.
 const TOKEN_BYTES_MAX: usize = 6 * KEY_BYTES_MAX;
 

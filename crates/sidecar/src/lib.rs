@@ -22,6 +22,7 @@ mod health;
 mod history;
 mod holders;
 mod key_list;
+mod leases;
 mod metrics;
 mod openapi;
 mod options;

@@ -6,7 +6,7 @@ use utoipa::OpenApi;
 
 use crate::gate::OPEN;
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, drain, explain, forward, health, holders, outbox, owned, plan, rebalances, slots};
+use crate::{answers, drain, explain, forward, health, holders, leases, outbox, owned, plan, rebalances, slots};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,6 +22,13 @@ use crate::{answers, drain, explain, forward, health, holders, outbox, owned, pl
         answers::members,
         slots::slots,
         holders::holders,
+        leases::lease::open,
+        leases::lease::renew,
+        leases::lease::close,
+        leases::follow::grants,
+        leases::follow::finished,
+        leases::enter::enter,
+        leases::names::offer,
         slots::policies,
         slots::drained,
         outbox::status,
@@ -42,7 +49,7 @@ use crate::{answers, drain, explain, forward, health, holders, outbox, owned, pl
 struct Document;
 
 /// The errors that any route may return.
-const REFUSALS: [(&str, &str); 15] = [
+const REFUSALS: [(&str, &str); 16] = [
     ("400", "The request cannot be understood"),
     ("401", "A token is set, and this one is not it"),
     ("403", "A page of another origin, or an action where no token is set"),
@@ -50,6 +57,7 @@ const REFUSALS: [(&str, &str); 15] = [
     ("405", "Another method"),
     ("408", "The body did not come in time"),
     ("409", "It does not go with the group as it is"),
+    ("410", "The worker's lease is not live any more"),
     ("413", "The body is too large"),
     ("415", "The body is of another type"),
     ("421", "A host that is not served here"),
@@ -69,6 +77,7 @@ pub(crate) fn document(policies: &[&str], has_token: bool) -> Bytes {
         ("policy", "A policy that this sidecar serves", json!({"type": "string", "enum": policies})),
         ("key", "The key", json!({"type": "string"})),
         ("instance_id", "The member", json!({"type": "string"})),
+        ("lease", "The id of the worker's lease", json!({"type": "string", "pattern": "^[0-9a-f]{32}$"})),
         ("path", "The path of the request, such as status", path),
     ];
     for (path, operations) in document["paths"].as_object_mut().into_iter().flatten() {
@@ -124,7 +133,7 @@ mod tests {
         for row in &rows {
             assert!(page.contains(row.as_str()), "docs/reference/http.md has no row {row}");
         }
-        let written = page.lines().filter(|line| ["| `GET ", "| `POST "].iter().any(|start| line.starts_with(start)));
+        let written = page.lines().filter(|line| ["| `GET ", "| `POST ", "| `PUT ", "| `DELETE "].iter().any(|start| line.starts_with(start)));
         assert_eq!(written.count(), rows.len(), "docs/reference/http.md has a route that is not there");
     }
 }

@@ -29,6 +29,8 @@ pub struct Options {
     /// The token required for everything except `/livez` and `/readyz`. Without one, every client on this machine may read and none may
     /// act.
     pub token: Option<Token>,
+    /// The token that admits workers to the routes that they need, and to no other ([`crate::Options::token`] admits to all).
+    pub worker_token: Option<Token>,
     /// The listener's certificate and key.
     pub tls: Option<Tls>,
     /// Host names and, if addresses are mapped, addresses by which clients and members may call it, besides loopback and the addresses it
@@ -57,6 +59,7 @@ impl Options {
         Self {
             listen,
             token: None,
+            worker_token: None,
             tls: None,
             hosts: Vec::new(),
             limits: Limits::default(),
@@ -83,13 +86,17 @@ impl Options {
         )))
     }
 
-    /// An error if the operators' token is also the members' token, by these options or a policy's settings: then every member could act as
-    /// an operator.
+    /// An error if two of the tokens of operators, members and workers are the same, by these options or a policy's settings: then every
+    /// member or worker could act as an operator, or one as the other.
     pub(crate) fn keeps_apart<'a>(&'a self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
-        let Some(operators) = &self.token else { return Ok(()) };
         let set = policies.into_iter().filter_map(|peers| Some(peers.token.as_ref()?.expose_secret().as_bytes()));
-        if self.peers.token.iter().map(Token::bytes).chain(set).any(|token| operators.is(token)) {
+        let of_members: Vec<&[u8]> = self.peers.token.iter().map(Token::bytes).chain(set).collect();
+        let is_of_members = |token: &Option<Token>| token.as_ref().is_some_and(|token| of_members.iter().any(|known| token.is(known)));
+        if is_of_members(&self.token) {
             return Err(Error::Options("the operator's token (--token-file) and the members' (--peer-token-file, peer_token_file) are the same: members would be operators; make two".into()));
+        }
+        if is_of_members(&self.worker_token) || self.token.as_ref().zip(self.worker_token.as_ref()).is_some_and(|(one, other)| one.is(other.bytes())) {
+            return Err(Error::Options("the worker's token (--worker-token-file) is also the operator's (--token-file) or the members' (--peer-token-file, peer_token_file): make one for each".into()));
         }
         Ok(())
     }
@@ -188,6 +195,7 @@ mod tests {
         let is_taken = |own: Option<&str>, set: Option<&str>| {
             let mut options = Options::new(([127, 0, 0, 1], 0).into());
             options.token = Some(Token::of(operators.as_bytes()));
+            options.worker_token = Some(Token::of(b"workers-show-this-one-here"));
             options.peers.token = own.map(|token| Token::of(token.as_bytes()));
             let mut settings = PeersSettings::default();
             settings.token = set.map(|token| token.to_owned().into());
@@ -195,6 +203,8 @@ mod tests {
             checked.inspect_err(|error| assert!(!error.to_string().contains(operators), "{error}")).is_ok()
         };
         assert!(is_taken(None, None) && is_taken(Some(peers), None) && is_taken(None, Some(peers)));
+        let worker = "workers-show-this-one-here";
+        assert!(!is_taken(Some(worker), None) && !is_taken(None, Some(worker)));
         assert!(!is_taken(Some(operators), None) && !is_taken(None, Some(operators)) && !is_taken(Some(peers), Some(operators)));
     }
 

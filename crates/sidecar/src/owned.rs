@@ -15,6 +15,7 @@ use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::body::{IncomingBody, media_type};
 use crate::key_list::{KeyList, ListFormat};
+use crate::leases::{self, LeaseId};
 use crate::problem::{BAD_KEY, CONFLICT, MEDIA_TYPE, Result};
 
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
@@ -30,13 +31,15 @@ const UNASSIGNED: &str = "unassigned";
 /// Which of these keys are mine?
 ///
 /// The answer has the format of the request, and its keys keep their order. Ownership is checked as each piece arrives, so it is current
-/// when that piece is answered. Read the answer while you send: the sidecar does not buffer it.
+/// when that piece is answered. Read the answer while you send: the sidecar does not buffer it. Under exclusive ownership the worker's
+/// lease is required.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/owned", tag = "keys",
     request_body(
         content((Vec<String> = "application/json"), (String = "text/plain")),
         description = "A JSON list of texts, or one key a line; an empty line is the key of 0 bytes. A key has at most 65,536 bytes."
     ),
+    params(("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease, under exclusive ownership")),
     responses((
         status = 200, description = "The owned keys, as JSON or as lines",
         content((Vec<String> = "application/json"), (String = "text/plain")),
@@ -55,9 +58,10 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Some("text/plain") => (ListFormat::Text, "text/plain; charset=utf-8"),
         _ => return Err(MEDIA_TYPE.because("send Content-Type: application/json or text/plain, in UTF-8")),
     };
+    let lease = joined.leases.are_required().then(|| leases::shown(request.headers())).transpose()?;
     let state = state(&joined);
     let incoming = IncomingBody::new(request.into_body(), app.options.limits.list_bytes, &app.options.limits)?;
-    let mut filter = KeyFilter { incoming, room: app.bodies.room(), list: KeyList::new(format), joined, is_done: false };
+    let mut filter = KeyFilter { incoming, room: app.bodies.room(), list: KeyList::new(format), joined, lease, is_done: false };
     let mut first = Vec::new();
     filter.fill(&mut first, JUDGED_FIRST).await?;
     let headers = [(CONTENT_TYPE, kind), (STATE, state)];
@@ -91,6 +95,8 @@ struct KeyFilter {
     room: Room,
     list: KeyList,
     joined: Arc<ServedGroup>,
+    /// The worker's lease, under exclusive ownership.
+    lease: Option<LeaseId>,
     is_done: bool,
 }
 
@@ -105,7 +111,8 @@ impl KeyFilter {
             out.reserve_exact(self.list.begun() + piece.as_ref().map_or(0, Bytes::len) + 2);
             // The clock is read once for each piece.
             let (ownership, now) = (self.joined.service.ownership(), self.joined.service.now());
-            let mine = |key: &[u8]| ownership.owns_at(key, now);
+            let granted = self.lease.map(|lease| self.joined.leases.open_slots(lease)).transpose()?;
+            let mine = |key: &[u8]| granted.as_ref().map_or_else(|| ownership.owns_at(key, now), |slots| slots.holds(key));
             match &piece {
                 Some(bytes) => self.list.feed(bytes, &mine, out),
                 None => self.list.finish(&mine, out),

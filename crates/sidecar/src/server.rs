@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 use futures::StreamExt as _;
 use futures::future::{join_all, try_join_all};
 use shardwise::core::View;
@@ -23,6 +23,7 @@ use crate::app::{App, ServedGroup};
 use crate::connections::{ListenerContext, serve};
 use crate::gate::gate;
 use crate::history::History;
+use crate::leases::{self, Leases};
 use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
@@ -85,7 +86,8 @@ impl Sidecar {
             let service = factory.create_serving(name, serves)?;
             let life = shardwise::discovery::random_incarnation().get();
             let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
-            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, view_since })))
+            let leases = Arc::new(Leases::new(service.clone()));
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, view_since, leases })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -177,6 +179,10 @@ async fn join_one(app: &App, name: &str, joined: &Arc<ServedGroup>) -> Result<()
     if let Some(worker) = worker.clone() {
         joined.service.health(move || worker.clone().check())?;
     }
+    if joined.leases.are_required() {
+        joined.service.set_worker_leased(false)?;
+    }
+    tokio::spawn(Arc::clone(&joined.leases).keep());
     joined.service.register_self().await?;
     let _ = joined.observer.set(factory.observe(name).await?);
     Ok(())
@@ -218,6 +224,8 @@ fn routes(app: &Arc<App>) -> Router {
     let get_only = || async { Problem::method_not_allowed("GET, HEAD") };
     let get_or_post = || async { Problem::method_not_allowed("GET, POST") };
     let post_only = || async { Problem::method_not_allowed("POST") };
+    let put_only = || async { Problem::method_not_allowed("PUT") };
+    let put_or_delete = || async { Problem::method_not_allowed("PUT, DELETE") };
     let of = |path: &str| format!("/v1/policies/{{policy}}/{path}");
     Router::new()
         .route(&of("owned"), post(owned::owned).fallback(post_only))
@@ -234,6 +242,12 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))
+        .route(&of("leases"), post(leases::lease::open).fallback(post_only))
+        .route(&of("leases/{lease}"), put(leases::lease::renew).delete(leases::lease::close).fallback(put_or_delete))
+        .route(&of("grants"), get(leases::follow::grants).fallback(get_only))
+        .route(&of("grants/finished"), post(leases::follow::finished).fallback(post_only))
+        .route(&of("enter"), post(leases::enter::enter).fallback(post_only))
+        .route(&of("names"), put(leases::names::offer).fallback(put_only))
         .route(&of("holders"), get(holders::holders).fallback(get_only))
         .route(&of("slots"), get(slots::slots).fallback(get_only))
         .route(&of("drained"), get(slots::drained).fallback(get_only))

@@ -45,6 +45,9 @@ pub(crate) struct Serve {
     /// Require the token in this file, of at least 16 bytes
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Admit workers with this token to the routes that they need
+    #[arg(long, value_name = "FILE")]
+    worker_token_file: Option<PathBuf>,
     /// Serve TLS with this certificate chain, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -160,6 +163,7 @@ impl Serve {
     fn options(&self) -> Result<Options> {
         let mut options = Options::new(self.listen);
         options.token = self.token_file.as_deref().map(Token::from_file).transpose()?;
+        options.worker_token = self.worker_token_file.as_deref().map(Token::from_file).transpose()?;
         if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
             options.tls = Some(Tls::from_files(chain, key)?);
         }

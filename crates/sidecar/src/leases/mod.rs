@@ -1,0 +1,128 @@
+//! Leases of the local worker: while it renews its lease, it is granted what this member holds, and each handover waits for it.
+
+pub(crate) mod enter;
+pub(crate) mod follow;
+mod keeper;
+pub(crate) mod lease;
+pub(crate) mod names;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName};
+use shardwise::{Moment, OwnershipMode, Run, ShardingService, SlotSet};
+use tokio::sync::{Semaphore, watch};
+
+use crate::answers::millis;
+use crate::problem::{CONFLICT, LEASE_ENDED, LEASE_MISSING, LEASE_TAKEN, Problem, Result};
+pub(crate) use state::LeaseId;
+use state::{LeaseRefusal, LeaseState};
+
+/// The header with the id of the worker's lease.
+const LEASE: HeaderName = HeaderName::from_static("shardwise-lease");
+/// The routes of workers, behind the policy; the worker's token admits to these alone.
+const ROUTES: [&str; 7] = ["leases", "leases/{lease}", "grants", "grants/finished", "enter", "names", "owned"];
+/// The most requests that follow the grants of one policy at a time.
+const FOLLOWERS_MOST: usize = 8;
+
+/// The lease of the local worker on one policy, and the grants under it.
+pub(crate) struct Leases {
+    service: ShardingService,
+    state: Mutex<LeaseState>,
+    /// The version of the grants.
+    news: watch::Sender<u64>,
+    /// The singletons, daemons and timers that are offered, and the lease under which they are.
+    offers: Mutex<(u64, Vec<Run>)>,
+    followers: Arc<Semaphore>,
+}
+
+impl Leases {
+    pub(crate) fn new(service: ShardingService) -> Self {
+        let policy = service.policy();
+        let slots = if policy.placement.kind.by_key().is_some() { 0 } else { policy.placement.slots };
+        let followers = Arc::new(Semaphore::new(FOLLOWERS_MOST));
+        Self { service, state: Mutex::new(LeaseState::new(slots)), news: watch::Sender::default(), offers: Mutex::default(), followers }
+    }
+
+    /// Whether nothing may be owned without a lease.
+    pub(crate) fn are_required(&self) -> bool {
+        self.service.policy().ownership == OwnershipMode::Exclusive
+    }
+
+    /// Since when there is a live lease, and for how long still.
+    pub(crate) fn age_and_rest(&self) -> Option<(Duration, Duration)> {
+        let now = self.service.now();
+        let (opened, ends) = self.locked().span().filter(|(_, ends)| *ends > now)?;
+        Some((now.since(opened), ends.since(now)))
+    }
+
+    /// The slots in which the worker with that lease may start work now. Nothing after the deadline of what this member holds.
+    pub(crate) fn open_slots(&self, id: LeaseId) -> Result<SlotSet> {
+        let now = self.service.now();
+        let is_live = self.service.ownership().is_live_at(now);
+        let mut state = self.locked();
+        state.check(now, id).map_err(refused)?;
+        Ok(if is_live { state.slots().clone() } else { SlotSet::empty(state.slots().slots()) })
+    }
+
+    /// For how long the grants hold: while the lease is live and this member holds its claims.
+    fn valid_for(&self, state: &LeaseState, now: Moment) -> Duration {
+        let held = self.service.ownership().claims_end();
+        let leased = state.span().map(|(_, ends)| ends);
+        held.zip(leased).map_or(Duration::ZERO, |(held, leased)| held.min(leased).since(now))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, LeaseState> {
+        // Each change of the state is complete before anything could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and wakes those that follow it.
+    fn update<T>(&self, change: impl FnOnce(&mut LeaseState, Moment) -> T) -> T {
+        let mut state = self.locked();
+        let changed = change(&mut state, self.service.now());
+        let version = state.version();
+        self.news.send_if_modified(|known| std::mem::replace(known, version) != version);
+        changed
+    }
+
+    /// An error under eventual ownership, where nothing is granted.
+    fn grants_anything(&self) -> Result<()> {
+        if self.are_required() {
+            return Ok(());
+        }
+        let name = &self.service.policy().name;
+        Err(CONFLICT.because(format!(
+            "policy {name} has ownership = \"eventual\", so nothing is granted: ask owned, or write ownership = \"exclusive\""
+        )))
+    }
+}
+
+/// Whether the route is one that a worker needs.
+pub(crate) fn is_for_workers(route: &str) -> bool {
+    route.strip_prefix("/v1/policies/{policy}/").is_some_and(|route| ROUTES.contains(&route))
+}
+
+/// The lease in the header of a request.
+pub(crate) fn shown(headers: &HeaderMap) -> Result<LeaseId> {
+    let missing = || {
+        LEASE_MISSING.because("this needs the worker's lease: open one with POST …/leases and send its id in the header shardwise-lease")
+    };
+    let shown = headers.get(LEASE).ok_or_else(missing)?;
+    // What is no id names no lease.
+    shown.to_str().ok().and_then(LeaseId::parse).ok_or_else(|| refused(LeaseRefusal::Ended("its id is not one")))
+}
+
+fn refused(refusal: LeaseRefusal) -> Problem {
+    match refusal {
+        LeaseRefusal::Taken { age, left } => LEASE_TAKEN.because(format!(
+            "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy; \
+             its processes share the lease's id",
+            millis(left)
+        )),
+        LeaseRefusal::Ended(why) => {
+            LEASE_ENDED.because(format!("the lease is not live: {why}. Stop all work under it, and open another one with POST …/leases"))
+        }
+    }
+}
