@@ -92,5 +92,6 @@ export function show(state) {
     moreOthers,
     names.length === 0 ? h("p", { class: "hint" }, "No singleton, daemon or timer is held.") : table("Names and their holders", ["Name", "Held by", "Epoch", "Since"], named, [2]),
     moreNames,
+    h("p", { class: "hint" }, "A worker that reports a slot as finished and goes on working in it overlaps with the next holder. This page cannot see that; the fence in its writes stops it."),
   );
 }

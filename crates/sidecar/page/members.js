@@ -19,7 +19,7 @@ const STATES = {
 
 /** Where the worker beside a sidecar is watched and does not work. */
 const WORKERS = {
-  absent: () => ["warn", "its worker has not been seen yet: it owns nothing"],
+  absent: () => ["warn", "its worker has not been seen yet, or has no lease: it owns nothing"],
   failing: (isActive) => ["warn", isActive ? "its worker's checks fail" : "its worker's checks fail: it owns nothing until they succeed"],
 };
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
 
+pub(crate) mod lease;
 pub(crate) mod lines;
 pub(crate) mod process;
 pub(crate) mod scenes;

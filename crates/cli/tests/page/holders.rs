@@ -4,6 +4,7 @@ use serde_json::json;
 use shardwise_testkit::{Browser, PageView, Tab};
 
 use crate::common::Place;
+use crate::common::lease::Lease;
 use crate::{Worker, pictures};
 
 fn says(tab: &Tab<'_>, id: &str, part: &str) {
@@ -14,7 +15,8 @@ fn says(tab: &Tab<'_>, id: &str, part: &str) {
 fn holders_are_shown_with_their_epochs_and_a_worker_that_was_never_seen_is_no_all_is_well() {
     let place = Place::of_workers("5s", "slots = 64\nownership = \"exclusive\"");
     let one = Worker::start(&place, 1, &[]);
-    let _two = Worker::start(&place, 2, &[]);
+    let two = Worker::start(&place, 2, &[]);
+    let _leases = [one.at, two.at].map(|at| Lease::kept(at, 10_000));
     one.sees(2);
     let browser = Browser::start().unwrap();
     let tab = browser.open(&one.url(), PageView::DESKTOP).unwrap();

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::common::lease::Lease;
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Served, http, place};
 
@@ -13,8 +14,10 @@ fn holders(served: &Served) -> Value {
 fn the_holders_of_slots_are_shown_with_their_epochs_and_agree_with_the_placement() {
     let place = Place::of_workers("5s", "slots = 64\nownership = \"exclusive\"");
     let one = Served::start(&place, &[]);
+    let _first = Lease::kept(one.at, 10_000);
     one.settles(1, |owned| owned == 64);
     let two = Served::start(&place, &[]);
+    let _second = Lease::kept(two.at, 10_000);
     eventually("both hold their shares", PATIENCE, || {
         let (one, two) = (one.ownership(), two.ownership());
         let sum = one["slots_owned"].as_u64().unwrap() + two["slots_owned"].as_u64().unwrap();

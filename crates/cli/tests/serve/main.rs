@@ -14,6 +14,7 @@ mod hostile;
 mod http;
 mod impostors;
 mod kept;
+mod leases;
 mod live;
 mod logged;
 mod members;

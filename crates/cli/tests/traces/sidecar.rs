@@ -4,6 +4,7 @@ use nix::sys::signal::Signal;
 use shardwise_testkit::Authority;
 
 use crate::collector::{CLIENT, Collector, ERROR, SERVER};
+use crate::common::lease::Lease;
 use crate::common::{PATIENCE, eventually};
 use crate::{KEY, SPAN, Served, TOKEN, TRACE, exporting, metric, place};
 
@@ -160,6 +161,7 @@ fn a_handover_is_seen_where_the_slots_come_from_and_where_they_go() {
     let (place, collector) = (place("5s", "slots = 16\nownership = \"exclusive\""), Collector::start());
     let start = || Served::start(exporting(Served::command(&place), collector.at));
     let one = start();
+    let _first = Lease::kept_with(one.at, 10_000, TOKEN);
     let gained = |id: &str| {
         let handover =
             collector.gets("it gains", |span| span.name == "handover" && span.says("shardwise.direction") == "gain" && span.is_of(id));
@@ -168,6 +170,7 @@ fn a_handover_is_seen_where_the_slots_come_from_and_where_they_go() {
     };
     gained(&one.id);
     let other = start();
+    let _second = Lease::kept_with(other.at, 10_000, TOKEN);
     assert_eq!(gained(&other.id).says("shardwise.kind"), "graceful");
     let given = collector.gets("the first one gives", |span| span.says("shardwise.direction") == "lose" && span.is_of(&one.id));
     collector.gets("its claims", |span| span.name == "local release" && span.parent == given.id);
