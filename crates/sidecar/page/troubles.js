@@ -35,7 +35,7 @@ export function ofGroup(state) {
   if (spared.length > 0) add("bad", `The checks of so many workers fail that these keep their shares: ${first(spared)}. Something that all share may have failed.`);
   const drainedFor = failing.filter((one) => one.state !== "active");
   if (drainedFor.length > 0) add("warn", `Their workers' checks fail, so they own nothing: ${first(drainedFor)}.`);
-  if (absent.length > 0) add("warn", `Their workers have not been seen, so they own nothing: ${first(absent)}.`);
+  if (absent.length > 0) add("warn", `Their workers have not been seen or have no lease, so they own nothing: ${first(absent)}.`);
   if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);
   else if (slots.placement === null) add("bad", `No worker owns anything: ${unowned(members.members, state)}.`);

@@ -27,7 +27,7 @@ fn holders_are_shown_with_their_epochs_and_a_worker_that_was_never_seen_is_no_al
     says(&tab, "owner", "holds it under epoch");
 
     let _three = Worker::start(&place, 3, &["--worker-health", "tcp://127.0.0.1:1"]);
-    says(&tab, "verdict", "Their workers have not been seen, so they own nothing: worker-3.");
+    says(&tab, "verdict", "Their workers have not been seen or have no lease, so they own nothing: worker-3.");
     says(&tab, "members", "no worker");
     pictures(&tab, "holders");
     assert_eq!(tab.complaints(), Vec::<String>::new());
