@@ -4,7 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::run;
+use crate::common::lease::Lease;
+use crate::common::{Place, run};
 use crate::{Served, TOKEN, http, place};
 
 /// The tested release.
@@ -19,7 +20,7 @@ fn the_document_is_true() {
     let request = format!("GET /openapi.json HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n", one.at);
     let answer = http::raw(one.at, request.as_bytes());
     let reported: Value = answer.json();
-    assert_eq!(reported["paths"].as_object().unwrap().len(), 21, "{reported}");
+    assert_eq!(reported["paths"].as_object().unwrap().len(), 27, "{reported}");
     std::fs::write(&document, &answer.body).unwrap();
 
     let tried = |which: &[&str]| {
@@ -31,9 +32,26 @@ fn the_document_is_true() {
         assert_eq!(ran.code, Some(0), "{which:?}: {}\n{}", ran.text(), ran.err);
     };
     // A stream of events has no end; a client that accepts only JSON does not receive one.
-    tried(&["--exclude-path-regex", "rebalances"]);
+    tried(&["--exclude-path-regex", "rebalances|grants$"]);
     tried(&["--include-path-regex", "rebalances", "--header", "Accept: application/json"]);
     assert_eq!(one_state(&one), "active");
+}
+
+/// The routes of a worker that has a lease. The stream has no end, and the lease must not be ended.
+#[test]
+fn the_document_is_true_of_leases() {
+    let python = shardwise_testkit::python_with(&[SCHEMATHESIS]).unwrap();
+    let place = Place::of_workers("5s", "slots = 64\nownership = \"exclusive\"");
+    let one = Served::start(&place, &[]);
+    let lease = Lease::kept(one.at, 10_000);
+    std::fs::write(place.path("openapi.json"), http::get(one.at, "/openapi.json").body).unwrap();
+    let mut schemathesis = Command::new(&python);
+    schemathesis.args(["-m", "schemathesis.cli", "run"]).arg(place.path("openapi.json")).args(["--url", &format!("http://{}", one.at)]);
+    schemathesis.args(["--header", &format!("shardwise-lease: {}", lease.id), "--seed", "7", "--max-examples", "8", "--no-color"]);
+    schemathesis.args(["--request-timeout", "40", "--include-path-regex", "leases$|finished|enter|names|owned"]).current_dir(place.path(""));
+    let ran = run(schemathesis, b"");
+    assert_eq!(ran.code, Some(0), "{}\n{}", ran.text(), ran.err);
+    assert_eq!(lease.asks("GET", "grants?wait=0", None).0, 200, "the lease is live still");
 }
 
 fn one_state(one: &Served) -> Value {
