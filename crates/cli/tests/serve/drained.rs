@@ -2,6 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 
 use crate::common::Place;
 use crate::common::process::Process;
@@ -50,6 +51,30 @@ fn where_all_are_drained_everything_says_so_and_how_to_undo_it() {
     for line in ["this worker is drained by an operator", "this worker is no longer drained"] {
         assert_eq!(log.matches(line).count(), 1, "{line}, once: {log}");
     }
+}
+
+/// Regression: `owner` spoke of `min_members`, and `members` showed a drained member as one that leaves.
+#[test]
+fn a_list_of_drained_members_that_cannot_be_read_is_reported() {
+    let place = place();
+    let one = Served::start(&place, &[]);
+    place.run(&["drain", &one.id, "--wait"]);
+    one.settles(1, |owned| owned == 0);
+    let store = format!("sqlite:{}", place.path("shardwise.db").display());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut store = sqlx::SqliteConnection::connect(&store).await.unwrap();
+        sqlx::raw_sql("UPDATE note SET text = 'no JSON' WHERE name = 'drained'").execute(&mut store).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let unread = "the list of drained members cannot be read";
+    for command in ["owner", "explain"] {
+        let ran = place.run(&[command, "tenant-7"]);
+        assert!(ran.code == Some(1) && ran.err.contains(unread) && ran.err.contains("edited by hand"), "{command}: {ran:?}");
+        assert!(!ran.err.contains("min_members"), "{command}: {ran:?}");
+    }
+    let members = place.run(&["members"]);
+    assert!(members.code == Some(0) && members.err.contains(unread) && members.text().contains("draining"), "{members:?}");
 }
 
 #[test]

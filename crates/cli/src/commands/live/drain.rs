@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use shardwise::{InstanceId, Member, MemberState, Observer, View};
+use shardwise::{ErrorKind, InstanceId, Member, MemberState, Observer, ShardingFactory, View};
 
 use crate::args::Common;
 use crate::commands::group::{PolicyArg, meant_by};
@@ -90,6 +90,14 @@ impl Undrain {
             note_unknown(&observer.members(), &known, id);
         }
         Ok(if changed { Code::Ok } else { Code::No })
+    }
+}
+
+/// The members that operators have drained; none if the placement or the backend supports no drain.
+pub(super) async fn drained_members(factory: &ShardingFactory, policy: &str) -> shardwise::Result<Vec<InstanceId>> {
+    match factory.drained(policy).await {
+        Err(error) if error.kind() == ErrorKind::Settings => Ok(Vec::new()),
+        drained => drained,
     }
 }
 
