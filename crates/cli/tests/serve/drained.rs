@@ -33,7 +33,7 @@ fn where_all_are_drained_everything_says_so_and_how_to_undo_it() {
     let ready = http::get(one.at, "/readyz").refuses(503, "not ready");
     for reason in [&one.ownership()["hint"], &ready["detail"]] {
         let reason = reason.as_str().unwrap();
-        assert!(reason.contains("all members are drained") && reason.contains("shardwise undrain ID"), "{reason}");
+        assert!(reason.contains("all members are drained") && reason.contains("shardwise undrain ID --policy workers"), "{reason}");
         assert!(!reason.contains("min_members"), "{reason}");
     }
     for command in [&["owner", "tenant-7"][..], &["owner", "tenant-7", "--json"], &["explain", "tenant-7"]] {
