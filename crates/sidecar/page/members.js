@@ -119,7 +119,7 @@ export function show(state) {
   const wanted = $("filter").value.trim().toLowerCase();
   const all = state.members.members;
   $("filter-label").hidden = all.length < FILTERED;
-  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.claimsSeen, state.drained, wanted]);
+  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.claimsSeen, Boolean(state.claimsError), state.drained, wanted]);
   if (now !== drawn) draw(state, wanted);
   drawn = now;
   tick(state);
