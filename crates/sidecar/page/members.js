@@ -81,7 +81,9 @@ function wish(member, state, drained) {
 function action(member, state, drained) {
   const button = (text, wanted) => h("button", { type: "button", class: "small", disabled: !state.mayAct, onclick: () => wish(member, state, wanted) }, text, h("span", { class: "visually-hidden" }, ` ${member.instance_id}`));
   if (drained) return button("Take back", false);
-  return member.state === "active" ? button("Drain", true) : "";
+  // A member that is drained because its worker does not work can be drained by an operator too: that lasts after the worker works again.
+  const isIdle = member.state === "draining" && member.worker !== null;
+  return member.state === "active" || isIdle ? button("Drain", true) : "";
 }
 
 function row(member, state, total, holds) {

@@ -28,6 +28,10 @@ fn holders_are_shown_with_their_epochs_and_a_worker_that_was_never_seen_is_no_al
     let _three = Worker::start(&place, 3, &["--worker-health", "tcp://127.0.0.1:1"]);
     says(&tab, "verdict", "Their workers have not been seen, so they own nothing: worker-3.");
     says(&tab, "members", "no worker");
+    let said = tab.eval("document.getElementById('members').innerHTML.includes('operator')").unwrap();
+    assert_eq!(said, false, "no operator has drained it");
+    let button = "[...document.querySelectorAll('#members button')].some((button) => button.textContent === 'Drain worker-3')";
+    assert_eq!(tab.eval(button).unwrap(), true, "an operator may drain it as well");
     pictures(&tab, "holders");
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
