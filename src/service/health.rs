@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -88,7 +88,9 @@ async fn watch_worker(context: Weak<OwnershipContext>, check: HealthCheck) {
         let failure = answer.unwrap_or_else(|_| Err(format!("no answer within {CHECK_WITHIN:?}"))).err();
         let Some(living) = context.upgrade() else { return };
         let before = (checks.health(), checks.fails());
-        checks.checked(failure.is_none(), wall_millis());
+        // Only for the order in which members drain.
+        let since_1970 = u64::try_from(living.clock.since_1970().as_millis()).unwrap_or(u64::MAX);
+        checks.checked(failure.is_none(), since_1970);
         report(&living, &checks, failure, before, &throttle);
         let suspected = async {
             tokio::time::sleep(SUSPECTED_EVERY).await;
@@ -122,10 +124,4 @@ fn report(
     }
     let report = WorkerReport { watched: true, health: checks.health(), fails: checks.fails(), failure };
     context.worker.report.send_if_modified(|known| std::mem::replace(known, report.clone()) != report);
-}
-
-/// Milliseconds since the Unix epoch, for the order of failing members only.
-fn wall_millis() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
