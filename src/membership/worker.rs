@@ -1,4 +1,4 @@
-//! What is known of the worker that this member speaks for, where somebody watches it.
+//! What is known of the worker that this member speaks for, if the worker is watched.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,9 +10,9 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkerReport {
-    /// Somebody watches the worker.
+    /// Whether the worker is watched.
     pub watched: bool,
-    /// What the member's record says; `None` while the worker works, and if nobody watches it.
+    /// What the member's record says; `None` while the worker works, and if it is not watched.
     pub health: Option<WorkerHealth>,
     /// The worker was seen and does not work any more: its member is drained, if the group can do without it.
     pub fails: bool,
@@ -24,7 +24,7 @@ pub struct WorkerReport {
 #[derive(Default)]
 pub(crate) struct WorkerWatch {
     pub(crate) report: watch::Sender<WorkerReport>,
-    /// Somebody has reason to believe that the worker does not work.
+    /// Notified when the worker is suspected not to work.
     pub(crate) suspected: Notify,
     /// The worker fails and keeps its share; written by the driver.
     pub(crate) is_spared: AtomicBool,

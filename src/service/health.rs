@@ -61,7 +61,7 @@ impl ShardingService {
         Ok(())
     }
 
-    /// Somebody has reason to believe that the worker does not work: the next check is made at once. No report changes anything by itself.
+    /// Reports that the worker is suspected not to work: the next check is made at once. The report itself changes nothing.
     pub fn suspect(&self) {
         self.membership().suspect();
     }

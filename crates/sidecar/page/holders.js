@@ -60,7 +60,7 @@ export function troubles(state) {
   const isLong = state.unheldSince && Date.now() - state.unheldSince > state.ttl + 1000;
   for (const [why, slots] of counted) {
     if (why === "unclaimed" && isLong) found.push({ style: "bad", text: `No worker holds ${many(slots, "slot")} for longer than the TTL: no worker works on their keys. The workers' logs say why they cannot claim them.` });
-    // These two are told with their own remedies.
+    // These two are reported elsewhere, with what to do.
     else if (why !== "loss" && why !== "min_members") found.push({ style: "note", text: `${many(slots, "slot")} not held by the worker that the placement names: ${reason(why)}.` });
   }
   return found;

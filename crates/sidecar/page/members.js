@@ -17,7 +17,7 @@ const STATES = {
   away: ["warn", "has left for a while and keeps its place"],
 };
 
-/** Where the worker beside a sidecar is watched and does not work. */
+/** A sidecar's worker that is watched and does not work. */
 const WORKERS = {
   absent: () => ["warn", "its worker has not been seen yet: it owns nothing"],
   failing: (isActive) => ["warn", isActive ? "its worker's checks fail" : "its worker's checks fail: it owns nothing until they succeed"],
@@ -25,7 +25,7 @@ const WORKERS = {
 
 /** How often the page asks its own sidecar. */
 const OWN_EVERY = 1000;
-/** How long what was done is told. */
+/** How long the result of an action is shown. */
 const NOTICE = 20000;
 
 let last = null;

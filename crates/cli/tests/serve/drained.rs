@@ -1,4 +1,4 @@
-//! Drained members: what is said where all of them are, plans with one, and who is gone without having left.
+//! Drained members: the messages when all are drained, plans with one, and members that vanish.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ fn a_member_that_was_just_undrained_counts_at_once() {
 
 /// Regression: `rebalances` and `watch` said of both only that they were gone.
 #[test]
-fn who_vanished_is_told_from_who_left() {
+fn members_that_vanished_are_listed_apart_from_those_that_left() {
     let place = place();
     let _stays = Served::start(&place, &[]);
     let [mut leaves, mut dies] = [(); 2].map(|()| Served::start(&place, &[]));
