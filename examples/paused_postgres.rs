@@ -1,7 +1,7 @@
 //! A worker that was paused pays from an account in PostgreSQL that another one has taken over: the table of fences refuses it.
 //!
 //! `DATABASE_URL=postgres://user:password@127.0.0.1/database cargo run -p shardwise-examples --example paused_postgres`. It creates the
-//! tables of fences, and one of its own. It takes some seconds, until the lease of a stopped worker has expired. How and why:
+//! tables of fences and a table of accounts. It takes some seconds, until the lease of a stopped worker has expired. How and why:
 //! `docs/reference/fencing.md`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]

@@ -131,7 +131,7 @@ async fn a_hanging_check_has_failed_and_checks_end_with_the_service() {
     assert_eq!(error.kind(), ErrorKind::Conflict);
     let unwatched = world.joined("b").await;
     service.register_self().await.expect("it joins drained");
-    eventually("the one that nobody watches has everything", || unwatched.ownership().slots_owned() == Some(SLOTS)).await;
+    eventually("the unwatched one has everything", || unwatched.ownership().slots_owned() == Some(SLOTS)).await;
     eventually("it is reported", || service.worker().borrow().failure.is_some()).await;
     assert!(service.worker().borrow().failure.as_deref().is_some_and(|why| why.contains("no answer within 1s")));
     service.deregister_self().await.expect("it leaves");

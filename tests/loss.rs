@@ -226,7 +226,7 @@ async fn what_the_record_says_of_the_missing_is_written_in_the_end() {
         link.set_reachable(false);
     }
     let is_listed = || workers[0].0.members().members()[0].loss.is_some();
-    eventually("a tells who is missing", is_listed).await;
+    eventually("a lists the missing members", is_listed).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     refused.store(true, Ordering::Relaxed);
     for (_, link) in &workers[1..] {

@@ -24,7 +24,7 @@ impl Fleet {
     }
 }
 
-/// A weight, what is said beside it, and a name; behind it whom it misses, if it does. What is said, from the lowest bit on: two for the
+/// A weight, a byte of flags and a name, followed by the missing members, if there are any. The flags, from the lowest bit on: two for the
 /// zone, one for draining, three for what it can serve, two for the mark of a loss.
 fn member(bytes: &mut Bytes<'_>) -> Option<Member> {
     let (weight, said) = (weight(bytes.byte()), bytes.byte());

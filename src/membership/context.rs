@@ -84,7 +84,7 @@ impl OwnershipContext {
         f(&self.current.load(), self.clock.now())
     }
 
-    /// Somebody believes that the worker does not work: it is checked at once, if it is watched.
+    /// The worker is suspected not to work: it is checked at once, if it is watched.
     pub(crate) fn suspect(&self) {
         suspected(&self.policy);
         self.worker.suspected.notify_one();

@@ -133,7 +133,7 @@ impl DrainFollower {
                     Err(error) => {
                         let said = Some(error.to_string());
                         if complaint != said {
-                            tracing::info!(%error, "this worker has no right to read the list of drained members, so it cannot be drained; it continues as before");
+                            tracing::info!(%error, "the list of drained members cannot be read, so this worker cannot be drained; it continues as before");
                             complaint = said;
                         }
                     }

@@ -27,7 +27,7 @@ pub(crate) use departures::{Absences, Departures};
 pub(crate) use drain::{DrainFollower, DrainStore};
 pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
-pub(crate) use holder_table::{HolderTable, known, without_holders};
+pub(crate) use holder_table::{HolderTable, without_holders};
 pub use listeners::{Listener, News, Rebalances, Snapshots};
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;

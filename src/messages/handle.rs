@@ -122,7 +122,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        // This worker knows of its own names before the watch reports them.
+        // This worker knows the names that it holds before the watch reports them.
         if let Some(epoch) = self.hub.local.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }

@@ -205,8 +205,8 @@ impl Observer {
         })
     }
 
-    /// How often claims have changed since this observer started: while it is the same, so are the holders. `None` under eventual
-    /// ownership.
+    /// How often the holders have changed since this observer started, which includes that they could not be read any more and that they
+    /// could again: while it is the same, so are the holders. `None` under eventual ownership.
     pub fn claims_seen(&self) -> Option<u64> {
         self.claims.as_ref().map(ObservedClaims::seen)
     }

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -57,7 +57,7 @@ impl ShardingService {
         Ok(())
     }
 
-    /// Somebody has reason to believe that the worker does not work: the next check is made at once. No report changes anything by itself.
+    /// Reports that the worker is suspected not to work: the next check is made at once. The report itself changes nothing.
     pub fn suspect(&self) {
         self.membership().suspect();
     }
@@ -107,7 +107,9 @@ async fn watch_worker(context: Weak<OwnershipContext>, check: HealthCheck) {
         let failure = answer.unwrap_or_else(|_| Err(format!("no answer within {CHECK_WITHIN:?}"))).err();
         let Some(living) = context.upgrade() else { return };
         let before = (checks.health(), checks.fails());
-        checks.checked(failure.is_none(), wall_millis());
+        // Only for the order in which members drain.
+        let since_1970 = u64::try_from(living.clock.since_1970().as_millis()).unwrap_or(u64::MAX);
+        checks.checked(failure.is_none(), since_1970);
         report(&living, &checks, failure, before, &throttle);
         let suspected = async {
             tokio::time::sleep(SUSPECTED_EVERY).await;
@@ -140,10 +142,4 @@ fn report(
         tracing::warn!(%policy, "the worker works: this member takes its share");
     }
     context.worker.update(|report| (report.checked, report.fails, report.failure) = (checks.health(), checks.fails(), failure));
-}
-
-/// Milliseconds since the Unix epoch, for the order of failing members only.
-fn wall_millis() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@ use shardwise_core::{Holding, OwnershipMode, ViewPlacement};
 
 use super::ShardingService;
 use crate::error::Result;
-use crate::membership::{known, placer, without_holders};
+use crate::membership::{placer, without_holders};
 
 impl ShardingService {
     /// Who holds each slot and name of the group, and where that differs, which member the placement names and why that one does not hold
@@ -13,7 +13,8 @@ impl ShardingService {
     /// # Errors
     ///
     /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) under eventual ownership, which has no holders; retryable,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) while this worker is no member, and until it has read the claims.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) while this worker is no member and until it has read the claims; that or
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend) while the claims cannot be read.
     pub fn holders(&self) -> Result<Vec<Holding>> {
         let policy = self.policy();
         if policy.ownership != OwnershipMode::Exclusive {
@@ -26,8 +27,6 @@ impl ShardingService {
             ViewPlacement::Slots(owners) => Some(owners),
             ViewPlacement::Keys(_) => None,
         });
-        let holders = self.membership().holders.follow();
-        let holders = holders.borrow();
-        Ok(Holding::all(&view, policy, owners.as_deref(), known(&holders)?))
+        self.membership().holders.read(|holders| Holding::all(&view, policy, owners.as_deref(), holders))
     }
 }

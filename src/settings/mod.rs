@@ -18,8 +18,8 @@
 //!
 //! A relative path in the file, and the default of `discovery.local.path`, starts at the file's directory, so that all workers that read
 //! one file meet, wherever they were started; one in an environment variable starts at the working directory. The default is
-//! `shardwise.db` beside the file: a user who may write there controls the settings anyway, while any user could join, or keep the workers
-//! out, by a predictable name in a shared directory.
+//! `shardwise.db` in the same directory: a user who may write there controls the settings anyway, while any user could join, or keep the
+//! workers out, by a predictable name in a shared directory.
 //!
 //! ```
 //! # fn main() -> shardwise::Result<()> {
@@ -115,7 +115,7 @@ impl Settings {
     }
 
     /// [`Settings::load`] of this text ([`LoadOptions::with_text`]), only its section `[default]` and without any environment: for tests and
-    /// for programs with settings of their own.
+    /// for programs that build their settings.
     pub fn from_toml_str(text: &str) -> Result<Self> {
         Self::load(&LoadOptions::default().with_text(text))
     }

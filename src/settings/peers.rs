@@ -96,7 +96,7 @@ impl MessagesSettings {
         let ip = self.listen.ip();
         if !ip.is_loopback() && self.token.is_none() {
             return Some(
-                "others than this machine's processes can connect there: write messages_token_file beside it, or listen on 127.0.0.1",
+                "others than this machine's processes can connect there: write messages_token_file too, or listen on 127.0.0.1",
             );
         }
         // A wildcard address does not say how others reach it; with a loopback address no others are expected.
@@ -185,7 +185,7 @@ pub(super) fn messages(table: &SettingsTable<'_>, policy: &Policy, networks: &[N
     if policy.ownership != OwnershipMode::Exclusive {
         let unused = listen.as_ref().or(token_file.as_ref());
         return unused.map_or(Ok(settings), |found| {
-            Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" beside it, or remove it"))
+            Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" too, or remove it"))
         });
     }
     match &listen {

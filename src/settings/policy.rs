@@ -162,7 +162,7 @@ fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
         return Ok(BackendLoss::Keep { keep_for: table.take(&keys::KEEP_FOR)?.time()? });
     }
     match table.written(&keys::KEEP_FOR)? {
-        Some(found) => Err(found.refuse("it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it")),
+        Some(found) => Err(found.refuse("it says for how long the last view is kept: write on_backend_loss = \"keep\" too")),
         None => Ok(BackendLoss::Stop),
     }
 }
@@ -172,7 +172,7 @@ fn claims(table: &SettingsTable<'_>, policy: &mut Policy) -> Result<(), Error> {
     if policy.ownership != OwnershipMode::Exclusive {
         for key in [&keys::ON_DRAIN_TIMEOUT, &keys::EPOCH_FLOOR, &keys::VERSION_RULE] {
             if let Some(found) = table.written(key)? {
-                return Err(found.refuse("it is about claims: write ownership = \"exclusive\" beside it, or remove it"));
+                return Err(found.refuse("it is about claims: write ownership = \"exclusive\" too, or remove it"));
             }
         }
         return Ok(());

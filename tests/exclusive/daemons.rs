@@ -107,7 +107,7 @@ async fn sets_are_apart_and_stopping_one_run_leaves_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_that_set_the_number_at_once_one_does_and_the_other_is_told_what_is_there() {
+async fn of_two_that_set_the_number_at_once_one_does_and_the_other_gets_the_present_number() {
     let world = World::new();
     let fleet = [joined(&world, "a").await, joined(&world, "b").await];
     let daemons = fleet.each_ref().map(|service| service.daemons("ingest").expect("exclusive"));

@@ -82,6 +82,28 @@ fn truth_with(a: &ShardingService, b: &ShardingService, drained: u32, seen: &[Ho
 }
 
 #[tokio::test(start_paused = true)]
+async fn holders_that_cannot_be_read_are_an_error_and_not_those_of_before() {
+    let world = World::new();
+    let cut = world.store.link();
+    let factory = world.factory_of("a", Arc::new(cut.clone()), policy());
+    let a = factory.create("workers").expect("a known policy");
+    a.register_self().await.expect("it joins");
+    let observer = factory.observe("workers").await.expect("the group is there");
+    eventually("both have read the claims", || slots(&observer.holders().unwrap_or_default()) == truth(&[&a]) && share(&[&a])).await;
+    eventually("the member has read its own", || a.holders().is_ok_and(|seen| slots(&seen) == truth(&[&a]))).await;
+    let seen = observer.claims_seen();
+
+    cut.set_reachable(false);
+    eventually("neither shows what was", || observer.holders().is_err() && a.holders().is_err()).await;
+    assert_eq!(observer.holders().expect_err("cut off").kind(), ErrorKind::Unavailable);
+    let failing = observer.claims_seen();
+    assert!(failing > seen, "a reader that waits for a change asks again: {failing:?} after {seen:?}");
+    cut.set_reachable(true);
+    eventually("both are current again", || observer.holders().is_ok() && a.holders().is_ok()).await;
+    assert!(observer.claims_seen() > failing);
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_a_rolling_upgrade_holders_keep_what_they_have_and_the_reason_is_the_versions() {
     let world = World::new();
     let mut newest = policy();

@@ -16,7 +16,7 @@ use crate::meeting::{Kind, Server, Terms, runtime, settled, until};
 const MEMBERS: &str = "members";
 /// From the first registration until all see all.
 const START_MAX: Duration = Duration::from_mins(3);
-/// A machine that stands still for a TTL loses members, and then more is computed. What is wrong in the code is wrong each time.
+/// A machine that is paused for a TTL loses members, and then more is computed. What is wrong in the code is wrong each time.
 const TRIES: u32 = 4;
 
 on_both!(members_of_one_process_share_connections_and_placement_and_heartbeats_compute_nothing);
@@ -156,11 +156,11 @@ impl Crowd {
         std::thread::sleep(lasts);
         let after = self.read();
 
-        check(after.rebuilds == before.rebuilds, || "a placement was computed although nobody came or went".to_owned())?;
+        check(after.rebuilds == before.rebuilds, || "a placement was computed although no member came or went".to_owned())?;
         let heartbeats = self.terms.ttl / 3;
         let moved = |(before, after): (&Option<Moment>, &Option<Moment>)| Some((*after)?.since((*before)?));
         let least = before.deadlines.iter().zip(&after.deadlines).map(moved).min().flatten().unwrap_or_default();
-        check(least >= heartbeats * 3, || format!("somebody's deadline moved by {least:?} only, which is not three heartbeats"))?;
+        check(least >= heartbeats * 3, || format!("a member's deadline moved by {least:?} only, which is not three heartbeats"))?;
         settled(self.services.iter())?;
         let connections_max = match self.terms.kind {
             // One for the group's blocking query, and at most 16 requests at a time.
@@ -210,7 +210,7 @@ impl Crowd {
         let join = self.change(|| self.members.block_on(newcomer.register_self()).unwrap(), || settled(everybody()));
         let leave = self.change(|| self.members.block_on(newcomer.deregister_self()).unwrap(), || settled(self.services.iter()));
         for (what, most, Change { rebuilds, used, over, .. }) in [("join", 1, &join), ("departure", 2, &leave)] {
-            check(*rebuilds <= most, || format!("somebody placed the group {rebuilds} times for one {what}"))?;
+            check(*rebuilds <= most, || format!("a member placed the group {rebuilds} times for one {what}"))?;
             let alone = placing * u32::try_from(self.services.len()).unwrap();
             let beside = used.saturating_sub(at_rest.mul_f64(over.as_secs_f64()));
             check(beside < alone / 2, || {

@@ -95,7 +95,7 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     for (line, value) in lines {
         assert_eq!(
             refused_policy_line(line),
-            format!("{value}: it is about claims: write ownership = \"exclusive\" beside it, or remove it")
+            format!("{value}: it is about claims: write ownership = \"exclusive\" too, or remove it")
         );
     }
     let exclusive = |line: &str| refused_policy_line(&format!("{line}\nownership = \"exclusive\""));
@@ -319,7 +319,7 @@ fn wrong_types_and_ranges() {
         ("min_members = 0", "min_members is 0: a whole number from 1 to ".into()),
         (
             "keep_for = \"5m\"",
-            "keep_for is \"5m\": it says for how long the last view is kept: write on_backend_loss = \"keep\" beside it".into(),
+            "keep_for is \"5m\": it says for how long the last view is kept: write on_backend_loss = \"keep\" too".into(),
         ),
         ("on_backend_loss = \"wait\"", "on_backend_loss is \"wait\": write \"stop\" or \"keep\"".into()),
         ("max_loss = \"100%\"", "max_loss is \"100%\": write a whole percentage from \"1%\" to \"99%\", such as \"50%\"".into()),

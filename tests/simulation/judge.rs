@@ -1,5 +1,5 @@
-//! What must hold at every moment, looked at whenever a worker publishes a snapshot:
-//! only then, and when work begins, can anybody come to hold more than before.
+//! What must hold at every moment, checked whenever a worker publishes a snapshot: only then, and when work begins, can a worker come to
+//! hold more than before.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub(crate) fn held(workers: &[Worker]) -> Held {
 }
 
 impl Judge {
-    /// Looks at everybody. What is wrong, if anything is.
+    /// Checks all workers. An error says what is wrong.
     pub(crate) fn look(&mut self, workers: &[Worker]) -> Result<(), String> {
         let (mut slots, mut named) = (BTreeMap::new(), BTreeMap::new());
         for (number, worker) in workers.iter().enumerate().filter(|(_, worker)| worker.fate != Fate::Dead) {

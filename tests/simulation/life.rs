@@ -1,8 +1,9 @@
-//! One life of a fleet: a phase of faults, in which nothing may go wrong, a phase
-//! without, in which everything must come right, and a death.
+//! One life of a fleet: a phase of faults, in which nothing may go wrong, a phase without, in which everything must come right, in some
+//! lives a failure of all checks, a restart, and a death.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -21,6 +22,8 @@ use crate::worker::{BAD, Fate, Group, SINGLETONS, TTL, Worker};
 
 /// One life in so many is that of a large fleet.
 const LARGE_ONE_IN: u64 = 20;
+/// In one life in so many the workers are checked.
+const CHECKED_ONE_IN: u64 = 10;
 const DAEMONS_MAX: u32 = 4;
 /// Longer than a life: a worker that leaves for a while comes back before.
 const GRACE: Duration = Duration::from_mins(10);
@@ -108,7 +111,8 @@ impl Life {
         let (size, truth, mut dice) = (Size::of(seed), Clock::tokio(), StdRng::seed_from_u64(seed));
         let (store, policy) = (MemoryBackend::new(truth.clone()), policy(size.slots, &mut dice));
         let (published, board) = (Arc::new(Notify::new()), Board::default());
-        let group = Group { truth, store, policy, drift, rates: BAD, board, published };
+        let checks = (seed % CHECKED_ONE_IN == 2).then(|| Arc::new(AtomicBool::new(true)));
+        let group = Group { truth, store, policy, drift, rates: BAD, board, published, checks };
         Self {
             size,
             dice,
@@ -144,6 +148,7 @@ impl Life {
             self.passes(time).await?;
         }
         self.settles().await?;
+        self.all_checks_fail().await?;
         self.one_is_restarted().await?;
         self.one_dies().await?;
         for faults in self.workers.iter().flat_map(|worker| [&worker.faults, &worker.faults_of_notes]) {
@@ -412,7 +417,7 @@ impl Life {
         Ok(())
     }
 
-    fn took(&mut self, what: &'static str, since: Moment) {
+    pub(crate) fn took(&mut self, what: &'static str, since: Moment) {
         self.figures.took(what, u64::try_from(self.now().since(since).as_millis()).unwrap_or(u64::MAX));
     }
 

@@ -5,14 +5,16 @@
 //! their answers are lost or come late; watches withhold news or repeat them; the backend restarts; and every worker's clock runs at a
 //! different rate, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own
 //! clock; no holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no
-//! timer's period is fired twice. After the faults everything is held once again and all workers agree; with `rejoin_grace` a restart in
-//! good order moves nothing; and what a worker holds that dies then is taken over within the TTL and a second.
+//! timer's period is fired twice. After the faults everything is held once again and all workers agree; if the checks of all workers then
+//! fail at once, at least half of them stay active; with `rejoin_grace` a restart in good order moves nothing; and what a worker holds that
+//! dies then is taken over within the TTL and a second.
 //!
 //! `cargo xtask simulate --seeds N --from S` runs as many as wanted.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
 mod board;
+mod checks;
 mod clocks;
 mod figures;
 mod judge;
@@ -39,7 +41,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Every kind of fault that a full run meets.
-const FAULTS: [&str; 27] = [
+const FAULTS: [&str; 28] = [
     "Delay",
     "DropEvent",
     "ExecuteAfterAnother",
@@ -48,6 +50,7 @@ const FAULTS: [&str; 27] = [
     "FailBefore",
     "FailWatch",
     "RepeatEvent",
+    "all checks failed at once",
     "answers and news cut",
     "connections cut",
     "crashes",

@@ -1,5 +1,6 @@
 //! One worker of a simulated fleet: the real service over a faulty wire, with its own clock.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -96,6 +97,8 @@ pub(crate) struct Group {
     pub(crate) board: Board,
     /// Notified of each snapshot of each worker.
     pub(crate) published: Arc<Notify>,
+    /// Whether the checks of all workers succeed; `None` in lives without checks.
+    pub(crate) checks: Option<Arc<AtomicBool>>,
 }
 
 pub(crate) struct Worker {
@@ -133,6 +136,11 @@ impl Worker {
         let member =
             Member { incarnation: Incarnation::new(dice.random()), version: Some(format!("1.{version}")), ..Member::named(id.clone()) };
         let it = TestWorker::new(group.policy.clone(), timing, member, Arc::new(wire.clone()), clock.clock());
+        if let Some(succeed) = group.checks.clone() {
+            let answer = move || if succeed.load(Ordering::Relaxed) { Ok(()) } else { Err("a shared dependency has failed".to_owned()) };
+            let check = move || std::future::ready(answer());
+            it.service().health(check).expect("watched once");
+        }
         // At once, within drain_timeout, and beyond it.
         let winds_down = Duration::from_millis([0, 300, 1_700][dice.random_range(0..3)]);
         let runs = offers(it.service(), number, winds_down, &group.board);

@@ -1,6 +1,6 @@
 //! A user's program: it joins a group over TLS by every policy of its settings, and leaves the TLS provider of the process unchanged.
 //!
-//! `cargo xtask test --only tls` builds it as a separate package and runs it beside real servers. Arguments: the settings file, and the
+//! `cargo xtask test --only tls` builds it as a separate package and runs it with real servers. Arguments: the settings file, and the
 //! default provider of the process: `none`, `unusable`, or `aws-lc`.
 
 use std::error::Error;

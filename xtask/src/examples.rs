@@ -1,5 +1,5 @@
-//! The step `examples`. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, beside
-//! a real server or a file, and without their server; those that write to a server run beside it.
+//! The step `examples`. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, with
+//! a real server or a file, and without their server; those that write to a server run with it.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -28,7 +28,7 @@ const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How many keys the README's program has, whose workers meet in a file.
 const STARTER_KEYS: usize = 9;
-/// How many tenants the workers beside a server share.
+/// How many tenants the workers of a server share.
 const TENANTS: u32 = 100;
 /// A line of the example about orders, and how its last line begins.
 const ORDERS_SAY: (&str, &str) = ("10 orders placed, 20 events booked, each once", "10 orders placed, 20 events booked, each once");

@@ -21,8 +21,8 @@ pub(crate) fn empty(folder: &Path) -> Result<(), TaskFailure> {
     left_over.and_then(|()| std::fs::create_dir_all(folder)).map_err(TaskFailure::at(folder.display()))
 }
 
-/// Writes the manifest of a package outside the workspace, which names this checkout `CHECKOUT`, and beside it the versions that everything
-/// else was tested with.
+/// Writes the manifest of a package outside the workspace, which names this checkout `CHECKOUT`, and next to it the versions that
+/// everything else was tested with.
 pub(crate) fn write_manifest(context: &TaskContext, folder: &Path, manifest: &str) -> Result<PathBuf, TaskFailure> {
     let path = folder.join("Cargo.toml");
     write(&path, &manifest.replace("CHECKOUT", &context.root().display().to_string()))?;

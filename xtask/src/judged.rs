@@ -1,4 +1,4 @@
-//! Benchmarks that are programs of their own, which print figures as JSON, and what these must reach.
+//! Benchmarks that are separate programs, which print figures as JSON, and what these must reach.
 
 use serde_json::Value;
 

@@ -39,7 +39,7 @@ pub(crate) const GOALS: [Goal; 9] = [
     Goal { what: "one publisher over the ceiling", wanted: AtLeast(0.6), found: |all| over(all, "ours 1 many", "ceiling many") },
     Goal { what: "two publishers over one", wanted: Above(1.0), found: |all| over(all, "ours 2 many", "ours 1 many") },
     Goal {
-        what: "the others' events beside 1 % poison aggregates over all events without, by the medians",
+        what: "the others' events with 1 % poison aggregates over all events without, by the medians",
         wanted: AtLeast(0.95),
         found: |all| Some(median(all, "poison 1 many")? / median(all, "clean 1 many")?),
     },

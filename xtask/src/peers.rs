@@ -1,4 +1,4 @@
-//! What the benchmark `peers` needs beside Criterion, a list of words and Python's uhashring, and its tables in
+//! What the benchmark `peers` needs besides Criterion: a list of words and Python's uhashring, and its tables in
 //! `docs/internals/performance.md`.
 
 use std::path::PathBuf;

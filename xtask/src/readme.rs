@@ -3,7 +3,7 @@
 //! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one
 //! before ended, as in one terminal. A comment right before a block changes that: `<!-- not run: WHY -->`;
 //! `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`, whose
-//! block goes on beside the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
+//! block runs at the same time as the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;

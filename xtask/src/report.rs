@@ -16,7 +16,7 @@ pub(crate) struct ReportRow {
     pub(crate) step: &'static str,
     pub(crate) took: Duration,
     pub(crate) failed: u64,
-    /// What passed, also beside what failed.
+    /// What passed, also if something failed.
     pub(crate) pass: StepPass,
 }
 

@@ -36,7 +36,7 @@ pub(crate) const GOALS: [Goal; 6] = [
     },
     Goal { what: "`owner` requests a second over 16 connections", wanted: AtLeast(15_000.0), found: |all| number(all, "owner", "best") },
     Goal {
-        what: "margin of the worst renewal beside a minute of load, in ms; 0 if a lease was lost",
+        what: "margin of the worst renewal during a minute of load, in ms; 0 if a lease was lost",
         wanted: Above(0.0),
         found: |all| if number(all, "renewals", "lost")? > 0.0 { Some(0.0) } else { number(all, "renewals", "margin_lowest_ms") },
     },

@@ -114,7 +114,7 @@ pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, list,
     Ok(rows.iter().all(|row| row.failed == 0))
 }
 
-/// Runs a step; a failure is reported at once, in one line, and again beside the step's numbers in the table.
+/// Runs a step; a failure is reported at once, in one line, and again next to the step's numbers in the table.
 fn run_one(context: &TaskContext, step: &TestStep) -> Result<ReportRow, TaskFailure> {
     say(&format!("{}: {}", step.name, step.what));
     let begun = Instant::now();

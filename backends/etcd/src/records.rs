@@ -33,7 +33,7 @@ struct JoinRevision {
 }
 
 /// Records are numbered by the revision that made them: it rises, and stays when the record is written over. One that came in the place of
-/// another life, which was away, is numbered by the revision of that instead: it joined later than everybody who was there.
+/// another life, which was away, is numbered by the revision of that instead: it joined later than all members that were there.
 fn number(entry: &KeyEntry) -> u64 {
     let since = serde_json::from_slice(&entry.value).ok().and_then(|JoinRevision { since }| since);
     let revision = match since {

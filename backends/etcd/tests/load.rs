@@ -217,7 +217,7 @@ async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     }
 }
 
-/// More than a hundred joins and leaves in a minute beside a hundred members: each is seen, and no other member is affected.
+/// More than a hundred joins and leaves in a minute in a group of a hundred members: each is seen, and no other member is affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_members_in_a_group_while_others_come_and_go() {
     let _alone = ALONE.lock().await;

@@ -193,7 +193,7 @@ async fn renew(store: &OpenStore, record_id: &RecordId, ttl: Duration) -> std::r
     Err(lost())
 }
 
-/// Reads the group as of `now`, and when to read it again. Dead records are deleted first, so that everybody sees them go by a higher
+/// Reads the group as of `now`, and when to read it again. Dead records are deleted first, so that all readers see them go by a higher
 /// revision; if the file cannot be written just now they are left out.
 pub(crate) async fn read_alive(
     client: &Client,

@@ -23,7 +23,7 @@ const PATH: &str = "SHARDWISE_TEST_WORKER_PATH";
 const IDS: &str = "SHARDWISE_TEST_WORKER_IDS";
 /// Its TTL in milliseconds; it renews five times in that.
 const TTL_MS: &str = "SHARDWISE_TEST_WORKER_TTL_MS";
-/// It stops itself when this file beside the database comes, right behind a renewal:
+/// It stops itself when this file next to the database appears, right behind a renewal:
 /// a process stopped inside a write would hold up all others.
 const STOP: &str = "stop";
 const TTL: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ fn the_survivors_take_over_only_when_the_operator_says_so() {
         victim.signal(Signal::SIGKILL);
     }
     // They expire one after another, so some of their slots may be taken over before too many members are gone.
-    let still = survivor.prints("it stands still", |line| line["stands_still"] == true);
+    let still = survivor.prints("it waits for the confirmation", |line| line["stands_still"] == true);
     assert!(still["slots_owned"].as_u64().unwrap() < 64 && still["state"] == "active", "{still}");
 
     // A vanished member's keys have no living owner, which the commands for people say.

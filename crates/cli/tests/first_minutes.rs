@@ -66,6 +66,16 @@ fn a_new_store_and_a_missing_one_are_named() {
     let looked = place.run(&["members"]);
     let missing = format!("shardwise: there is no file {} yet: ", folder.join("shardwise.db").display());
     assert!(looked.code == Some(1) && looked.err.starts_with(&missing) && looked.err.lines().count() == 1, "{looked:?}");
+    let operators: [&[&str]; 4] = [&["confirm-loss"], &["end-absence", "worker-1"], &["drain", "worker-1"], &["undrain", "worker-1"]];
+    for command in operators {
+        let ran = place.run(command);
+        assert!(ran.code != Some(0) && ran.err.matches(&missing).count() == 1, "{command:?}: {ran:?}");
+    }
+    let mut sidecar = Process::start(place.command(&["serve", "--observe", "workers", "--listen", "127.0.0.1:0"]));
+    sidecar.prints("it listens", |line| line["listening"].is_string());
+    sidecar.signal(Signal::SIGTERM);
+    let ran = sidecar.ends("after SIGTERM");
+    assert!(ran.code == Some(0) && ran.err.matches(&missing).count() == 1, "{ran:?}");
     assert!(!folder.join("shardwise.db").exists(), "an observer makes no file");
 
     let created = format!("created a new store: workers with another path are in another group path={:?}\n", folder.join("shardwise.db"));

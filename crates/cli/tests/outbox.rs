@@ -370,7 +370,7 @@ fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down(
         (&json!("e-2"), &json!("parked"), &json!("422"), &json!(false))
     );
     assert!(place.run(&["outbox", "list"]).well().contains("e-2    order/7    Changed  2         parked"));
-    let output = place.run(&["outbox", "replay", "e-2", "e-1", "--reason", "mended", "--as", "ann"]);
+    let output = place.run(&["outbox", "replay", "e-2", "e-1", "--reason", "fixed", "--as", "ann"]);
     assert_eq!((output.code, output.text().lines().next()), (Some(1), Some("e-2: replayed, its sequence is now 5")));
     assert!(output.text().contains("e-1: neither parked nor at the head"));
     assert_eq!(place.run(&["outbox", "replay-aggregate", "order/8", "--reason", "x"]).code, Some(1));
@@ -395,7 +395,7 @@ fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down(
     let lines = audit["audit"].as_array().unwrap();
     let done: Vec<_> = lines.iter().map(|e| (e["action"].as_str().unwrap(), e["event"].as_str().unwrap())).collect();
     assert_eq!(done, [("discard", "e-3"), ("replay-aggregate", "e-3"), ("replay", "e-2")]);
-    assert_eq!((&lines[2]["who"], &lines[2]["why"]), (&json!("ann"), &json!("mended")));
+    assert_eq!((&lines[2]["who"], &lines[2]["why"]), (&json!("ann"), &json!("fixed")));
     assert!(!lines[0]["who"].as_str().unwrap().is_empty(), "the user of the process");
     assert!(place.run(&["outbox", "audit"]).well().contains("ann"));
 }
@@ -492,7 +492,7 @@ fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
     let mut a = Process::start(command);
     eventually("it is ready", PATIENCE, || asked(port, "GET /readyz").starts_with("HTTP/1.1 200").then_some(()));
     enqueue(&place, 2);
-    let output = eventually("the trouble is told", PATIENCE, || {
+    let output = eventually("the failure is reported", PATIENCE, || {
         Some(asked(port, "GET /readyz")).filter(|output| output.contains("\"trouble\":\"destination\""))
     });
     assert!(!output.contains(&nobody.to_string()) && !output.contains("hook"), "{output}");

@@ -211,7 +211,7 @@ fn with_sharding_switched_off_one_line_says_so() {
     assert!(ran.code == Some(0) && ran.err.contains("this worker owns everything"), "{ran:?}");
 }
 
-/// Regression: it reported lost slots, and none gained, although the numbers beside them were already null.
+/// Regression: it reported lost slots, and none gained, although the other numbers were already null.
 #[test]
 fn a_switch_to_a_key_placement_shows_the_served_policy_and_no_slots() {
     let place = place("2s");

@@ -1,4 +1,5 @@
-//! The health of the worker that a member speaks for: what its checks say, what the record says of it, and who is drained for it.
+//! The health of the worker that a member speaks for: what its checks say, what the record says of it, and which members are drained for
+//! it.
 
 use serde::{Deserialize, Serialize};
 
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(may(vec![failing("a", 1)]), "", "alone");
         assert_eq!(may(vec![failing("a", 1), works("b")]), "a");
         assert_eq!(may(vec![failing("a", 2), failing("b", 1)]), "b", "the one that fails longest");
-        assert_eq!(may(vec![drained("a", 2), failing("b", 1)]), "a", "who is drained already comes first");
+        assert_eq!(may(vec![drained("a", 2), failing("b", 1)]), "a", "a drained member comes first");
         assert_eq!(may(vec![failing("a", 3), drained("b", 2), failing("c", 1)]), "b");
         assert_eq!(may(vec![drained("a", 3), drained("b", 2), drained("c", 1)]), "c", "all drained at once: two come back");
         assert_eq!(may(vec![failing("a", 1), failing("b", 1), works("c"), works("d")]), "ab");
@@ -168,10 +169,10 @@ mod tests {
         assert_eq!(may(vec![drained("a", 1), works("b"), absent("c")]), "a", "it stays drained while the group becomes smaller");
         assert_eq!(may(vec![drained("a", 1), drained("b", 2), works("d")]), "ab");
         let four = || vec![failing("a", 1), failing("b", 2), works("c"), works("d")];
-        assert_eq!((may_above(3, four()), may_above(4, four())), ("a".into(), String::new()), "below min_members nobody owns anything");
+        assert_eq!((may_above(3, four()), may_above(4, four())), ("a".into(), String::new()), "below min_members no member owns anything");
         assert_eq!(may_above(2, vec![drained("a", 1), works("b")]), "", "it has to come back for the others");
         let away = with("y", Some(WorkerHealth::Failing(0)), MemberState::Away);
-        assert_eq!(may(vec![failing("a", 1), works("b"), away]), "a", "who is away is no part of the group");
+        assert_eq!(may(vec![failing("a", 1), works("b"), away]), "a", "a member that is away is no part of the group");
         let leaving = with("z", None, MemberState::Draining);
         assert_eq!(may(vec![failing("a", 1), works("b"), leaving]), "a", "a leaver is no part of the group");
     }

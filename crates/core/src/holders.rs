@@ -1,4 +1,4 @@
-//! Who holds each slot and name, beside who should: what operators see of a group with exclusive ownership.
+//! The holder of each slot and name, and the member that should hold it: what operators see of a group with exclusive ownership.
 
 use std::collections::BTreeMap;
 

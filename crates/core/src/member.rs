@@ -162,7 +162,7 @@ pub struct Member {
     pub version: Option<String>,
     /// Whether it has its share.
     pub state: MemberState,
-    /// What it says of the worker beside it, if that is watched and does not work.
+    /// The health of its worker, if the worker is watched and does not work.
     pub worker: Option<WorkerHealth>,
     /// Its statement about vanished members.
     pub loss: Option<Loss>,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::grants::Grants;
 use crate::machine::MemberRefusal;
 use crate::{
-    ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, Resource, ShardKey, SlotSet, View, slot_of,
+    ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, PolicyName, Resource, ShardKey, SlotSet, View,
+    slot_of,
 };
 
 /// The state of a service (`docs/architecture.md`, "The life of a member").
@@ -152,6 +153,8 @@ pub struct Ownership {
     pub(crate) view: Arc<View>,
     pub(crate) policy_fingerprint: Option<Fingerprint>,
     pub(crate) rebalancing_frozen: bool,
+    /// For hints with a command; `None` if no policy was given, as in tests.
+    pub(crate) policy: Option<PolicyName>,
     pub(crate) min_members: u32,
     pub(crate) refusal: Option<MemberRefusal>,
 }
@@ -168,6 +171,7 @@ impl Ownership {
             view: Arc::default(),
             policy_fingerprint: None,
             rebalancing_frozen: false,
+            policy: None,
             min_members: 1,
             refusal: None,
         }
@@ -324,7 +328,8 @@ impl Ownership {
             }
             // This member is active, so its own record drains because an operator wants it, and not because it leaves.
             ServiceState::Active if self.view.all_draining() => {
-                "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID".into()
+                let policy = self.policy.as_ref().map(|name| format!(" --policy {name}")).unwrap_or_default();
+                format!("all members are drained, so no key has an owner; to undo it, run shardwise undrain ID{policy}")
             }
             ServiceState::Active => {
                 format!("{} active members, min_members is {}; start more workers", self.view.active(), self.min_members)
@@ -372,10 +377,11 @@ mod tests {
         let hint = |members: Vec<Member>| {
             let mut ownership = active_until(100);
             (ownership.view, ownership.min_members) = (Arc::new(View::new(1, members)), 2);
+            ownership.policy = Some(PolicyName::new("workers").unwrap());
             ownership.not_owning_at(Moment::ZERO).unwrap().hint
         };
         let drained = hint(vec![member("a", MemberState::Draining), member("b", MemberState::Draining)]);
-        assert_eq!(drained, "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID");
+        assert_eq!(drained, "all members are drained, so no key has an owner; to undo it, run shardwise undrain ID --policy workers");
         let one_is_left = hint(vec![member("a", MemberState::Draining), member("b", MemberState::Active)]);
         assert_eq!(one_is_left, "1 active members, min_members is 2; start more workers");
     }

@@ -336,12 +336,12 @@ mod tests {
     }
 
     #[test]
-    fn all_drain_if_nobody_else_is_here() {
+    fn all_drain_if_no_other_member_is_here() {
         let in_state = |id, state| Member { state, ..member(id, 0) };
         let all_drain = |members: Vec<Member>| View::new(1, members).all_draining();
         let drained = || in_state("d", MemberState::Draining);
         assert!(all_drain(vec![drained(), in_state("e", MemberState::Draining)]));
-        assert!(all_drain(vec![drained(), away("b")]), "who is away can do nothing about it");
+        assert!(all_drain(vec![drained(), away("b")]), "a member that is away can do nothing about it");
         assert!(!all_drain(vec![drained(), member("a", 0)]));
         assert!(!all_drain(vec![drained(), in_state("p", MemberState::Pausing)]));
         assert!(!all_drain(vec![]) && !all_drain(vec![away("b")]));

@@ -1,4 +1,4 @@
-//! Invalid input: an error or a defined result, never a panic. (Colliding points are in `circle/tests.rs` and beside `Replicas` and
+//! Invalid input: an error or a defined result, never a panic. (Colliding points are in `circle/tests.rs` and next to `Replicas` and
 //! `explain`, arbitrary bytes in the package `fuzz`.)
 
 #![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]

@@ -35,7 +35,7 @@ impl RecordWriteError {
     }
 }
 
-/// A member's record, in JSON. The backend keeps the id and the number of joining beside it.
+/// A member's record, in JSON. The backend keeps the id and the number of joining separately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     schema: u32,

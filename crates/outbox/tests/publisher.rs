@@ -316,7 +316,7 @@ async fn two_publishers_share_a_file_and_it_reads_back_in_order() {
         assert!(publisher.stats.snapshot().delivered > 0);
         publisher.stop().await;
     }
-    // A publisher that stands still beyond its TTL sends again what it has not marked: an event that is not the next one was there before.
+    // A publisher that is paused beyond its TTL sends again what it has not marked: an event that is not the next one was there before.
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for event in read_events(&path).unwrap() {
         let event = event.unwrap();

@@ -1,6 +1,6 @@
 // Who holds each slot and name by its claim, and where that is not the worker that the placement names.
 
-import { $, clock, count, fill, h, many, table } from "./dom.js";
+import { $, clock, count, fill, h, many, say, table } from "./dom.js";
 import { look } from "./api.js";
 import { chip } from "./ring.js";
 
@@ -23,13 +23,18 @@ let drawn = null;
 /** Why a holder is not the worker that the placement names. */
 export const reason = (why) => WHY[why] ?? why;
 
-/** Asks for the holders if claims have changed since. Under eventual ownership there are none. */
+/** Asks for the holders if claims have changed since, which includes that they cannot be read any more. Under eventual ownership there are none. */
 export async function fetchHolders(asked, own, isNew) {
-  if (own.claims_seen === null || (!isNew && asked.claimsSeen === own.claims_seen && !asked.claimsError)) return;
+  if (own.claims_seen === null) return;
+  if (!isNew && asked.claimsSeen === own.claims_seen && !asked.claimsError) {
+    asked.holdersAt = Date.now();
+    return;
+  }
   try {
     asked.holders = await look(asked.policy, "holders");
     asked.claimsError = null;
     asked.claimsSeen = own.claims_seen;
+    asked.holdersAt = Date.now();
   } catch (error) {
     asked.claimsError = error.message;
   }
@@ -37,9 +42,9 @@ export async function fetchHolders(asked, own, isNew) {
   asked.unheldSince = unheld ? (asked.unheldSince ?? Date.now()) : null;
 }
 
-/** How many slots each worker holds; `null` where nothing is known of claims. */
+/** How many slots each worker holds; `null` where nothing is known of claims, and where what is known is old. */
 export function held(state) {
-  if (!state.holders) return null;
+  if (!state.holders || state.claimsError) return null;
   const counted = new Map();
   for (const { holder } of state.holders.slots) if (holder !== null) counted.set(holder, (counted.get(holder) ?? 0) + 1);
   return counted;
@@ -49,20 +54,21 @@ export function held(state) {
 export function troubles(state) {
   const found = [];
   if (state.claimsError) found.push({ style: "warn", text: `Who holds what cannot be read: ${state.claimsError}.` });
-  if (!state.holders) return found;
+  if (!state.holders || state.claimsError) return found;
   const counted = new Map();
   for (const { why } of state.holders.slots) if (why !== null) counted.set(why, (counted.get(why) ?? 0) + 1);
   const isLong = state.unheldSince && Date.now() - state.unheldSince > state.ttl + 1000;
   for (const [why, slots] of counted) {
     if (why === "unclaimed" && isLong) found.push({ style: "bad", text: `No worker holds ${many(slots, "slot")} for longer than the TTL: no worker works on their keys. The workers' logs say why they cannot claim them.` });
-    // These two are told with their own remedies.
+    // These two are reported elsewhere, with what to do.
     else if (why !== "loss" && why !== "min_members") found.push({ style: "note", text: `${many(slots, "slot")} not held by the worker that the placement names: ${reason(why)}.` });
   }
   return found;
 }
 
 /** One holder in a sentence, for the answer about a key. */
-export function sentence(one) {
+export function sentence(one, claimsError) {
+  if (claimsError) return h("p", { class: "hint" }, "Which worker holds it cannot be read at the moment.");
   if (one.holder === null && one.why === null) return null;
   const who = one.holder === null ? "No worker holds it" : [h("b", {}, one.holder), ` holds it under epoch ${count(one.epoch)}`, one.since === null ? "" : ` since ${clock(new Date(one.since))}`];
   return h("p", {}, who, one.why === null ? "." : `; the placement names ${one.wanted ?? "no worker"}: ${reason(one.why)}.`);
@@ -78,6 +84,9 @@ function rows(all, row) {
 
 export function show(state) {
   $("holders-card").hidden = !state.holders;
+  const old = state.holders && state.claimsError ? `These are the holders as of ${clock(new Date(state.holdersAt))}: they cannot be read at the moment.` : "";
+  say($("holders-old"), old);
+  $("holders-old").hidden = old === "";
   if (!state.holders || drawn === state.holders) return;
   drawn = state.holders;
   const { slots, names } = state.holders;

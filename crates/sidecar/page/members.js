@@ -17,7 +17,7 @@ const STATES = {
   away: ["warn", "has left for a while and keeps its place"],
 };
 
-/** Where the worker beside a sidecar is watched and does not work. */
+/** A sidecar's worker that is watched and does not work. */
 const WORKERS = {
   absent: () => ["warn", "its worker has not been seen yet, or has no lease: it owns nothing"],
   failing: (isActive) => ["warn", isActive ? "its worker's checks fail" : "its worker's checks fail: it owns nothing until they succeed"],
@@ -25,7 +25,7 @@ const WORKERS = {
 
 /** How often the page asks its own sidecar. */
 const OWN_EVERY = 1000;
-/** How long what was done is told. */
+/** How long the result of an action is shown. */
 const NOTICE = 20000;
 
 let last = null;
@@ -81,7 +81,9 @@ function wish(member, state, drained) {
 function action(member, state, drained) {
   const button = (text, wanted) => h("button", { type: "button", class: "small", disabled: !state.mayAct, onclick: () => wish(member, state, wanted) }, text, h("span", { class: "visually-hidden" }, ` ${member.instance_id}`));
   if (drained) return button("Take back", false);
-  return member.state === "active" ? button("Drain", true) : "";
+  // A member that is drained because its worker does not work can be drained by an operator too: that lasts after the worker works again.
+  const isIdle = member.state === "draining" && member.worker !== null;
+  return member.state === "active" || isIdle ? button("Drain", true) : "";
 }
 
 function row(member, state, total, holds) {
@@ -119,7 +121,7 @@ export function show(state) {
   const wanted = $("filter").value.trim().toLowerCase();
   const all = state.members.members;
   $("filter-label").hidden = all.length < FILTERED;
-  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.claimsSeen, state.drained, wanted]);
+  const now = JSON.stringify([state.policy, state.mayAct, state.members.revision, state.slots.revision, state.claimsSeen, Boolean(state.claimsError), state.drained, wanted]);
   if (now !== drawn) draw(state, wanted);
   drawn = now;
   tick(state);

@@ -45,7 +45,7 @@ async function explain(state) {
     fill(
       $("owner"),
       h("p", { class: "answer" }, bold(why.owner.instance_id), owner.address === null ? "" : ` at ${owner.address}`, ".", mine),
-      sentence(owner),
+      sentence(owner, state.claimsError),
       steps(why, state.slots.owners?.length ?? 0),
     );
     if (why.slot !== null) {

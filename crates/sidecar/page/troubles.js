@@ -13,7 +13,7 @@ const UNEVEN = 1.3;
 const names = (members) => members.map((one) => one.instance_id).join(", ");
 const first = (members) => `${names(members.slice(0, 3))}${members.length > 3 ? " and more" : ""}`;
 
-/** Why nobody owns anything. */
+/** Why no worker owns anything. */
 function unowned(members, state) {
   const here = members.filter((one) => one.state !== "away");
   if (here.length > 0 && here.every((one) => one.state === "draining" && state.drained.includes(one.instance_id))) return "all workers are drained. Take one back";

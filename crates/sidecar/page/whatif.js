@@ -64,7 +64,7 @@ function joiners() {
     joiners();
     later();
   };
-  fill($("joiners"), joining.map((one) => h("li", {}, `${one.instance_id}, weight ${one.weight} `, h("button", { type: "button", class: "small", onclick: drop(one) }, "remove", h("span", { class: "visually-hidden" }, ` ${one.instance_id}`)))));
+  fill($("joiners"), joining.map((one) => h("li", {}, `${one.instance_id}${one.weight === undefined ? "" : `, weight ${one.weight}`} `, h("button", { type: "button", class: "small", onclick: drop(one) }, "remove", h("span", { class: "visually-hidden" }, ` ${one.instance_id}`)))));
 }
 
 /** The group changed: a worker that is gone needs no tick. */
@@ -83,10 +83,12 @@ export function begin(state) {
   current = state;
   $("join-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    const [id, weight] = [$("join-id").value.trim(), Number($("join-weight").value) || 1];
+    const [id, typed] = [$("join-id").value.trim(), $("join-weight").value];
     if (id === "" || joining.some((one) => one.instance_id === id)) return;
-    joining = [...joining, { instance_id: id, weight }];
-    $("join-id").value = "";
+    // Without a weight the sidecar takes that of a drained worker's record, or 1.
+    const weight = typed === "" ? {} : { weight: Number(typed) };
+    joining = [...joining, { instance_id: id, ...weight }];
+    $("join-id").value = $("join-weight").value = "";
     joiners();
     later();
   });

@@ -99,7 +99,8 @@ pub(crate) struct WorkerShare {
     slots_owned: Option<u32>,
     /// The owned slots as inclusive ranges; null under a key placement.
     ranges: Option<Vec<[u32; 2]>>,
-    /// Rises with each change of the claims that this sidecar sees: while it is the same, so are the holders. Null under eventual ownership.
+    /// Rises with each change of the claims that this sidecar sees, and when it cannot read them any more or can again: while it is the
+    /// same, so is the answer of `holders`. Null under eventual ownership.
     claims_seen: Option<u64>,
     /// More members have vanished than `max_loss` allows, so no worker takes over what they had.
     stands_still: bool,

@@ -125,7 +125,7 @@ mod tests {
         drop(second);
         assert_eq!(connections.len(), 3);
         let all = [third.busy(), fourth.busy()];
-        assert!(connections.take().is_some_and(|entry| entry.probes_only), "everybody is busy");
+        assert!(connections.take().is_some_and(|entry| entry.probes_only), "every connection is busy");
         drop((asks, all));
         // The first became idle before the others.
         let fifth = connections.take().unwrap();

@@ -62,7 +62,7 @@ impl Callee<'_> {
         } else if tls && self.peers.tls.is_none() {
             Some("it speaks TLS, and nothing says whose certificates are right: start this sidecar with --peer-ca-file".into())
         } else if !tls && member.token.is_none() && self.peers.is_mutual() {
-            Some("its address is without TLS, and without a peer token nothing proves who is there: set one on all members".into())
+            Some("its address is without TLS, and without a peer token nothing proves which member answers: set one on all members".into())
         } else {
             None
         }
@@ -173,7 +173,7 @@ mod tests {
         assert!(barred("http://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "beyond loopback there is TLS or nothing");
         assert!(barred("https://10.0.0.7:1", "10.0.0.7", &["10.0.0.0/8"]), "and somebody has to say whose certificates");
         let target = &Target::parse("http://localhost:1").unwrap();
-        let beside = Callee { peers: &peers, limits: &limits, target, base: String::new(), member: None };
-        assert!(beside.barred("10.0.0.7".parse().unwrap()).is_some());
+        let local = Callee { peers: &peers, limits: &limits, target, base: String::new(), member: None };
+        assert!(local.barred("10.0.0.7".parse().unwrap()).is_some());
     }
 }

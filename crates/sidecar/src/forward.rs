@@ -22,8 +22,8 @@ use crate::target::Target;
 
 /// How many members are tried for a request that any member may answer.
 const TRIES: usize = 3;
-/// How long the caller of a request that took too long waits for the member to be told.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// How long the caller of a request that took too long waits until the member is notified.
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(1);
 /// The most members that an error names.
 const NAMED: usize = 20;
 /// The member that has answered, percent-encoded.
@@ -128,7 +128,7 @@ async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Resu
                 return Err(problem(&view, member, failed));
             }
             Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == DialError::Late => return Err(problem(&view, member, failed)),
-            // An unreachable member tells the caller less than an earlier failure.
+            // An earlier failure says more than an unreachable member.
             Err(DialError::Unreachable(_)) if failure.is_some() => {}
             Err(failed) => failure = Some((*member, failed)),
         }
@@ -185,13 +185,13 @@ async fn ask(
     dial::ask(&Callee { peers, limits, target, base, member: Some(whom) }, path, request).await
 }
 
-/// Tells a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check forward.
+/// Notifies a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check forward.
 async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
     if app.suspected.passes(&member.instance_id) {
         let report = requests::Request::new(Method::Post);
-        let told = ask(app, joined, member, "shardwise/suspect", &report);
-        // Without a token or certificates members send no POST, and then nobody is told.
-        let _ = tokio::time::timeout(TOLD_WITHIN, told).await;
+        let notified = ask(app, joined, member, "shardwise/suspect", &report);
+        // Without a token or certificates members send no POST, and then the member is not notified.
+        let _ = tokio::time::timeout(NOTIFIED_WITHIN, notified).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! HTTP beside a worker in any language: which keys this worker owns, the owner of each key and why, and what moves.
+//! HTTP for a worker in any language: which keys this worker owns, the owner of each key and why, and what moves.
 //!
 //! A [`Sidecar`] joins groups on behalf of a worker and answers for it. Renewals run on a separate thread, so that clients cannot delay
 //! them. Every input of a client is bounded in size, number and time.

@@ -1,4 +1,4 @@
-//! An outbox beside the worker: its status, and replay of its dead letters. The program that starts the sidecar implements the outbox;
+//! An outbox in the sidecar: its status, and replay of its dead letters. The program that starts the sidecar implements the outbox;
 //! this module has the requests, their permissions and their rates.
 
 use std::future::Future;

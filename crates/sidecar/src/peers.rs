@@ -189,8 +189,8 @@ pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, req
         return Ok(joined.service.answer(path, request).await);
     };
     let problem = |status, why: &str| Answer::problem(status, "worker", "The worker beside this sidecar does not answer", why);
-    let beside = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
-    Ok(match dial::ask(&beside, path, &request).await {
+    let local = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
+    Ok(match dial::ask(&local, path, &request).await {
         Ok(answer) => answer,
         Err(DialError::Late) => {
             joined.service.suspect();

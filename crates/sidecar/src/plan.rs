@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_member_cannot_leave_nor_can_anybody_twice() {
+    fn only_members_can_leave_and_each_only_once() {
         for (wanted, status) in
             [(r#"{"leave":["nobody"]}"#, 404), (r#"{"leave":["here","here"]}"#, 404), (r#"{"join":[{"instance_id":"here"}]}"#, 409)]
         {

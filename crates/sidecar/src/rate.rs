@@ -8,7 +8,7 @@ use shardwise::InstanceId;
 
 use tokio::time::Instant;
 
-/// How often a member is told that it is suspected.
+/// How often a member is notified that its worker is suspected.
 const SUSPECTED_EVERY: Duration = Duration::from_secs(5);
 
 /// A bucket that fills at a steady rate and holds as much as two seconds add.
@@ -35,20 +35,20 @@ impl RateLimiter {
     }
 }
 
-/// The members that were told of a suspicion lately.
+/// The members that were notified of a suspicion lately.
 #[derive(Debug, Default)]
 pub(crate) struct Suspected(Mutex<BTreeMap<InstanceId, Instant>>);
 
 impl Suspected {
-    /// Whether this member is to be told; `false` if it was within the last five seconds.
+    /// Whether to notify this member; `false` if it was notified within the last five seconds.
     pub(crate) fn passes(&self, member: &InstanceId) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        told.retain(|_, at| now - *at < SUSPECTED_EVERY);
-        if told.contains_key(member) {
+        notified.retain(|_, at| now - *at < SUSPECTED_EVERY);
+        if notified.contains_key(member) {
             return false;
         }
-        told.insert(member.clone(), now);
+        notified.insert(member.clone(), now);
         true
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_member_is_told_once_in_five_seconds() {
+    async fn a_member_is_notified_once_in_five_seconds() {
         let (suspected, a, b) = (Suspected::default(), InstanceId::new("a").unwrap(), InstanceId::new("b").unwrap());
         assert!(suspected.passes(&a) && !suspected.passes(&a) && suspected.passes(&b));
         tokio::time::advance(SUSPECTED_EVERY).await;

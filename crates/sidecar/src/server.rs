@@ -51,7 +51,7 @@ pub enum Error {
     Sharding(#[from] shardwise::Error),
 }
 
-/// A process beside a worker: it joins groups on the worker's behalf and answers for it over HTTP.
+/// The sidecar of a worker: it joins groups on the worker's behalf and answers for it over HTTP.
 pub struct Sidecar {
     app: Arc<App>,
     listener: std::net::TcpListener,

@@ -224,8 +224,8 @@ fn a_member_that_can_prove_itself_by_nothing_is_not_called() {
     plain.requests_arrive_at(listener.local_addr().unwrap(), false).unwrap();
     runtime.block_on(plain.register_self()).unwrap();
     for (from, method, why) in [
-        (&one, "GET", "nothing proves who is there"),
-        (&one, "POST", "nothing proves who is there"),
+        (&one, "GET", "nothing proves which member answers"),
+        (&one, "POST", "nothing proves which member answers"),
         (&trusting, "POST", "only GET is brought"),
     ] {
         let refused = eventually("it is not asked", "HTTP/1.1 502", || from.asks(&authority, method, "plain"));

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
 
-/// [`run`], beside other tasks: for what takes long.
+/// [`run`] on a thread for blocking work, for commands that take long.
 pub(crate) async fn run_beside(mut command: Command, advice: &'static str) -> Result<String> {
     let running = tokio::task::spawn_blocking(move || run(&mut command, advice));
     running.await.map_err(|error| Error::new(format!("{advice}: {error}")))?

@@ -124,9 +124,7 @@ impl Driver {
     }
 
     pub(super) fn on_claims(&mut self, event: Result<ClaimsEvent, Error>) -> Option<Input> {
-        if let Ok(event) = &event {
-            self.membership.holders.update(self.membership.clock.now(), event);
-        }
+        self.membership.holders.update(self.membership.clock.now(), &event);
         match event {
             Ok(ClaimsEvent::All { claims, .. }) => Some(Input::Claims(ClaimInput::All(claims))),
             Ok(ClaimsEvent::Changed { changes, .. }) => {

@@ -54,7 +54,7 @@ impl From<Input> for CallOutcome {
     }
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "the facts are independent")]
 pub(crate) struct Driver {
     membership: Arc<Membership>,
     backend: Arc<dyn Discovery>,

@@ -19,7 +19,7 @@ pub(crate) struct Kill {
 }
 
 /// A new leader of etcd lets every lease live for its time to live and an election timeout (1 s) from its election on, which comes up to 2
-/// s after the old one's death. Who is killed before its next renewal, a third of the TTL later, keeps what it held for so long.
+/// s after the old one's death. A member that is killed before its next renewal, a third of the TTL later, keeps what it held for so long.
 const ELECTION_AND_RENEWAL: Duration = Duration::from_secs(3);
 
 /// How long a takeover took, of what, and since when.

@@ -93,10 +93,10 @@ fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
             Some(if figure.is_null() { "–".into() } else { figure.to_string() })
         })?;
     }
-    text += "\nWrites after the end of a stay are those of work that asks nobody before it writes, as code that was paused does. A table \
-             knows of an epoch from the first write under it, so it refuses what comes behind that and cannot tell what comes before from \
-             a write in time; such a write is no failure, because nobody has worked on what it changes. Asked again, no worker said that \
-             such work had its slot still under that epoch.\n";
+    text += "\nWrites after the end of a stay are those of work that checks nothing before it writes, as code that was paused does. A \
+             table knows of an epoch from the first write under it, so it refuses what comes behind that and cannot tell what comes before from \
+             a write in time; such a write is no failure, because no worker has worked on what it changes. Asked again, no worker said \
+             that such work had its slot still under that epoch.\n";
     text += "\nHandover of a slot in good order: from the moment in which its former holder, whose work in it is done, says so to its own \
              readers, until the next holder says so to its. Settling: a fourth member joins three with 4,096 slots, from before it asks \
              to register until each of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, \

@@ -45,7 +45,7 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
 /// The median of each figure on each backend.
 fn table(runs: u32, reported: &[Value]) -> Result<String, TaskFailure> {
     let mut text = format!(
-        "Median of {runs}. All members in one process, each a `ShardingService` of a factory of its own, in one group with 16,384 slots. \
+        "Median of {runs}. All members in one process, each a `ShardingService` of a separate factory, in one group with 16,384 slots. \
          While the group is watched nothing happens but heartbeats, three in each TTL, and no member asks for a placement. Processor time \
          of the proxy that counts the bytes is left out.\n\n| | consul | etcd |\n|---|---:|---:|\n"
     );

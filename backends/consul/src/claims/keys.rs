@@ -47,7 +47,7 @@ pub(crate) fn store(stored: &KvPair) -> Result<ClaimStore> {
     decode_claim_store(&stored.value()).map_err(unreadable)
 }
 
-/// The holder's data in a claim's key, beside the incarnation.
+/// The holder's data in a claim's key, in addition to the incarnation.
 #[derive(Deserialize)]
 struct HolderValue {
     id: InstanceId,

@@ -34,7 +34,10 @@ impl PolicyArg {
     pub(crate) fn open(&self, common: &Common) -> Result<(ShardingFactory, String)> {
         let settings = load_settings(common)?;
         let name = self.of(&settings)?;
-        Ok((ShardingFactory::from_settings(settings)?, name))
+        let discovery = settings.policy(&name).ok().map(|policy| policy.discovery.clone());
+        let factory = ShardingFactory::from_settings(settings)?;
+        discovery.iter().for_each(note_no_file);
+        Ok((factory, name))
     }
 
     pub(crate) async fn observe(&self, common: &Common) -> Result<(ShardingFactory, String, Observer)> {
@@ -47,7 +50,8 @@ impl PolicyArg {
     }
 }
 
-/// Notes on stderr which file does not exist, if workers meet in one: an observer creates none, and with a wrong path it sees no members.
+/// Notes on stderr that the file of a `local` backend does not exist. Only a member that joins creates it, so with a wrong path every other
+/// command finds an empty group.
 pub(crate) fn note_no_file(discovery: &DiscoverySettings) {
     let path = discovery.options.path("path").filter(|_| discovery.backend == "local");
     if let Some(path) = path.and_then(|path| std::path::absolute(path).ok()).filter(|path| matches!(path.try_exists(), Ok(false))) {

@@ -9,11 +9,12 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use shardwise::ShardingFactory;
+use shardwise::settings::DiscoverySettings;
 use shardwise_outbox::settings::LoadedSettings;
 use shardwise_sidecar::{Options, Sidecar, Tls, Token, WorkerCheck, describe_metrics, goes_on};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::group::{IdArg, implied_policy};
+use super::group::{IdArg, implied_policy, note_no_file};
 use super::outbox::SidecarOutbox;
 use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for};
 use crate::args::Common;
@@ -121,6 +122,7 @@ impl Serve {
         let mut options = self.options()?;
         let outbox = self.outbox.as_ref().map(|name| shown(name, &loaded)).transpose()?;
         options.outbox = outbox.as_ref().map(|(shown, _)| Arc::clone(shown) as Arc<dyn shardwise_sidecar::Outbox>);
+        let observed = self.observed(&loaded);
         let factory = ShardingFactory::from_settings(loaded.settings)?;
         traces::runs_as(factory.instance_id().as_str());
         let sidecar = Sidecar::new(factory.clone(), &policies, options)?;
@@ -130,6 +132,7 @@ impl Serve {
         let ready = || {
             has_joined.set(true);
             output::release_log();
+            observed.iter().for_each(note_no_file);
             let (tls, instance_id) = (self.tls_cert.is_some(), factory.instance_id().as_str());
             output::json_line(&Ready { listening: address, tls, policies: &policies, observes: &self.observe, instance_id })?;
             supervisor.notify("READY=1");
@@ -158,6 +161,17 @@ impl Serve {
         };
         sidecar.run(ready, shutdown)?;
         unheard.take().map_or(Ok(Code::Ok), Err)
+    }
+
+    /// The discovery settings of the policies that are only observed, without duplicates. The sidecar reports an unknown policy.
+    fn observed(&self, loaded: &LoadedSettings) -> Vec<DiscoverySettings> {
+        let mut observed: Vec<DiscoverySettings> = Vec::new();
+        for policy in self.observe.iter().filter_map(|name| loaded.settings.policy(name).ok()) {
+            if !observed.contains(&policy.discovery) {
+                observed.push(policy.discovery.clone());
+            }
+        }
+        observed
     }
 
     fn options(&self) -> Result<Options> {

@@ -59,6 +59,6 @@ async fn sent(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>
     {
         read += piece.len();
     }
-    // The collector's remarks on single spans are dropped, because nobody could act on them.
+    // The collector's remarks on single spans are dropped, because no action follows from them.
     Ok(response.body(Bytes::new())?)
 }

@@ -148,8 +148,8 @@ fn arguments_settings_and_ports_fit_the_program() {
     }
 }
 
-/// An ordinary container is stopped at the same moment as the worker, which must end while it still owns its keys. Publishers have no
-/// worker beside them.
+/// An ordinary container is stopped at the same moment as the worker, which must end while it still owns its keys. A publisher runs in
+/// the only container of its pod.
 #[test]
 fn only_a_sidecar_waits_before_it_stops() {
     for manifest in Manifest::all() {

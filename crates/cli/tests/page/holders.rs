@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use shardwise_testkit::{Browser, PageView, Tab};
+use sqlx::Connection as _;
 
 use crate::common::Place;
 use crate::common::lease::Lease;
@@ -29,7 +30,47 @@ fn holders_are_shown_with_their_epochs_and_a_worker_that_was_never_seen_is_no_al
     let _three = Worker::start(&place, 3, &["--worker-health", "tcp://127.0.0.1:1"]);
     says(&tab, "verdict", "Their workers have not been seen or have no lease, so they own nothing: worker-3.");
     says(&tab, "members", "no worker");
+    let said = tab.eval("document.getElementById('members').innerHTML.includes('operator')").unwrap();
+    assert_eq!(said, false, "no operator has drained it");
+    let button = "[...document.querySelectorAll('#members button')].some((button) => button.textContent === 'Drain worker-3')";
+    assert_eq!(tab.eval(button).unwrap(), true, "an operator may drain it as well");
     pictures(&tab, "holders");
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+}
+
+/// Runs statements on the file in which the workers meet.
+fn sql(place: &Place, statements: &'static str) {
+    let store = format!("sqlite:{}", place.path("shardwise.db").display());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut store = sqlx::SqliteConnection::connect(&store).await.unwrap();
+        sqlx::raw_sql(statements).execute(&mut store).await.unwrap();
+        store.close().await.unwrap();
+    });
+}
+
+/// Regression: while the view did not change, the page did not look at the claims again, and said that all was well.
+#[test]
+fn holders_that_cannot_be_read_any_more_are_shown_as_old() {
+    let place = Place::of_workers("5s", "slots = 64\nownership = \"exclusive\"");
+    let one = Worker::start(&place, 1, &[]);
+    one.sees(1);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&one.url(), PageView::DESKTOP).unwrap();
+    says(&tab, "verdict", "All is well");
+    says(&tab, "members", "Holds");
+    // The name of this claim is too long, so the claims cannot be read. The view is not affected.
+    sql(
+        &place,
+        "INSERT INTO claim (group_id, resource, holder, number, epoch) \
+         SELECT g.id, printf('%0300d', 0), m.joined, s.counter + 1, s.counter + 1 FROM store AS s, claim_group AS g, member AS m",
+    );
+    says(&tab, "verdict", "Who holds what cannot be read");
+    says(&tab, "holders-old", "These are the holders as of");
+    tab.until("the column of holders is gone", "!document.getElementById('members').innerText.includes('Holds')").unwrap();
+    sql(&place, "DELETE FROM claim WHERE length(resource) = 300");
+    says(&tab, "verdict", "All is well");
+    tab.until("they are current", "document.getElementById('holders-old').hidden").unwrap();
+    says(&tab, "members", "Holds");
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 

@@ -175,6 +175,11 @@ fn what_if(tab: &Tab<'_>, place: &Place) {
              document.getElementById('join-form').requestSubmit()",
             &["--leave", "worker-2", "--join", "worker-9=3"][..],
         ),
+        // Without a weight the sidecar decides on it.
+        (
+            "document.getElementById('join-id').value = 'worker-10'; document.getElementById('join-form').requestSubmit()",
+            &["--leave", "worker-2", "--join", "worker-9=3,worker-10"][..],
+        ),
     ] {
         let planned = place.run(&[&["ring", "plan"], &members[..], arguments].concat()).json();
         let moved = planned["moved_share"].as_f64().unwrap();

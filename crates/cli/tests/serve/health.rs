@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::common::{PATIENCE, eventually};
 use crate::{Served, http, place};
 
-/// A worker that answers each check with the status that it is told.
+/// A worker that answers each check with the status that the test sets.
 struct Worker {
     at: SocketAddr,
     status: Arc<AtomicU16>,

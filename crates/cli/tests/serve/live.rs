@@ -13,7 +13,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let nobody = place.run(&["members", "--json"]);
     assert!(nobody.code == Some(1) && nobody.json()["members"] == json!([]), "{nobody:?}");
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
-    follower.prints("nobody is there", |line| line["members"] == 0);
+    follower.prints("no member is there", |line| line["members"] == 0);
 
     // One after the other: the first member of an empty group moves nothing.
     let one = Served::start(&place, &[]);
@@ -84,7 +84,7 @@ fn looking_makes_no_store() {
     assert_eq!(files, ["settings.toml"]);
     // A follower that is already running sees the first member join.
     let mut follower = Process::start(place.command(&["rebalances", "--follow", "--json"]));
-    follower.prints("nobody is there", |line| line["members"] == 0);
+    follower.prints("no member is there", |line| line["members"] == 0);
     let _one = Served::start(&place, &[]);
     follower.prints("one is there", |line| line["members"] == 1);
 }

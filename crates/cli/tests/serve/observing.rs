@@ -21,7 +21,7 @@ fn sees(observer: &Served, members: u64) {
 
 /// The latest change, once the group is empty.
 fn last_change(observer: &Served) -> Value {
-    eventually("it is told", PATIENCE, || {
+    eventually("the change is listed", PATIENCE, || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let past = observer.get("rebalances").well("rebalances");
         past["rebalances"].as_array().unwrap().last().filter(|last| last["members"] == 0).cloned()

@@ -74,7 +74,7 @@ fn stopped_by_its_deadline(worker: &Process) {
     let next = worker.printed.get(last + 1).unwrap_or_else(|| panic!("owns after the outage: {}", worker.printed[last]));
     assert_eq!(next["state"], "fenced", "{next}");
     let late = Duration::from_nanos(number(next, "monotonic_ns").saturating_sub(deadline));
-    assert!(late < REPORTED_MAX[usize::from(!soak::is_on())], "told {late:?} after the deadline: {next}");
+    assert!(late < REPORTED_MAX[usize::from(!soak::is_on())], "reported {late:?} after the deadline: {next}");
 }
 
 /// Checks that the worker is stale and has lost nothing meanwhile.

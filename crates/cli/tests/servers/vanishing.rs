@@ -29,7 +29,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     }
 
     for worker in &mut workers {
-        let line = worker.prints_within(SOON, "it sees who is left", is_active_of(2));
+        let line = worker.prints_within(SOON, "it sees the members that are left", is_active_of(2));
         let took = Duration::from_nanos(number(&line, "monotonic_ns") - killed);
         let late = lag.allowance();
         assert!(took <= TAKEOVER_MAX + late, "taken over {took:?} after the kill, with a TTL of {TTL:?} and {late:?} for this machine");
@@ -39,7 +39,7 @@ fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     // They expire one after another: the slots of the first may be taken over, because one of four members may be gone.
     let still = |line: &Value| is_active_of(2)(line) && line["stands_still"] == true;
     for worker in &mut guarded {
-        worker.prints_within(SOON, "it stands still", still);
+        worker.prints_within(SOON, "it waits for the confirmation", still);
     }
     let later = |worker: &mut Process| {
         let until = number(worker.printed.last().unwrap(), "monotonic_ns") + u64::try_from(TTL.as_nanos()).unwrap();

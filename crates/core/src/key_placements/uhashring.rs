@@ -11,7 +11,7 @@ use crate::NAME_BYTES_MAX;
 /// Points per unit of weight: the package's own default (`vnodes`).
 pub(super) const POINTS: u32 = 160;
 
-/// MD5 as one big-endian number. Stored as bytes in the machine's order, because a `u128` beside a member would double the size.
+/// MD5 as one big-endian number. Stored as bytes in the machine's order, because a `u128` together with a member would double the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UhashringPosition([u8; 16]);
 

@@ -29,8 +29,8 @@ const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
 /// How long it stays where its keys have no owner meanwhile: four times that interval.
 const SHOWN_BY_KEY: Duration = Duration::from_millis(100);
 
-/// And at least this many times the lag until this member saw its own mark: with a slow backend or machine, others read late too. Beside
-/// four busy processes, readers of Consul did not look for 0.7 s, and their leavers had seen their own marks after 1.5 s.
+/// And at least this many times the lag until this member saw its own mark: with a slow backend or machine, others read late too. With
+/// four busy processes on the machine, readers of Consul did not look for 0.7 s, and their leavers had seen their own marks after 1.5 s.
 const SHOWN_TIMES_LAG: u32 = 2;
 
 /// How long the others can see a leaver drain.

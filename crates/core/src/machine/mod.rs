@@ -79,7 +79,7 @@ impl Machine {
     /// for its `next`. Members of one process may share placers.
     pub fn new(policy: Arc<Policy>, timing: Timing, me: Identity, placer: impl Fn(PlacementParams) -> Arc<Placer>, now: Moment) -> Self {
         let mut ownership = Ownership::created(&policy.placement, now);
-        ownership.min_members = policy.min_members;
+        (ownership.policy, ownership.min_members) = (Some(policy.name.clone()), policy.min_members);
         let placements = std::iter::once(policy.placement).chain(policy.next);
         let placers = policy.fingerprints().into_iter().zip(placements.map(placer)).collect();
         let lease = Lease::new(timing, me.incarnation);

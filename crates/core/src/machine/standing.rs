@@ -77,10 +77,9 @@ impl Machine {
         let since = if state == self.state() { self.ownership.since } else { now };
         let deadline = self.deadline().filter(|_| state == ServiceState::Active);
         let claims_end = self.deadline().filter(|_| self.claiming.is_some());
-        let min_members = self.policy.min_members;
         let rebalancing_frozen = !view.missing().is_empty() || !wanted.missing().is_empty();
-        let next =
-            Ownership { state, since, held, deadline, claims_end, view, policy_fingerprint, rebalancing_frozen, min_members, refusal };
+        let before = (*self.ownership).clone();
+        let next = Ownership { state, since, held, deadline, claims_end, view, policy_fingerprint, rebalancing_frozen, refusal, ..before };
         self.publish(now, next, cause, actions);
     }
 

@@ -435,7 +435,7 @@ mod tests {
         for placement in [upgrading.placement, by_key] {
             assert_eq!(
                 refused(Policy { ownership: OwnershipMode::Eventual, placement, ..upgrading.clone() }),
-                "version_rule is newest: it is about who keeps a claim; write ownership = \"exclusive\" beside it, which needs placement = \"ring\", \
+                "version_rule is newest: it is about who keeps a claim; write ownership = \"exclusive\" too, which needs placement = \"ring\", \
                  or write version_rule = \"none\""
             );
         }

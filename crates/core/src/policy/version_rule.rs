@@ -30,7 +30,7 @@ impl VersionRule {
 
     /// The rule needs claims, which say who held what.
     pub(super) fn allowed_without_claims(self) -> Result<(), PolicyError> {
-        let allowed = "it is about who keeps a claim; write ownership = \"exclusive\" beside it, which needs placement = \"ring\", \
+        let allowed = "it is about who keeps a claim; write ownership = \"exclusive\" too, which needs placement = \"ring\", \
                        or write version_rule = \"none\"";
         if self == Self::None { Ok(()) } else { Err(refuse("version_rule", self.as_str(), allowed)) }
     }

@@ -102,8 +102,8 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
     }
 }
 
-/// Who comes in the place of one that is away has joined later than all who are
-/// there, and stays so: the group works for what its oldest member works for.
+/// A member that comes in the place of one that is away has joined later than all that
+/// are there, and stays so: the group works for what its oldest member works for.
 pub async fn clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_last(scope: &Scope) {
     let (mut a, b) = (scope.joined("a", 1).await, scope.joined("b", 2).await);
     let in_place = a.member.instance_id.clone();

@@ -106,10 +106,10 @@ impl ReaderTable {
             ClaimsEvent::All { claims, .. } => {
                 let count = claims.len();
                 (self.claims, self.begun) = (claims.into_iter().collect(), true);
-                assert_eq!(self.claims.len(), count, "each resource is told once");
+                assert_eq!(self.claims.len(), count, "each resource is reported once");
             }
             ClaimsEvent::Changed { changes, .. } => {
-                assert!(self.begun, "changes before everything was told");
+                assert!(self.begun, "changes before everything was reported");
                 for change in changes {
                     match change.claim {
                         Some(claim) => self.claims.insert(change.resource, claim),
@@ -117,7 +117,7 @@ impl ReaderTable {
                     };
                 }
             }
-            ClaimsEvent::Proven(_) => assert!(self.begun, "a proof before everything was told"),
+            ClaimsEvent::Proven(_) => assert!(self.begun, "a proof before everything was reported"),
         }
     }
 
@@ -168,7 +168,7 @@ pub async fn claims_01_of_many_that_ask_at_once_one_gets_each(scope: &Scope) {
     let (of_a, of_b) = (granted(of_a.expect("acquire")), granted(of_b.expect("acquire")));
     let both: Vec<_> = of_a.keys().filter(|resource| of_b.contains_key(*resource)).collect();
     assert!(both.is_empty(), "granted twice: {both:?}");
-    assert_eq!(of_a.len() + of_b.len(), 300, "every slot was free, so somebody is granted it");
+    assert_eq!(of_a.len() + of_b.len(), 300, "every slot was free, so one of them is granted it");
     let read = scope.read().await;
     for (resource, claim) in &read {
         let held = if claim.holder.instance_id == a.member.instance_id { &of_a } else { &of_b };
@@ -259,8 +259,8 @@ pub async fn claims_05_no_member_releases_what_is_not_theirs(scope: &Scope) {
     assert!(scope.granted(&b.record_id(), &slots(0..3)).await.is_empty());
 }
 
-/// Everybody sees the same store, at once and later. A higher floor stands for everybody, and grants are above it; a lower one changes nothing. A member that names another store, or the
-/// former floor, gets an error and holds nothing by it.
+/// All members see the same store, at once and later. A higher floor applies to all, and grants are above it; a lower one changes nothing.
+/// A member that names another store, or the former floor, gets an error and holds nothing by it.
 pub async fn claims_07_the_store_is_one_and_a_floor_lifts_its_epochs(scope: &Scope) {
     let (before, same) =
         tokio::join!(claims(&*scope.backend).claim_store(&scope.group, 0), claims(&*scope.peer).claim_store(&scope.group, 0));
@@ -358,8 +358,8 @@ pub async fn claims_04_a_silent_members_claims_come_free(scope: &Scope) {
     scope.all_granted(&b.record_id(), &slots(0..100), a.ttl / 2).await;
 }
 
-/// A member that leaves for a while without having released, and comes back: who is away holds nothing and claims nothing. Then it leaves
-/// for good.
+/// A member that leaves for a while without having released, and comes back: while it is away it holds nothing and claims nothing. Then it
+/// leaves for good.
 pub async fn claims_04_leaving_frees(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let c = scope.claimant("c", 4).await;

@@ -97,7 +97,7 @@ pub async fn clause_07_draining_is_seen_before_gone(scope: &Scope) {
     assert_eq!(view.members().len(), 1);
     assert_eq!(view.members()[0].serves, a.member.serves);
     scope.backend.deregister(&a.record_id()).await.expect("deregister");
-    view_where(&mut watch, SOON, "nobody", |view| view.members().is_empty()).await;
+    view_where(&mut watch, SOON, "no member", |view| view.members().is_empty()).await;
 }
 
 /// Renewing, updating and deregistering under another incarnation change nothing. Its own may deregister twice.
@@ -131,7 +131,7 @@ pub async fn clause_08_an_id_in_use_is_named_and_its_stamp_moves(scope: &Scope) 
     };
     let (address, first) = refused().await;
     assert_eq!(address, holder.member.address);
-    assert_eq!(refused().await.1, first, "nobody has renewed");
+    assert_eq!(refused().await.1, first, "it was not renewed");
     scope.backend.renew(&holder.record_id(), holder.ttl).await.expect("renew");
     assert_ne!(refused().await.1, first, "the holder has renewed");
 }

@@ -327,7 +327,7 @@ fn without_retention_it_sweeps_too() {
     assert!(!sweeps(&engine.next(at(5))), "once a minute");
 }
 
-/// Three aggregates refused beside others that were accepted are not an outage.
+/// Three aggregates that are refused while others are accepted are not an outage.
 #[test]
 fn an_answer_that_accepts_something_does_not_say_that_the_destination_is_down() {
     let mut engine = holding(options(), SinkLimits::default());

@@ -102,9 +102,9 @@ impl SqliteStore {
             forget_after: Arc::default(),
         };
         drop(store.writer.acquire().await.at(&store)?);
-        for beside in ["", "-wal", "-shm"] {
+        for suffix in ["", "-wal", "-shm"] {
             let mut name = store.config.path.clone().into_os_string();
-            name.push(beside);
+            name.push(suffix);
             private_file::warn_if_public(Path::new(&name));
         }
         Ok(store)
@@ -126,7 +126,7 @@ impl SqliteStore {
         }
     }
 
-    /// Begins a write transaction for [`enqueue`], for programs that have no pool of their own. After a failed statement drop it and begin
+    /// Begins a write transaction for [`enqueue`], for programs without a pool. After a failed statement drop it and begin
     /// another one: SQLite may have rolled back by itself, and later statements would then be committed immediately.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
         self.when_free(|| self.writer.begin_with("BEGIN IMMEDIATE")).await.at(self)

@@ -163,7 +163,7 @@ async fn a_right_that_only_the_cleaning_needs_ends_no_publisher() {
     let last_error = || running.stats.snapshot().last_error.unwrap_or_default();
     eventually("events arrive", LIMIT, async || sink.arrived().len() == 3).await;
     let mut heard = false;
-    eventually("the missing grant is told", LIMIT, async || {
+    eventually("the missing grant is reported", LIMIT, async || {
         heard |= last_error().contains("outbox_audit");
         heard || running.task.is_finished()
     })

@@ -1,6 +1,6 @@
 //! The PostgreSQL store on real servers: the newest version and the oldest.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
-#![expect(clippy::print_stdout, reason = "what is tried again is told")]
+#![expect(clippy::print_stdout, reason = "what is tried again is printed")]
 
 mod adoption;
 mod backlog;

@@ -1,4 +1,4 @@
-//! Publishers beside writers: nothing is lost, the order is that of the commits, and an open transaction delays no other.
+//! Publishers while writers write: nothing is lost, the order is that of the commits, and an open transaction delays no other.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ async fn a_transaction_that_is_open_for_a_minute_delays_no_event_of_others() {
         turns.tick().await;
         written += 1;
         outbox.insert(events(&format!("free-{}", written % 20), written..=written)).await;
-        let took = eventually("what was committed beside it is there", IN_TIME, async || sink.arrived().len() as u64 == written).await;
+        let took = eventually("what was committed meanwhile is there", IN_TIME, async || sink.arrived().len() as u64 == written).await;
         longest = longest.max(took);
     }
     eprintln!("{written} events beside a transaction of {OPEN_FOR:?}, each delivered after at most {longest:?}");

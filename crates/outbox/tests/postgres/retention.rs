@@ -101,7 +101,7 @@ const DELIVERED: &str = "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence;
 /// The rate is printed; a test in `decide` shows without a clock that it is no slower than a publisher delivers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publisher_deletes_a_backlog_of_what_is_delivered_and_nothing_else() {
-    // A separate server: long transactions beside the test above would prevent the removal that it measures.
+    // A separate server: long transactions during the test above would prevent the removal that it measures.
     let server = Postgres::start(PostgresOptions::default()).await.unwrap();
     let (outbox, sink) = (Outbox::on(&server).await, ScriptedSink::accepting());
     outbox.execute(DELIVERED).await;

@@ -28,7 +28,7 @@ async fn a_commit_is_reported_and_nothing_else_and_only_if_it_is_switched_on() {
     tx.rollback().await.unwrap();
     assert!(wakes.next().now_or_never().is_none(), "a rollback is not told");
     outbox.insert(events("a", 1..=3)).await;
-    within("the commit is told", LIMIT, wakes.next()).await.unwrap().unwrap();
+    within("the commit is reported", LIMIT, wakes.next()).await.unwrap().unwrap();
     assert!(wakes.next().now_or_never().is_none(), "once for a transaction");
     // The listening connection is closed: it is reopened, and missed commits are looked for.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";

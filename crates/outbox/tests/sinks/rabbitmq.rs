@@ -309,7 +309,7 @@ async fn a_server_short_of_memory_is_an_outage() {
             }
         }
     });
-    assert_eq!(reported.await.expect("the server tells it").kind(), ErrorKind::Unavailable);
+    assert_eq!(reported.await.expect("the server reports it").kind(), ErrorKind::Unavailable);
     let second = sink.deliver(deliveries("b", 1, 1).into()).await;
     let refusal = second.refusals().next().unwrap();
     assert!(!refusal.permanent && refusal.message.contains("takes no events now"), "{second:?}");

@@ -83,7 +83,7 @@ fn prepare(folder: &Path, archive: &str, wanted: &[&'static ServerPackage]) -> R
     Ok(())
 }
 
-/// Downloads the packages of each server into a folder of its own.
+/// Downloads the packages of each server into a separate folder.
 fn download(folder: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
     let configuration = folder.join("apt.conf");
     let apt = |packages: &Path| {
@@ -106,7 +106,7 @@ fn download(folder: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks beside the place where it belongs and moves it there whole.
+/// Unpacks next to the destination and moves the whole folder there.
 fn unpack(folder: &Path, server: &ServerPackage, servers: &Path) -> Result<()> {
     let (packages, unpacked) = (folder.join("packages").join(server.package), folder.join(server.package));
     for package in std::fs::read_dir(&packages).map_err(Error::io(packages.display()))? {

@@ -22,7 +22,7 @@ pub struct ServerPackage {
 #[derive(Debug)]
 enum PackageSource {
     /// A suite of Debian's, whose keyring says that the package is genuine, and packages of the same suite, separated by spaces, that are
-    /// unpacked into the same folder: what the programs need beside them, in whatever version.
+    /// unpacked into the same folder: what else the programs need, in whatever version.
     Debian { suite: &'static str, beside: &'static str },
     /// A version in npm's registry, and for each kind of processor, as [`std::env::consts::ARCH`] says it, the package's name there and the
     /// SHA-256 of its archive.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use shardwise::{InstanceId, Member, MemberState, Observer, View};
+use shardwise::{ErrorKind, InstanceId, Member, MemberState, Observer, ShardingFactory, View};
 
 use crate::args::Common;
 use crate::commands::group::{PolicyArg, meant_by};
@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The backend remembers it until `shardwise undrain`, even if the member restarts. The member sees it within a TTL and finishes what it has \
-begun. If all members are drained, no key has an owner, and a warning on stderr says so. Draining a member twice is no error.
+begun. If the drain leaves no key with an owner, a warning on stderr says so before it begins. Draining a member twice is no error.
 Exit code 1: with --wait, it still owns something after two TTLs and drain_timeout.
 
   shardwise drain worker-1 --wait")]
@@ -56,10 +56,9 @@ impl Drain {
             ));
         }
         let id = full_id(id, &known)?;
+        let drained = waiting(&waits_for(&policy), IS_IT_THERE, factory.drained(&policy)).await?;
+        warn_no_owner(&observer, &drained, id);
         let changed = waiting(&waits_for(&policy), IS_IT_THERE, factory.drain(&policy, id)).await?;
-        // Others may have been drained and not show it yet. The drain itself has succeeded, whatever this read does.
-        let drained = factory.drained(&policy).await.unwrap_or_else(|_| vec![id.clone()]);
-        note_no_owner(&observer, &drained, id);
         let owns_nothing = if self.wait { Some(factory.wait_until_drained(&policy, id).await?) } else { None };
         let mut json = json!({"policy": policy, "instance_id": id, "drained": true, "changed": changed});
         if let Some(owns_nothing) = owns_nothing {
@@ -94,6 +93,14 @@ impl Undrain {
     }
 }
 
+/// The members that operators have drained; none if the placement or the backend supports no drain.
+pub(super) async fn drained_members(factory: &ShardingFactory, policy: &str) -> shardwise::Result<Vec<InstanceId>> {
+    match factory.drained(policy).await {
+        Err(error) if error.kind() == ErrorKind::Settings => Ok(Vec::new()),
+        drained => drained,
+    }
+}
+
 /// Notes on stderr that the group has no such member, if that is so, and which members are drained.
 fn note_unknown(view: &View, drained: &[InstanceId], id: &InstanceId) {
     if view.member(id).is_some() {
@@ -104,11 +111,13 @@ fn note_unknown(view: &View, drained: &[InstanceId], id: &InstanceId) {
     output::note(format_args!("shardwise: the group has no member {:?}; {drained}", id.as_str()));
 }
 
-/// Warns on stderr if no key has an owner once these members are drained.
-fn note_no_owner(observer: &Observer, drained: &[InstanceId], id: &InstanceId) {
+/// Warns on stderr if no key will have an owner once that member is drained.
+fn warn_no_owner(observer: &Observer, drained: &[InstanceId], id: &InstanceId) {
     let (view, policy) = (observer.members(), observer.policy());
-    let stays = |member: &&Member| member.state == MemberState::Active && view.belongs(member) && !drained.contains(&member.instance_id);
-    let (active, needed) = (view.members().iter().filter(stays).count(), policy.min_members);
+    if view.member(id).is_none() {
+        return;
+    }
+    let (active, needed) = (active_without(&view, drained, id), policy.min_members);
     if active >= needed as usize {
         return;
     }
@@ -117,9 +126,23 @@ fn note_no_owner(observer: &Observer, drained: &[InstanceId], id: &InstanceId) {
         active => format!("active members left: {active}; {needed} needed (min_members)"),
     };
     output::note(format_args!(
-        "shardwise: warning: no key has an owner: {left}. To undo it: shardwise undrain {id} --policy {}",
+        "shardwise: warning: with {id} drained, no key has an owner: {left}. To undo it: shardwise undrain {id} --policy {}",
         policy.name
     ));
+}
+
+/// The number of members that have a share once `id` is drained too. `drained` decides and not the records, which follow it within a TTL: a
+/// member that was just drained still shows as active, and one that was just undrained as draining. A member that is leaving shows as
+/// draining too and is counted, because its record does not differ; that lasts until it has left.
+fn active_without(view: &View, drained: &[InstanceId], id: &InstanceId) -> usize {
+    let has_share = |member: &&Member| match member.state {
+        MemberState::Active => true,
+        // With a worker, the member drains because that worker does not work.
+        MemberState::Draining => member.worker.is_none(),
+        MemberState::Pausing | MemberState::Away => false,
+    };
+    let stays = |member: &&Member| member.instance_id != *id && !drained.contains(&member.instance_id) && view.belongs(member);
+    view.members().iter().filter(has_share).filter(stays).count()
 }
 
 /// The one member that is meant. The library reports an id that no member has.
@@ -134,5 +157,29 @@ fn full_id<'a>(given: &'a InstanceId, known: &'a [InstanceId]) -> Result<&'a Ins
             let ids: Vec<_> = several.iter().map(|id| id.as_str()).collect();
             Err(CliFailure::new(Code::Refused, format!("which member? {given} may be any of {}; write one in full", ids.join(", "))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise::core::WorkerHealth;
+
+    use super::*;
+
+    #[test]
+    fn the_list_of_drained_members_counts_and_not_the_records() {
+        let id = |name: &str| InstanceId::new(name).unwrap();
+        let in_state = |name: &str, state| Member { state, ..Member::named(id(name)) };
+        let failing = Member { worker: Some(WorkerHealth::Failing(1)), ..in_state("failing", MemberState::Draining) };
+        let view = View::new(
+            1,
+            vec![in_state("a", MemberState::Active), in_state("b", MemberState::Draining), in_state("away", MemberState::Away), failing],
+        );
+        let active = |drained: &[&str], of: &str| active_without(&view, &drained.iter().map(|name| id(name)).collect::<Vec<_>>(), &id(of));
+        assert_eq!(active(&["b"], "a"), 0, "b is drained");
+        assert_eq!(active(&[], "a"), 1, "b was undrained and does not show it yet");
+        assert_eq!(active(&["a"], "b"), 0, "a was drained and does not show it yet");
+        assert_eq!(active(&["a"], "a"), 1, "a was drained before, and b was undrained");
+        assert_eq!(active(&[], "b"), 1);
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use shardwise::core::WorkerHealth;
 use shardwise::{InstanceId, Member, MemberState, View};
 
+use super::drain::drained_members;
 use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg};
 use crate::exit::{Code, Result};
@@ -44,8 +45,12 @@ impl Members {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
         output::release_log();
-        // If the backend does not support draining, no member is drained.
-        let drained = factory.drained(&policy).await.unwrap_or_default();
+        let drained = drained_members(&factory, &policy).await.unwrap_or_else(|error| {
+            output::note(format_args!(
+                "shardwise: the list of drained members cannot be read, so drained members are shown as draining: {error}"
+            ));
+            Vec::new()
+        });
         let group = GroupSnapshot::of(&observer);
         let held = observer.slots_held().ok();
         let holds = |member: &Member| held.as_ref().map(|held| held.get(&member.instance_id).copied().unwrap_or(0));

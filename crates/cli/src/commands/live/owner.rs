@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipMode, ShardingFactory, View};
 
+use super::drain::drained_members;
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::ring;
@@ -130,11 +131,16 @@ fn note_holder(holding: Option<&Holding>) {
     output::note(format_args!("shardwise: {holder}; the placement names {wanted}: {why}"));
 }
 
-/// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked who is drained.
+/// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked which members are drained.
 async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
     let (view, needed) = (observer.members(), observer.policy().min_members);
     if view.all_draining() {
-        let drained = factory.drained(policy).await.unwrap_or_default();
+        let drained = match drained_members(factory, policy).await {
+            Ok(drained) => drained,
+            Err(error) => {
+                return format!("no owner: every member is draining, and the list of drained members cannot be read: {error}");
+            }
+        };
         if let Some(id) = drained.iter().find(|id| view.member(id).is_some()) {
             return format!("no owner: all members are drained; to undo it: shardwise undrain {id} --policy {policy}");
         }

@@ -94,7 +94,7 @@ fn nothing_is_asked_for_before_the_record_is_there_and_the_watch_has_begun() {
     assert_eq!(bench.run(|h, now, out| h.want(now, slots([0]), out)), []);
     assert_eq!(bench.run(Holdings::open), []);
     let all = [(slot(0), Claim { holder: holder("other"), epoch: epoch(3) })];
-    assert_eq!(bench.run(|h, now, out| h.on_all_claims(now, all, out)), [], "somebody else holds it");
+    assert_eq!(bench.run(|h, now, out| h.on_all_claims(now, all, out)), [], "another member holds it");
     assert_eq!(bench.holdings.wake_at(), None, "the watch will tell");
     assert_eq!(bench.report(slot(0), None), [ClaimAction::Acquire { attempt: 1, wanted: vec![slot(0)] }]);
 }

@@ -125,7 +125,7 @@ fn claimed(actions: &[Action]) -> impl Iterator<Item = &ClaimAction> {
     actions.iter().filter_map(|action| if let Action::Claim(claim) = action { Some(claim) } else { None })
 }
 
-/// Beside `other`, with the claims on all its own slots.
+/// A member in a group with `other`, with the claims on all its slots.
 fn holding() -> Run {
     let policy = patient(OwnershipMode::Exclusive);
     let mut run = Run::with(policy.clone());

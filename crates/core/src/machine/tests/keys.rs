@@ -1,4 +1,4 @@
-//! Members under a key placement, beside instances of another fleet.
+//! Members under a key placement, together with instances of another fleet.
 
 use super::*;
 use crate::{KeyOwners, KeyPlacement, KeyShare, PlacementKind, SlotOwners, TooManyPoints, Weight};

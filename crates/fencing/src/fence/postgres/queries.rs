@@ -51,7 +51,7 @@ pub async fn check(conn: &mut PgConnection, group: &GroupName, resource: &Resour
     }
 }
 
-/// Makes the epoch the highest seen, in a transaction of its own, and waits for all transactions that write under a lower one. Call
+/// Makes the epoch the highest seen, in a separate transaction, and waits for all transactions that write under a lower one. Call
 /// it once after each acquisition; only transactions above READ COMMITTED need it.
 ///
 /// # Errors

@@ -275,7 +275,7 @@ impl World {
             return;
         }
         let input = match action {
-            // The batch may still arrive, but nobody receives its answer.
+            // The batch may still arrive, but its answer is not received.
             EngineAction::Cancel(_) => return,
             EngineAction::Finish => unreachable!("nobody asked for it"),
             EngineAction::Send { id, batch } => {
