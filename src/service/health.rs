@@ -50,7 +50,7 @@ impl ShardingService {
             }
         });
         if !is_first {
-            return Err(Error::new(ErrorKind::Conflict, format!("policy {}: the worker's health is watched already", policy.name)));
+            return Err(Error::new(ErrorKind::Conflict, format!("policy {}: the worker's health is watched already", self.policy().name)));
         }
         let check: HealthCheck = Box::new(move || Box::pin(check()));
         tokio::spawn(watch_worker(Arc::downgrade(context), check));

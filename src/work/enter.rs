@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shardwise_core::{Epoch, Fence, Moment, NotHeld, OwnedKey, Ownership, OwnershipMode, Resource, ShardKey, slot_of};
+use tokio_util::sync::CancellationToken;
 
 use crate::membership::{GuardKey, OwnershipContext, Signals};
 use crate::service::ShardingService;
@@ -148,6 +149,11 @@ impl Guard {
     /// Resolves when it is not mine any more, or when the time for finishing has passed: stop now.
     pub async fn lost(&self) {
         self.signals.lost.cancelled().await;
+    }
+
+    /// The token that is cancelled when [`Guard::lost`] resolves. It does not keep the guard alive.
+    pub const fn lost_token(&self) -> &CancellationToken {
+        &self.signals.lost
     }
 
     /// Whether [`Guard::finish`] has resolved.

@@ -49,6 +49,11 @@ impl Tenure {
         &self.cancel
     }
 
+    /// Cancelled when the name is lost, or the time for finishing has passed: stop now. It does not keep the name.
+    pub fn lost_token(&self) -> &CancellationToken {
+        self.guard.lost_token()
+    }
+
     pub(crate) const fn guard(&self) -> &Arc<Guard> {
         &self.guard
     }

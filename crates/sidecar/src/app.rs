@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
-use shardwise::{Observer, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
@@ -177,6 +177,8 @@ impl ServedGroup {
             if let Some(age) = age.filter(|age| *age > self.service.timing().ttl * 2) {
                 return Some(format!("the backend has not answered for {age:.0?}"));
             }
+        } else if let Some(why) = self.lacks_lease() {
+            return Some(why);
         } else if let Some(why) = self.service.ownership().not_owning_at(self.service.now()) {
             return Some(why.to_string());
         } else if self.service.is_drained() {
@@ -188,12 +190,19 @@ impl ServedGroup {
         self.observer().err().map(|problem| problem.detail().to_owned())
     }
 
+    /// Why this member of the group owns nothing for want of a lease.
+    fn lacks_lease(&self) -> Option<String> {
+        let is_member = self.service.ownership().state() == ServiceState::Active;
+        let lacks = is_member && self.service.worker().borrow().leased == Some(false);
+        lacks.then(|| match self.leases.age_and_rest() {
+            None => "the worker has no lease, so this member owns nothing: the worker opens one with POST …/leases".into(),
+            Some(_) => "the worker's lease waits until this member has released what an earlier lease was granted".into(),
+        })
+    }
+
     /// Why the worker that this sidecar speaks for has no share, or should have none.
     fn worker_fails(&self) -> Option<String> {
         let report = self.service.worker().borrow().clone();
-        if report.leased == Some(false) {
-            return Some("the worker has no lease, so this member owns nothing: the worker opens one with POST …/leases".into());
-        }
         let why = report.failure.as_deref().unwrap_or("no check has succeeded yet");
         Some(match report.health? {
             WorkerHealth::Absent => format!("the worker has not been seen yet: {why}"),

@@ -65,6 +65,8 @@ fn span_of(request: &Request, route: &str) -> Span {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
         Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
         // Any other method, to keep the number of values small.
         _ => "_OTHER",
     };
@@ -119,7 +121,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
         if is_shown(&options.worker_token) {
             return Err(FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's"));
         }
-        let acts = request.method() == Method::POST;
+        let acts = !matches!(*request.method(), Method::GET | Method::HEAD);
         if let Some(refused) = app.log.intruders.another(acts) {
             let may_act = if acts { " that may have been actions" } else { "" };
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");

@@ -70,7 +70,7 @@ const REFUSALS: [(&str, &str); 16] = [
 
 /// The document for those policies. What routes have in common is added here: the parameters in their paths, POST to members, errors, and
 /// the token.
-pub(crate) fn document(policies: &[&str], has_token: bool) -> Bytes {
+pub(crate) fn document(policies: &[&str], has_token: bool, has_worker_token: bool) -> Bytes {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
     let path = json!({"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$"});
     let parameters = [
@@ -95,12 +95,12 @@ pub(crate) fn document(policies: &[&str], has_token: bool) -> Bytes {
                 operation["responses"][status] =
                     json!({"description": description, "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}});
             }
-            if has_token && !OPEN.contains(&path.as_str()) {
+            if has_token && !OPEN.contains(&path.as_str()) || has_worker_token && leases::is_for_workers(path) {
                 operation["security"] = json!([{"token": []}]);
             }
         }
     }
-    if has_token {
+    if has_token || has_worker_token {
         document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
     }
     serde_json::to_vec(&document).unwrap_or_default().into()
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_page_about_http_has_a_row_for_each_operation() {
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/http.md")).unwrap();
-        let document: Value = serde_json::from_slice(&document(&[], false)).unwrap();
+        let document: Value = serde_json::from_slice(&document(&[], false, false)).unwrap();
         let mut rows = vec!["| `GET /` |".to_owned()];
         for (path, operations) in document["paths"].as_object().unwrap() {
             rows.extend(operations.as_object().unwrap().keys().map(|method| format!("| `{} {path}` |", method.to_uppercase())));

@@ -41,7 +41,7 @@ impl Kind {
     /// The problem of this kind; `detail` says what happened this time and what to do.
     pub(crate) fn because(self, detail: impl Into<String>) -> Problem {
         let Self(status, kind, title) = self;
-        let header = matches!(status, 429 | 503).then_some((RETRY_AFTER, "1"));
+        let header = (matches!(status, 429 | 503) || kind == "lease-taken").then_some((RETRY_AFTER, "1"));
         Problem { kind: format!("urn:shardwise:problem:{kind}"), title, status, detail: detail.into(), header }
     }
 }

@@ -101,7 +101,7 @@ impl Sidecar {
             }
         }
         let names: Vec<_> = policies.keys().map(String::as_str).collect();
-        let document = openapi::document(&names, options.token.is_some());
+        let document = openapi::document(&names, options.token.is_some(), options.worker_token.is_some());
         let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
         let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));

@@ -53,6 +53,7 @@ fn sql(place: &Place, statements: &'static str) {
 fn holders_that_cannot_be_read_any_more_are_shown_as_old() {
     let place = Place::of_workers("5s", "slots = 64\nownership = \"exclusive\"");
     let one = Worker::start(&place, 1, &[]);
+    let _lease = Lease::kept(one.at, 10_000);
     one.sees(1);
     let browser = Browser::start().unwrap();
     let tab = browser.open(&one.url(), PageView::DESKTOP).unwrap();

@@ -1,7 +1,7 @@
 //! Leases of workers: grants, handover and the end of a lease, over HTTP.
 
 use std::io::{BufRead, BufReader, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -44,8 +44,10 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     for key in entered.as_array().unwrap() {
         let valid = key["valid_ms"].as_u64().unwrap();
         assert!(key["epoch"].as_u64().unwrap() > 0 && (1..=5_000).contains(&valid), "{key}");
-        let owner = served.get(&format!("owner/{}", key["key"].as_str().unwrap())).well("owner");
-        assert_eq!((&owner["slot"], &owner["epoch"], &owner["mine"]), (&key["slot"], &key["epoch"], &json!(true)));
+        eventually("the claim is seen", PATIENCE, || {
+            let owner = served.get(&format!("owner/{}", key["key"].as_str().unwrap())).well("owner");
+            ((&owner["slot"], &owner["epoch"], &owner["mine"]) == (&key["slot"], &key["epoch"], &json!(true))).then_some(())
+        });
     }
     assert!(served.ownership()["lease_ends_in_ms"].as_u64().unwrap() <= 5_000);
     let second = request(served.at, "POST", &Lease::path("leases"), &[], Some(&json!({"ttl_ms": 1_000})));
@@ -64,13 +66,14 @@ fn a_handover_waits_until_the_worker_has_finished() {
     let before = has_all(&first);
     first.finishes(false);
     let second = Lease::kept(two.at, 5_000);
-    let go = eventually("half of it is to go", PATIENCE, || Some(first.slots().1).filter(|go| go.len() > SLOTS / 4));
+    eventually("half of it is to go", PATIENCE, || (first.slots().1.len() > SLOTS / 4).then_some(()));
     let owner = |slot: u64| {
         let seen = two.get("holders").well("holders");
         seen["slots"][usize::try_from(slot).unwrap()].clone()
     };
     // Longer than a handover takes where nothing has to be waited for.
     std::thread::sleep(Duration::from_secs(1));
+    let go = first.slots().1;
     assert_eq!((owner(go[0])["holder"].as_str(), second.slots().0.len()), (Some(one.id.as_str()), 0));
     let stays = before.iter().find(|(slot, _)| !go.contains(slot)).unwrap();
     let (_, table) = first.asks("GET", "grants?wait=0", None);
@@ -82,8 +85,10 @@ fn a_handover_waits_until_the_worker_has_finished() {
     assert!(slot == go[0] && epoch > epoch_before, "slot {slot} under {epoch} after {epoch_before}");
 
     first.finishes(true);
-    eventually("the rest moves", PATIENCE, || (second.slots().0.len() == go.len()).then_some(()));
-    assert!(first.slots().1.is_empty());
+    eventually("the rest moves", PATIENCE, || {
+        let ((stay, go), (moved, _)) = (first.slots(), second.slots());
+        (go.is_empty() && !moved.is_empty() && stay.len() + moved.len() == SLOTS).then_some(())
+    });
 }
 
 #[test]
@@ -92,24 +97,20 @@ fn what_a_dead_worker_held_is_held_by_others_after_its_lease_and_no_epoch_comes_
     let (one, two) = (Served::start(&place, &[]), Served::start(&place, &[]));
     let second = Lease::kept(two.at, 5_000);
     has_all(&second);
-    let first = Lease::kept(one.at, 1_000);
+    let first = Lease::kept(one.at, 5_000);
     let before = eventually("both have a share", PATIENCE, || {
         let (mine, theirs) = (first.slots().0, second.slots().0);
         (!mine.is_empty() && mine.len() + theirs.len() == SLOTS).then_some(mine)
     });
     first.dies();
-    let died = Instant::now();
+    // The soak `exclusive-python` measures how long it takes.
     has_all(&second);
-    let took = died.elapsed();
-    // Correctness is the bound; a busy machine may add to it, and it says so.
-    assert!(took < Duration::from_secs(20), "{took:?}");
-    println!("taken over {took:?} after the last renewal or less");
 
     // The next worker has nothing under an epoch of the former one, however soon it comes.
-    let again = Lease::kept(one.at, 1_000);
+    let again = Lease::kept(one.at, 5_000);
     let after = eventually("it has a share again", PATIENCE, || Some(again.slots().0).filter(|slots| !slots.is_empty()));
     again.asks("DELETE", &format!("leases/{}", again.id), None);
-    let next = Lease::kept(one.at, 1_000);
+    let next = Lease::kept(one.at, 5_000);
     let last = eventually("and the next one", PATIENCE, || Some(next.slots().0).filter(|slots| !slots.is_empty()));
     let highest = |slots: &[(u64, u64)], slot: u64| slots.iter().find(|(known, _)| *known == slot).map_or(0, |(_, epoch)| *epoch);
     for (slot, epoch) in &after {
@@ -150,7 +151,7 @@ fn the_stream_says_what_is_granted_to_go_and_over() {
 #[test]
 fn a_worker_that_does_not_read_its_grants_is_not_renewed() {
     let served = Served::start(&exclusive(""), &[]);
-    let lease = Lease::once(served.at, 2_000);
+    let lease = Lease::once(served.at, 10_000);
     let refusal = eventually("it is not renewed", PATIENCE, || {
         std::thread::sleep(Duration::from_millis(200));
         let answer = lease.asks("PUT", &format!("leases/{}", lease.id), None);
@@ -170,7 +171,7 @@ fn singletons_and_timers_are_held_over_http() {
     }
     let named = |lease: &Lease, name: &str| {
         let (_, table) = lease.asks("GET", "grants?wait=0", None);
-        table["grants"].as_array().unwrap().iter().filter(|grant| grant["name"] == name).cloned().collect::<Vec<_>>()
+        table["grants"].as_array().unwrap().iter().filter(|grant| grant["name"] == name && grant["finish"] == false).cloned().collect::<Vec<_>>()
     };
     let holder = |name: &str| {
         eventually(name, PATIENCE, || {
@@ -200,7 +201,6 @@ fn under_eventual_ownership_a_lease_only_says_that_the_worker_lives() {
     served.settles(1, |owned| owned == 64);
     let lease = Lease::once(served.at, 1_000);
     refused(&lease.asks("GET", "grants?wait=0", None), 409, "conflict");
-    served.settles(1, |owned| owned == 64);
     eventually("its lease ends and so does its share", PATIENCE, || {
         let seen = served.ownership();
         (seen["worker"] == "absent" && seen["slots_owned"] == 0).then_some(())
@@ -249,10 +249,12 @@ fn bad_input_is_refused_with_what_to_do() {
     for bad in ["grants?wait=30001", "grants?wait=x", "grants?after=1", "grants?other=1"] {
         refused(&lease.asks("GET", bad, None), 400, "bad-request");
     }
-    for bad in [json!({"singletons": ["a", "a"]}), json!({"timers": [{"name": "t"}]}), json!({"daemons": vec!["x"; 65]})] {
+    for bad in [json!({"timers": [{"name": "t"}]}), json!({"daemons": vec!["x"; 65]})] {
         refused(&lease.asks("PUT", "names", Some(&bad)), 400, "bad-request");
     }
     refused(&lease.asks("PUT", "names", Some(&json!({"timers": [{"name": "t", "every_ms": 10}]}))), 409, "conflict");
+    let twice = json!({"timers": [{"name": "t", "every_ms": 1_000}, {"name": "t", "every_ms": 2_000}]});
+    refused(&lease.asks("PUT", "names", Some(&twice)), 409, "conflict");
     let waiting: Vec<_> = (0..8).map(|_| http::connect(served.at)).collect();
     for mut stream in &waiting {
         let head = format!("GET {} HTTP/1.1\r\nHost: {}\r\nshardwise-lease: {}\r\n\r\n", Lease::path("grants"), served.at, lease.id);

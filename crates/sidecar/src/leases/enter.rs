@@ -45,7 +45,7 @@ pub(crate) struct EnteredKey {
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/enter", tag = "worker",
     request_body(content = EnterRequest, content_type = "application/json"),
-    params(("shardwise-lease" = String, Header, description = "The id of the worker's lease")),
+    params(("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease")),
     responses((status = 200, description = "The keys that are held", body = Vec<EnteredKey>))
 )]
 pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Vec<EnteredKey>>> {
@@ -59,9 +59,9 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_KEY.because(format!("a key has at most {KEY_BYTES_MAX} bytes")));
     }
-    let entered = leases.update(|state, now| {
+    let entered = leases.look(|state, now, valid| {
         state.check(now, id)?;
-        let (ownership, valid_ms) = (leases.service.ownership(), millis(leases.valid_for(state, now)));
+        let (ownership, valid_ms) = (leases.service.ownership(), millis(valid));
         let entered = keys.into_iter().filter_map(|key| {
             let slot = slot_of(key.key_hash(), state.slots().slots());
             let grant = state.open_slot(slot)?;

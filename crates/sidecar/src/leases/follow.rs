@@ -13,12 +13,12 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
 use shardwise::core::Resource;
-use shardwise::{Moment, Period};
+use shardwise::Period;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
 use super::lease::leasable;
-use super::state::{Grant, GrantPhase, LeaseId, LeaseRefusal, LeaseState};
+use super::state::{Grant, GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState};
 use super::{FOLLOWERS_MOST, Leases, refused, shown};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
@@ -27,6 +27,8 @@ use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
 
 /// The interval of lines in a stream without changes, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// The most grants that are finished by one request.
+const FINISHED_MOST: usize = 65_536;
 /// The longest wait for a change.
 const WAIT_MOST: Duration = Duration::from_secs(30);
 
@@ -90,7 +92,7 @@ pub(crate) struct GrantLine {
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/grants", tag = "worker",
     params(
-        ("shardwise-lease" = String, Header, description = "The id of the worker's lease"),
+        ("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease"),
         ("wait" = Option<u64>, Query, maximum = 30_000, description = "Answer once, after so many milliseconds at the latest"),
         ("after" = Option<u64>, Query, description = "With wait: the version that is known already")
     ),
@@ -154,7 +156,7 @@ pub(crate) struct Finished {
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/grants/finished", tag = "worker",
     request_body(content = FinishRequest, content_type = "application/json"),
-    params(("shardwise-lease" = String, Header, description = "The id of the worker's lease")),
+    params(("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease")),
     responses((status = 200, description = "How many were released", body = Finished))
 )]
 pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Finished>> {
@@ -162,7 +164,11 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
     leases.grants_anything()?;
     let id = shown(request.headers())?;
     let FinishRequest { grants } = body::json(&app, request).await?;
-    let finished = leases.update(|state, now| state.check(now, id).map(|()| state.finished(&grants)));
+    if grants.len() > FINISHED_MOST {
+        return Err(BAD_REQUEST.because(format!("at most {FINISHED_MOST} grants in one request")));
+    }
+    let finished = leases.update(|state, now| state.check(now, id).map(|_| state.finished(&grants)));
+    leases.wake.notify_one();
     Ok(Json(Finished { finished: finished.map_err(refused)? }))
 }
 
@@ -194,10 +200,10 @@ impl GrantFollower {
         loop {
             self.news.borrow_and_update();
             let (leases, id) = (&self.leases, self.id);
-            let list = leases.update(|state, now| {
+            let list = leases.look(|state, now, valid| {
                 state.check(now, id)?;
                 state.saw(after);
-                Ok(leases.list(state, now, state.grants()))
+                Ok(GrantList::of(state, state.version(), valid, state.grants()))
             });
             let list = list.map_err(refused)?;
             let is_late = tokio::time::timeout_at(until, async { after == Some(list.version) && self.news.changed().await.is_ok() }).await;
@@ -218,7 +224,7 @@ impl GrantFollower {
             lines = self.lines();
         }
         if lines.is_empty() {
-            lines = self.leases.line("alive", &self.leases.locked(), std::iter::empty());
+            lines = self.leases.look(|state, _, valid| line("alive", state, self.read.unwrap_or_default(), valid, std::iter::empty()));
         }
         Some(lines)
     }
@@ -226,11 +232,8 @@ impl GrantFollower {
     /// What has changed since the last line.
     fn lines(&mut self) -> String {
         self.news.borrow_and_update();
-        let (leases, id, read) = (&self.leases, self.id, self.read);
-        let changes = leases.update(|state, now| match state.check(now, id) {
-            Ok(()) => Ok((state.version(), leases.changes(state, read))),
-            Err(refusal) => Err(refusal),
-        });
+        let (id, read) = (self.id, self.read);
+        let changes = self.leases.look(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));
         match changes {
             Ok((version, lines)) => {
                 self.read = Some(version);
@@ -250,33 +253,31 @@ fn as_line(line: &GrantLine) -> String {
     serde_json::to_string(line).unwrap_or_default() + "\n"
 }
 
-impl Leases {
-    fn list<'a>(&self, state: &LeaseState, now: Moment, grants: impl Iterator<Item = &'a Grant>) -> GrantList {
-        GrantList {
-            version: state.version(),
-            valid_ms: millis(self.valid_for(state, now)),
-            slots: state.slots().slots(),
-            grants: grants.map(ShownGrant::of).collect(),
-        }
+impl GrantList {
+    fn of<'a>(state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a Grant>) -> Self {
+        Self { version, valid_ms: millis(valid), slots: state.slots().slots(), grants: grants.map(ShownGrant::of).collect() }
     }
+}
 
-    fn line<'a>(&self, kind: &'static str, state: &LeaseState, grants: impl Iterator<Item = &'a Grant>) -> String {
-        let list = self.list(state, self.service.now(), grants);
-        as_line(&GrantLine { kind, why: None, list })
-    }
+/// A line up to that version.
+fn line<'a>(kind: &'static str, state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a Grant>) -> String {
+    as_line(&GrantLine { kind, why: None, list: GrantList::of(state, version, valid, grants) })
+}
 
-    /// The changes after that version, or the whole list; changes of one kind in a row are one line.
-    fn changes(&self, state: &LeaseState, read: Option<u64>) -> String {
-        let Some(changes) = read.and_then(|read| state.changes_after(read)) else { return self.line("all", state, state.grants()) };
-        let changes: Vec<&Grant> = changes.map(|change| &change.grant).collect();
-        let lines = changes.chunk_by(|one, next| one.phase == next.phase).map(|row| {
-            let kind = match row.first().map(|grant| grant.phase) {
-                Some(GrantPhase::Finish) => "finish",
-                Some(GrantPhase::Lost) => "lost",
-                Some(GrantPhase::Granted) | None => "granted",
-            };
-            self.line(kind, state, row.iter().copied())
-        });
-        lines.collect()
-    }
+/// The changes after that version, or the whole list; changes of one kind in a row are one line.
+fn changes(state: &LeaseState, read: Option<u64>, valid: Duration) -> String {
+    let Some(changes) = read.and_then(|read| state.changes_after(read)) else {
+        return line("all", state, state.version(), valid, state.grants());
+    };
+    let changes: Vec<&GrantChange> = changes.collect();
+    let lines = changes.chunk_by(|one, next| one.grant.phase == next.grant.phase).map(|row| {
+        let (phase, version) = row.last().map_or((GrantPhase::Granted, 0), |last| (last.grant.phase, last.version));
+        let kind = match phase {
+            GrantPhase::Granted => "granted",
+            GrantPhase::Finish => "finish",
+            GrantPhase::Lost => "lost",
+        };
+        line(kind, state, version, valid, row.iter().map(|change| &change.grant))
+    });
+    lines.collect()
 }

@@ -1,31 +1,33 @@
 //! Grants the worker what this member holds, and keeps each grant's guard until the worker has finished.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwise::core::Resource;
-use shardwise::{Guard, Period, Tenure};
+use shardwise::{Fence, Guard, Period, Tenure};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Leases;
 use super::state::GrantPhase;
 
+/// The runtime's timers stop while the machine sleeps, and the lease does not.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 impl Leases {
     /// Follows the lease and what this member holds, until the service ends. Without a live lease the member is drained.
     pub(crate) async fn keep(self: Arc<Self>) {
-        let (mut held, mut news) = (self.service.ownership_changes(), self.news.subscribe());
-        let mut guards = JoinSet::new();
+        let (mut held, mut guards) = (self.service.ownership_changes(), JoinSet::new());
         loop {
             held.borrow_and_update();
-            news.borrow_and_update();
             self.settle(&mut guards);
-            let ends = self.age_and_rest().map(|(_, left)| left);
+            let ends = self.locked().span().map(|(_, ends)| ends.since(self.service.now()).min(LOOK_EVERY));
             tokio::select! {
                 changed = held.changed() => if changed.is_err() { return },
-                _ = news.changed() => {}
-                Some(_) = guards.join_next() => {}
-                () = async { tokio::time::sleep(ends.unwrap_or_default()).await }, if ends.is_some() => {}
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(ends.unwrap_or_default()), if ends.is_some() => {}
             }
+            while guards.try_join_next().is_some() {}
         }
     }
 
@@ -43,14 +45,15 @@ impl Leases {
         if !is_present || !self.are_required() || !ownership.is_live_at(self.service.now()) {
             return;
         }
-        for fence in ownership.fences() {
-            if self.locked().has_slot(fence.slot, fence.epoch) {
-                continue;
-            }
+        let missing: Vec<Fence> = {
+            let state = self.locked();
+            ownership.fences().filter(|fence| !state.has_slot(fence.slot, fence.epoch)).collect()
+        };
+        for fence in missing {
             // Lost again by now; the next snapshot shows it.
             let Ok(guard) = self.service.enter_slot(fence.slot) else { continue };
             let Some(epoch) = guard.epoch() else { continue };
-            let granted = self.update(|state, now| state.grant(now, Resource::Slot(fence.slot), epoch, None));
+            let granted = self.update(|state, now| state.grant(now, Resource::Slot(fence.slot), epoch, None, guard.lost_token()));
             if let Some((number, released)) = granted {
                 guards.spawn(Arc::clone(self).hold_slot(number, guard, released));
             }
@@ -77,7 +80,7 @@ impl Leases {
     pub(super) async fn hold_name(self: Arc<Self>, lease: u64, tenure: Tenure, period: Option<Period>) {
         let granted = self.update(|state, now| {
             let is_its = state.live() == Some(lease);
-            is_its.then(|| state.grant(now, Resource::Name(tenure.name().clone()), tenure.epoch(), period)).flatten()
+            is_its.then(|| state.grant(now, Resource::Name(tenure.name().clone()), tenure.epoch(), period, tenure.lost_token())).flatten()
         });
         let Some((number, released)) = granted else {
             // The member is drained, and holds the name under another epoch next time.

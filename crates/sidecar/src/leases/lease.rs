@@ -66,11 +66,13 @@ pub(crate) async fn open(State(app): State<Arc<App>>, PolicyPath(joined): Policy
         return Err(BAD_REQUEST.because(format!("ttl_ms = {ttl_ms} is not allowed: a lease lasts {least} to {most} ms")));
     }
     let (id, ttl) = (LeaseId::new(rand::random()), Duration::from_millis(ttl_ms));
-    let opened = leases.update(|state, now| {
+    let opened = leases.look(|state, now, _| {
         state.open(now, id, ttl)?;
-        Ok(leases.shown(state, id, ttl))
+        // Nothing is granted yet.
+        Ok(WorkerLease::of(state, id, ttl, Duration::ZERO))
     });
     let opened = opened.map_err(refused)?;
+    leases.wake.notify_one();
     tracing::info!(policy = %joined.service.policy().name, ttl_ms, "the worker has opened a lease");
     Ok((StatusCode::CREATED, Json(opened)))
 }
@@ -92,9 +94,10 @@ pub(crate) async fn renew(
     let has_body = request.headers().contains_key(CONTENT_TYPE);
     let LeaseRenewal { seen } = if has_body { body::json(&app, request).await? } else { LeaseRenewal::default() };
     let (leases, id) = (leasable(&joined)?, named(&id)?);
-    let renewed = leases.update(|state, now| {
-        let ttl = state.renew(now, id, seen)?;
-        Ok(leases.shown(state, id, ttl))
+    leases.update(|state, now| state.renew(now, id, seen)).map_err(refused)?;
+    let renewed = leases.look(|state, now, valid| {
+        let ttl = state.check(now, id)?;
+        Ok(WorkerLease::of(state, id, ttl, valid))
     });
     Ok(Json(renewed.map_err(refused)?))
 }
@@ -108,8 +111,9 @@ pub(crate) async fn renew(
 )]
 pub(crate) async fn close(PolicyPath(joined): PolicyPath, NamePath(id): NamePath) -> Result<StatusCode> {
     let (leases, id) = (leasable(&joined)?, named(&id)?);
-    let closed = leases.update(|state, now| state.check(now, id).map(|()| state.end(state::CLOSED)));
+    let closed = leases.update(|state, now| state.check(now, id).map(|_| state.end(state::CLOSED)));
     closed.map_err(refused)?;
+    leases.wake.notify_one();
     tracing::info!(policy = %joined.service.policy().name, "the worker has ended its lease");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -135,9 +139,8 @@ pub(super) fn leasable(joined: &ServedGroup) -> Result<&Arc<Leases>> {
     }
 }
 
-impl Leases {
-    fn shown(&self, state: &LeaseState, id: LeaseId, ttl: Duration) -> WorkerLease {
-        let valid = self.valid_for(state, self.service.now());
-        WorkerLease { id: id.to_string(), ttl_ms: millis(ttl), valid_ms: millis(valid), version: state.version() }
+impl WorkerLease {
+    fn of(state: &LeaseState, id: LeaseId, ttl: Duration, valid: Duration) -> Self {
+        Self { id: id.to_string(), ttl_ms: millis(ttl), valid_ms: millis(valid), version: state.version() }
     }
 }

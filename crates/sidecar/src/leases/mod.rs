@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName};
-use shardwise::{Moment, OwnershipMode, Run, ShardingService, SlotSet};
-use tokio::sync::{Semaphore, watch};
+use shardwise::{Moment, OwnershipMode, ShardingService, SlotSet};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::answers::millis;
 use crate::problem::{CONFLICT, LEASE_ENDED, LEASE_MISSING, LEASE_TAKEN, Problem, Result};
 pub(crate) use state::LeaseId;
+use names::Offers;
 use state::{LeaseRefusal, LeaseState};
 
 /// The header with the id of the worker's lease.
@@ -32,8 +33,10 @@ pub(crate) struct Leases {
     state: Mutex<LeaseState>,
     /// The version of the grants.
     news: watch::Sender<u64>,
-    /// The singletons, daemons and timers that are offered, and the lease under which they are.
-    offers: Mutex<(u64, Vec<Run>)>,
+    /// The lease has changed, or the worker has finished something: the keeper looks again.
+    wake: Notify,
+    /// What is offered under a name, and the lease under which it is.
+    offers: Mutex<(u64, Offers)>,
     followers: Arc<Semaphore>,
 }
 
@@ -42,7 +45,7 @@ impl Leases {
         let policy = service.policy();
         let slots = if policy.placement.kind.by_key().is_some() { 0 } else { policy.placement.slots };
         let followers = Arc::new(Semaphore::new(FOLLOWERS_MOST));
-        Self { service, state: Mutex::new(LeaseState::new(slots)), news: watch::Sender::default(), offers: Mutex::default(), followers }
+        Self { service, state: Mutex::new(LeaseState::new(slots)), news: watch::Sender::default(), wake: Notify::new(), offers: Mutex::default(), followers }
     }
 
     /// Whether nothing may be owned without a lease.
@@ -59,18 +62,24 @@ impl Leases {
 
     /// The slots in which the worker with that lease may start work now. Nothing after the deadline of what this member holds.
     pub(crate) fn open_slots(&self, id: LeaseId) -> Result<SlotSet> {
-        let now = self.service.now();
-        let is_live = self.service.ownership().is_live_at(now);
-        let mut state = self.locked();
-        state.check(now, id).map_err(refused)?;
-        Ok(if is_live { state.slots().clone() } else { SlotSet::empty(state.slots().slots()) })
+        let opened = self.look(|state, now, _| {
+            state.check(now, id)?;
+            let is_live = self.service.ownership().is_live_at(now);
+            Ok(if is_live { state.slots().clone() } else { SlotSet::empty(state.slots().slots()) })
+        });
+        opened.map_err(refused)
     }
 
-    /// For how long the grants hold: while the lease is live and this member holds its claims.
-    fn valid_for(&self, state: &LeaseState, now: Moment) -> Duration {
+    /// Reads the state as it is now, and for how long the grants hold: while the lease is live and this member holds its claims.
+    fn look<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
+        // In this order: if the member has lost its claims and joined again, the end of its new claims is not taken for that of the lost ones.
         let held = self.service.ownership().claims_end();
-        let leased = state.span().map(|(_, ends)| ends);
-        held.zip(leased).map_or(Duration::ZERO, |(held, leased)| held.min(leased).since(now))
+        self.update(|state, now| {
+            state.sweep(now);
+            let leased = state.span().map(|(_, ends)| ends);
+            let valid = held.zip(leased).map_or(Duration::ZERO, |(held, leased)| held.min(leased).since(now));
+            read(state, now, valid)
+        })
     }
 
     fn locked(&self) -> MutexGuard<'_, LeaseState> {

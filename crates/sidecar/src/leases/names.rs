@@ -1,6 +1,6 @@
 //! The singletons, daemons and timers that the worker offers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +14,26 @@ use super::lease::leasable;
 use super::{Leases, refused, shown};
 use crate::app::{App, PolicyPath};
 use crate::body;
-use crate::problem::{BAD_REQUEST, Result};
+use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
-/// The most names and sets of one offer.
+/// The most names of a kind in one offer.
 const OFFERS_MOST: usize = 64;
+
+/// What is offered, each with its run: dropping it withdraws the offer.
+pub(super) type Offers = BTreeMap<OfferedWork, Run>;
+
+/// Work that the worker can do under a name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OfferedWork {
+    Singleton(String),
+    /// A set of daemons.
+    Daemons(String),
+    Timer {
+        name: String,
+        every: Duration,
+        phase: Duration,
+    },
+}
 
 /// What the worker can do under a name.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -63,7 +79,7 @@ pub(crate) struct Offered {
 #[utoipa::path(
     put, path = "/v1/policies/{policy}/names", tag = "worker",
     request_body(content = OfferRequest, content_type = "application/json"),
-    params(("shardwise-lease" = String, Header, description = "The id of the worker's lease")),
+    params(("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease")),
     responses((status = 200, description = "It is offered", body = Offered))
 )]
 pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Offered>> {
@@ -71,66 +87,90 @@ pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     leases.grants_anything()?;
     let id = shown(request.headers())?;
     let offer: OfferRequest = body::json(&app, request).await?;
-    let names = offer.singletons.len() + offer.daemons.len() + offer.timers.len();
-    if names > OFFERS_MOST || offer.has_twins() {
-        return Err(BAD_REQUEST.because(format!("at most {OFFERS_MOST} names in all, each of a kind once")));
-    }
-    let lease = leases.update(|state, now| state.check(now, id).map(|()| state.live().unwrap_or_default())).map_err(refused)?;
-    let runs = {
-        // The runs live as long as the service, on its runtime.
+    let offered = offer.offered()?;
+    let lease = leases.update(|state, now| state.check(now, id).map(|_| state.live().unwrap_or_default())).map_err(refused)?;
+    // All are checked before one is begun.
+    let work = offered.into_iter().map(|work| Ok((work.begin(leases, lease)?, work))).collect::<Result<Vec<_>>>()?;
+    let withdrawn = {
+        // Runs live as long as the service, on its runtime.
         let _on = app.renewals.enter();
-        offer.runs(leases, lease)?
+        leases.update(|state, now| state.check(now, id).map(|_| leases.replace_offers(lease, work)))
     };
-    // Together with the check that the lease is still live: its end drops them.
-    let earlier = leases.update(|state, now| {
-        state.check(now, id)?;
-        Ok(std::mem::replace(&mut *leases.offers.lock().unwrap_or_else(PoisonError::into_inner), (lease, runs)))
-    });
-    drop(earlier.map_err(refused)?);
+    let (names, withdrawn) = withdrawn.map_err(refused)?;
+    drop(withdrawn);
     Ok(Json(Offered { names }))
 }
 
 impl OfferRequest {
-    fn has_twins(&self) -> bool {
-        let timers: BTreeSet<&str> = self.timers.iter().map(|timer| timer.name.as_str()).collect();
-        let (singletons, daemons): (BTreeSet<_>, BTreeSet<_>) = (self.singletons.iter().collect(), self.daemons.iter().collect());
-        (timers.len(), singletons.len(), daemons.len()) != (self.timers.len(), self.singletons.len(), self.daemons.len())
+    /// Each offer once.
+    fn offered(self) -> Result<BTreeSet<OfferedWork>> {
+        let Self { singletons, daemons, timers } = self;
+        if [singletons.len(), daemons.len(), timers.len()].into_iter().any(|length| length > OFFERS_MOST) {
+            return Err(BAD_REQUEST.because(format!("at most {OFFERS_MOST} names of a kind")));
+        }
+        let names: BTreeSet<&str> = timers.iter().map(|timer| timer.name.as_str()).collect();
+        let timer = |OfferedTimer { name, every_ms, phase_ms }: &OfferedTimer| OfferedWork::Timer {
+            name: name.clone(),
+            every: Duration::from_millis(*every_ms),
+            phase: Duration::from_millis(*phase_ms),
+        };
+        let different: BTreeSet<OfferedWork> = timers.iter().map(timer).collect();
+        if different.len() != names.len() {
+            return Err(CONFLICT.because("a timer of one name has two periods or phases"));
+        }
+        let named = singletons.into_iter().map(OfferedWork::Singleton).chain(daemons.into_iter().map(OfferedWork::Daemons));
+        Ok(named.chain(different).collect())
     }
+}
 
-    fn runs(&self, leases: &Arc<Leases>, lease: u64) -> Result<Vec<Run>> {
-        let service = leases.service.clone();
-        let leases = Arc::clone(leases);
+/// Begins the work; called inside the service's runtime.
+type Begin = Box<dyn FnOnce() -> Run + Send>;
+
+impl OfferedWork {
+    fn begin(&self, leases: &Arc<Leases>, lease: u64) -> Result<Begin> {
+        let held = Arc::clone(leases);
         let work = move |tenure: Tenure, period: Option<Period>| {
-            let leases = Arc::clone(&leases);
+            let leases = Arc::clone(&held);
             async move {
                 leases.hold_name(lease, tenure, period).await;
                 Ok::<(), String>(())
             }
         };
-        let mut runs = Vec::new();
-        for name in &self.singletons {
-            let work = work.clone();
-            runs.push(service.singleton(name)?.run(move |tenure| work(tenure, None)));
-        }
-        for set in &self.daemons {
-            let work = work.clone();
-            runs.push(service.daemons(set)?.run(move |_, tenure| work(tenure, None)));
-        }
-        for OfferedTimer { name, every_ms, phase_ms } in &self.timers {
-            let work = work.clone();
-            let timer = service.timer(name, Duration::from_millis(*every_ms))?.phase(Duration::from_millis(*phase_ms))?;
-            runs.push(timer.run(move |period, tenure| work(tenure, Some(period))));
-        }
-        Ok(runs)
+        Ok(match self {
+            Self::Singleton(name) => {
+                let singleton = leases.service.singleton(name)?;
+                Box::new(move || singleton.run(move |tenure| work(tenure, None)))
+            }
+            Self::Daemons(set) => {
+                let daemons = leases.service.daemons(set)?;
+                Box::new(move || daemons.run(move |_, tenure| work(tenure, None)))
+            }
+            Self::Timer { name, every, phase } => {
+                let timer = leases.service.timer(name, *every)?.phase(*phase)?;
+                Box::new(move || timer.run(move |period, tenure| work(tenure, Some(period))))
+            }
+        })
     }
 }
 
 impl Leases {
+    /// Begins what was not offered yet under that lease. Returns how much is offered now, and what is not offered any more.
+    fn replace_offers(&self, lease: u64, wanted: Vec<(Begin, OfferedWork)>) -> (usize, Offers) {
+        let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut offers.1);
+        let is_its = offers.0 == lease;
+        let kept = |begin: Begin, earlier: Option<Run>| earlier.filter(|_| is_its).unwrap_or_else(begin);
+        let now: Offers = wanted.into_iter().map(|(begin, work)| (work.clone(), kept(begin, before.remove(&work)))).collect();
+        let names = now.len();
+        *offers = (lease, now);
+        (names, before)
+    }
+
     /// What is offered under a lease that is not live any more.
-    pub(super) fn offers_of_ended_lease(&self) -> Vec<Run> {
+    pub(super) fn offers_of_ended_lease(&self) -> Offers {
         self.update(|state, _| {
             let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
-            if Some(offers.0) == state.live() { Vec::new() } else { std::mem::take(&mut offers.1) }
+            if Some(offers.0) == state.live() { Offers::new() } else { std::mem::take(&mut offers.1) }
         })
     }
 }

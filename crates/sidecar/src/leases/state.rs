@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 /// The most changes that are kept for streams; a stream that is further behind gets the whole table again.
 const CHANGES_MOST: usize = 65_536;
+/// From so many names on, those that the leases before the latest ones were granted are forgotten.
+const FORMER_NAMES_MOST: usize = 4_096;
+const FORMER_LEASES: u64 = 16;
 
 /// The id of a lease: a random number, shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub(crate) struct Grant {
     /// The period that a timer fired.
     pub(crate) period: Option<Period>,
     pub(crate) phase: GrantPhase,
+    /// Cancelled when this member has lost it, or its time for finishing has passed.
+    lost: CancellationToken,
     /// Cancelled when no work is in flight under it any more.
     released: CancellationToken,
 }
@@ -86,7 +91,7 @@ pub(crate) struct Grant {
 /// One change of the table.
 #[derive(Clone)]
 pub(crate) struct GrantChange {
-    version: u64,
+    pub(crate) version: u64,
     at: Moment,
     /// The grant as it was after the change.
     pub(crate) grant: Grant,
@@ -137,8 +142,10 @@ impl LeaseState {
             return Err(LeaseRefusal::Taken { age: now.since(lease.opened), left: lease.ends.since(now) });
         }
         self.opened += 1;
-        // Names of leases before the last one are released by now. Slots stay, because their number is limited.
-        self.former.retain(|resource, (_, lease)| matches!(resource, Resource::Slot(_)) || *lease + 1 >= self.opened);
+        if self.former.len() > self.slots.slots() as usize + FORMER_NAMES_MOST {
+            // What so many leases ago was granted is released by now.
+            self.former.retain(|resource, (_, lease)| matches!(resource, Resource::Slot(_)) || *lease + FORMER_LEASES > self.opened);
+        }
         self.lease = Some(LiveLease { id, number: self.opened, opened: now, ends: now.plus(ttl), ttl });
         self.version += 1;
         self.seen = self.version;
@@ -152,7 +159,7 @@ impl LeaseState {
         let unseen = self.changes.get(self.changes.partition_point(|change| change.version <= self.seen)).map(|change| change.at);
         let Some(lease) = &mut self.lease else { return Err(LeaseRefusal::Ended(UNKNOWN)) };
         if unseen.is_some_and(|since| now.since(since) > lease.ttl) {
-            self.end(UNREAD);
+            // What was granted stays held until the end that the latest renewal has named, because the worker may work until then.
             return Err(LeaseRefusal::Ended(UNREAD));
         }
         lease.ends = now.plus(lease.ttl);
@@ -164,11 +171,11 @@ impl LeaseState {
         self.seen = self.seen.max(version.unwrap_or_default().min(self.version));
     }
 
-    /// An error unless that lease is live.
-    pub(crate) fn check(&mut self, now: Moment, id: LeaseId) -> Result<(), LeaseRefusal> {
+    /// The ttl of that lease; an error unless it is live.
+    pub(crate) fn check(&mut self, now: Moment, id: LeaseId) -> Result<Duration, LeaseRefusal> {
         self.expire(now);
         match (&self.lease, &self.ended) {
-            (Some(lease), _) if lease.id == id => Ok(()),
+            (Some(lease), _) if lease.id == id => Ok(lease.ttl),
             (_, Some((ended, why))) if *ended == id => Err(LeaseRefusal::Ended(why)),
             _ => Err(LeaseRefusal::Ended(UNKNOWN)),
         }
@@ -229,7 +236,14 @@ impl LeaseState {
 
     /// Grants a slot or a name to the live lease, in place of an earlier grant of the same slot. Returns the grant's number, and the token
     /// that is cancelled when no work is in flight under it any more. `None` without a lease, or if an earlier lease had that epoch.
-    pub(crate) fn grant(&mut self, now: Moment, resource: Resource, epoch: Epoch, period: Option<Period>) -> Option<(u64, CancellationToken)> {
+    pub(crate) fn grant(
+        &mut self,
+        now: Moment,
+        resource: Resource,
+        epoch: Epoch,
+        period: Option<Period>,
+        lost: &CancellationToken,
+    ) -> Option<(u64, CancellationToken)> {
         let lease = self.live()?;
         if self.was_others(&resource, epoch) {
             return None;
@@ -237,16 +251,28 @@ impl LeaseState {
         self.numbers += 1;
         let (number, released) = (self.numbers, CancellationToken::new());
         if let Resource::Slot(slot) = resource {
-            self.slots.insert(slot);
-            if let Some(earlier) = self.of_slot.insert(slot, number).and_then(|earlier| self.grants.remove(&earlier)) {
-                earlier.released.cancel();
+            if let Some(earlier) = self.of_slot.get(&slot).copied() {
+                self.advance(now, earlier, GrantPhase::Lost);
+                if let Some(earlier) = self.grants.remove(&earlier) {
+                    earlier.released.cancel();
+                }
             }
+            self.slots.insert(slot);
+            self.of_slot.insert(slot, number);
         }
         self.former.insert(resource.clone(), (epoch, lease));
-        let grant = Grant { number, resource, epoch, period, phase: GrantPhase::Granted, released: released.clone() };
+        let grant = Grant { number, resource, epoch, period, phase: GrantPhase::Granted, lost: lost.clone(), released: released.clone() };
         self.grants.insert(number, grant.clone());
         self.changed(now, grant);
         Some((number, released))
+    }
+
+    /// Marks as lost what this member has lost, for readers that must not see it as granted for even a moment longer.
+    pub(crate) fn sweep(&mut self, now: Moment) {
+        let lost = self.grants.values().filter(|grant| grant.phase != GrantPhase::Lost && grant.lost.is_cancelled());
+        for number in lost.map(|grant| grant.number).collect::<Vec<_>>() {
+            self.advance(now, number, GrantPhase::Lost);
+        }
     }
 
     /// Moves a grant on in its handover, if it is not there yet.
@@ -284,7 +310,7 @@ impl LeaseState {
             }
             released += 1;
         }
-        self.version += u64::from(released > 0);
+        // No version of its own: the worker knows what it has finished.
         released
     }
 

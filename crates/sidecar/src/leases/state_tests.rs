@@ -22,7 +22,7 @@ fn leased() -> LeaseState {
 }
 
 fn granted(state: &mut LeaseState, slot: u32, number: u64) -> (u64, CancellationToken) {
-    state.grant(at(0), Resource::Slot(slot), epoch(number), None).unwrap()
+    state.grant(at(0), Resource::Slot(slot), epoch(number), None, &CancellationToken::new()).unwrap()
 }
 
 /// The changes after that version: slot and phase.
@@ -49,7 +49,7 @@ fn one_lease_at_a_time_and_it_ends_by_time_or_by_request() {
     assert_eq!(state.open(at(1_000), id(2), TTL), Err(taken));
     assert_eq!(state.renew(at(4_999), id(1), None), Ok(TTL));
     assert_eq!(state.renew(at(5_000), id(2), None), Err(LeaseRefusal::Ended(UNKNOWN)));
-    assert_eq!(state.check(at(9_998), id(1)), Ok(()));
+    assert_eq!(state.check(at(9_998), id(1)), Ok(TTL));
     assert_eq!(state.renew(at(9_999), id(1), None), Err(LeaseRefusal::Ended(EXPIRED)), "a renewal that comes late renews nothing");
     assert_eq!(state.open(at(9_999), id(2), TTL), Ok(()));
     assert_eq!(state.check(at(9_999), id(1)), Err(LeaseRefusal::Ended(EXPIRED)));
@@ -66,7 +66,7 @@ fn a_lease_that_ends_releases_everything_at_once() {
     state.expire(at(5_000));
     assert!(first.1.is_cancelled() && second.1.is_cancelled());
     assert_eq!((state.grants().count(), state.slots().len(), state.live()), (0, 0, None));
-    assert!(state.grant(at(5_001), Resource::Slot(3), epoch(9), None).is_none(), "nothing is granted without a lease");
+    assert!(state.grant(at(5_001), Resource::Slot(3), epoch(9), None, &CancellationToken::new()).is_none(), "nothing is granted without a lease");
 }
 
 #[test]
@@ -96,7 +96,8 @@ fn a_lost_slot_is_held_until_the_worker_says_that_its_work_has_stopped() {
     assert_eq!((state.finished(&[number]), released.is_cancelled()), (1, true));
     let (lost, released) = granted(&mut state, 3, 8);
     state.advance(at(3), lost, GrantPhase::Lost);
-    granted(&mut state, 3, 9);
+    let (again, _) = granted(&mut state, 3, 9);
+    assert!(state.open_slot(3).is_some_and(|grant| grant.number == again) && state.slots().contains(3));
     assert!(released.is_cancelled(), "a new grant of the slot takes its place");
 }
 
@@ -107,7 +108,7 @@ fn no_epoch_is_granted_to_two_leases() {
     state.end(CLOSED);
     state.open(at(1), id(2), TTL).unwrap();
     assert!(state.was_others(&Resource::Slot(3), epoch(7)) && state.was_others(&Resource::Slot(3), epoch(6)));
-    assert!(state.grant(at(1), Resource::Slot(3), epoch(7), None).is_none());
+    assert!(state.grant(at(1), Resource::Slot(3), epoch(7), None, &CancellationToken::new()).is_none());
     assert!(!state.was_others(&Resource::Slot(3), epoch(8)) && !state.was_others(&Resource::Slot(4), epoch(1)));
     granted(&mut state, 3, 8);
     assert!(!state.was_others(&Resource::Slot(3), epoch(8)), "its own grant");
@@ -118,7 +119,7 @@ fn the_work_under_a_name_ends_when_the_worker_says_so() {
     let mut state = leased();
     let name = shardwise::ClaimName::new("timer/report").unwrap();
     let period = Period { due_ms: 60_000, number: 1 };
-    let (number, released) = state.grant(at(0), Resource::Name(name), epoch(7), Some(period)).unwrap();
+    let (number, released) = state.grant(at(0), Resource::Name(name), epoch(7), Some(period), &CancellationToken::new()).unwrap();
     assert!(state.grants().any(|grant| grant.period == Some(period)));
     assert_eq!((state.finished(&[number]), released.is_cancelled()), (1, true));
 }
@@ -145,10 +146,25 @@ fn a_reader_gets_each_change_after_its_version() {
 fn a_worker_that_does_not_read_its_grants_is_renewed_for_one_ttl_more() {
     let mut state = leased();
     assert_eq!(state.renew(at(4_000), id(1), None), Ok(TTL), "there was nothing to read");
-    state.grant(at(4_000), Resource::Slot(3), epoch(7), None).unwrap();
+    state.grant(at(4_000), Resource::Slot(3), epoch(7), None, &CancellationToken::new()).unwrap();
     assert_eq!(state.renew(at(8_000), id(1), Some(u64::MAX)), Ok(TTL), "no version of the future counts");
-    state.grant(at(8_500), Resource::Slot(4), epoch(8), None).unwrap();
+    state.grant(at(8_500), Resource::Slot(4), epoch(8), None, &CancellationToken::new()).unwrap();
     assert_eq!(state.renew(at(12_000), id(1), Some(0)), Ok(TTL));
     assert_eq!(state.renew(at(13_501), id(1), None), Err(LeaseRefusal::Ended(UNREAD)));
-    assert_eq!(state.check(at(13_501), id(1)), Err(LeaseRefusal::Ended(UNREAD)));
+    assert_eq!(state.grants().count(), 2, "the worker may work until the end that it knows");
+    assert_eq!(state.check(at(17_000), id(1)), Err(LeaseRefusal::Ended(EXPIRED)));
+}
+
+#[test]
+fn what_the_member_has_lost_is_seen_as_lost_by_the_next_reader() {
+    let mut state = leased();
+    let lost = CancellationToken::new();
+    state.grant(at(0), Resource::Slot(3), epoch(7), None, &lost).unwrap();
+    granted(&mut state, 4, 7);
+    let before = state.version();
+    state.sweep(at(1));
+    assert_eq!(changes(&state, before), []);
+    lost.cancel();
+    state.sweep(at(2));
+    assert_eq!((changes(&state, before), state.grants().count()), (vec![(3, GrantPhase::Lost)], 1));
 }
