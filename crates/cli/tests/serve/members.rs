@@ -72,7 +72,8 @@ fn the_worker_beside_answers_what_the_sidecar_does_not() {
     let forward = format!("http://{beside}/hooks");
     let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
     let other = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers", "--forward-to", &forward]);
-    eventually("it is seen", PATIENCE, || (status_of(&one, &other.id).status == 200).then_some(()));
+    let own_status = format!("instances/{}/shardwise/status", other.id);
+    eventually("it is seen", PATIENCE, || (asks(&one, "GET", &own_status, "").status == 200).then_some(()));
     let answer = asks(&one, "POST", &format!("instances/{}/cache/flush", other.id), "{\"a\":1}");
     assert_eq!((answer.status, answer.body.as_slice()), (200, &b"ok"[..]), "{answer:?}");
     let request = arrived.recv_timeout(PATIENCE).unwrap();
