@@ -1,4 +1,4 @@
-//! Tests that need namespaces of their own: such a test runs once more, as a process in them.
+//! Tests in separate namespaces: such a test runs once more, as a process in them.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

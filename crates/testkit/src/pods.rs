@@ -1,4 +1,4 @@
-//! A small network for one test: machines with an address and a loopback of their own, as the pods of a cluster have.
+//! A small network for one test: machines that each have an address and a loopback, as the pods of a cluster.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
