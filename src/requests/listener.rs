@@ -132,7 +132,7 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
         return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
     }
     let Some(to) = Addressee::of_header(head.headers.get(TO_HEADER).map(HeaderValue::as_bytes)) else {
-        return refused(400, "bad-request", "The request cannot be understood", "this version knows no such shardwise-to: upgrade this member");
+        return refused(400, "bad-request", "The request cannot be understood", "an unknown shardwise-to: upgrade this member");
     };
     let body = match timeout(BODY_WITHIN, whole(body)).await {
         Ok(Ok(body)) => body,

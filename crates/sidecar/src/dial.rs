@@ -104,7 +104,7 @@ impl Callee<'_> {
         } else if tls && self.peers.tls.is_none() {
             Some("it speaks TLS, and nothing says whose certificates are right: start this sidecar with --peer-ca-file".into())
         } else if tls && self.peers.name.is_some() && member.token.is_none() {
-            Some("all members show the same name (--peer-name), and without a peer token none proves which it is: set one on all members".into())
+            Some("all members share a name (--peer-name), and without a peer token none proves which it is: set one on all".into())
         } else if !tls && member.token.is_none() && self.peers.is_mutual() {
             Some("its address is without TLS, and without a peer token nothing proves who is there: set one on all members".into())
         } else {

@@ -75,7 +75,7 @@ async fn answer_to(app: &App, joined: &ServedGroup, path: &str, proven: Option<&
         return Err(no_path());
     }
     let to = Addressee::of_header(head.headers.get(TO_HEADER).map(HeaderValue::as_bytes));
-    let to = to.ok_or_else(|| BAD_REQUEST.because("this version knows no such shardwise-to: upgrade this member"))?;
+    let to = to.ok_or_else(|| BAD_REQUEST.because("an unknown shardwise-to: upgrade this member"))?;
     // The memory of the body stays reserved until the request is answered.
     let (mut request, _room) = requested(app, head, body).await?;
     request.to = to;
