@@ -55,7 +55,7 @@
 // - `service`: The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 // - `work`: User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
 // - `messages`: Typed messages to the holder of a name: a singleton, reached from every member.
-// - `requests`: Requests to one member by its name, answered by handlers that the worker registers.
+// - `requests`: Requests to one member by its name, or to any, answered by handlers that the worker registers.
 // - `operate`: Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
 // - `factory`: Creates and shares one service per policy name: backends, services and operators' calls by policy.
 // - `testing`: For your own tests: services with a chosen share, and a whole fleet in one process on paused time (feature `testing`).

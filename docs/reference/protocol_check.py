@@ -121,15 +121,21 @@ def records(page):
 
 
 def proofs(page):
-    """The same for the proofs of one connection; src/membership/proof.rs and src/requests/proven.rs have the same numbers."""
-    target = "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all"
-    key = page["connection_key"](b"members-know-this-one", "requests", "workers", "worker-1", 7, b"\x11" * 32, b"\x22" * 32)
-    question = page["question"](key, 0, "POST", target, "application/json", None, b'{"a":1}')
+    """The same for the proofs of two connections; src/membership/proof.rs and src/requests/proven/tests.rs have the same numbers."""
+    asked = ("POST", "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all", "application/json", None, b'{"a":1}')
+    member = (b"members-know-this-one", "requests", "workers", "worker-1", 7, b"\x11" * 32)
+    key = page["connection_key"](*member, b"\x22" * 32)
+    question = page["question"](key, 0, *asked)
     computed = [page["welcome"](key), question, page["answer"](key, 0, question, "1", 200, "text/plain", b"ok")]
+    # The recipient's proofs cover the addressee.
+    key = page["connection_key"](*member, b"\x22" * 24 + b"coversto")
+    computed += [page["welcome"](key), page["question"](key, 0, *asked, to="any")]
     written = [
         "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd",
         "ca7880856ac1a87c77136f71868703c886a499d4b6135d02733b00912d023f84",
         "11567d1b59e363c0a264ec2bd7cf515fecb98e48594a4619057e54a9b477b17a",
+        "46764ddb677c5130fb877c7c2ee1061a04f6fd9de2099638df636b54f056dde0",
+        "3bd45cc36e1a48b24cb13891c4d6d8bdd7649662b7fed0e33023abc44a8cd939",
     ]
     pairs = [(one.hex(), other) for one, other in zip(computed, written)]
     wrong = [f"proofs:\n  computed {one}\n  written  {other}" for one, other in pairs if one != other]

@@ -78,6 +78,17 @@ impl Nonce {
     pub fn random() -> Self {
         Self(rand::random())
     }
+
+    /// The same with a fixed end, a mark for the other side: 24 bytes stay random, and no nonce has that end by chance.
+    pub(crate) fn random_with(end: &[u8; 8]) -> Self {
+        let mut nonce = Self::random();
+        nonce.0[BYTES - end.len()..].copy_from_slice(end);
+        nonce
+    }
+
+    pub(crate) fn ends_with(&self, end: &[u8; 8]) -> bool {
+        self.0.ends_with(end)
+    }
 }
 
 /// A keyed digest of 32 bytes. As text, 64 hexadecimal digits. Compare with [`ProofSession::proves`] only, which takes constant time.
@@ -124,12 +135,11 @@ impl ProofSession {
         Self(keyed(&derived.finalize().into_bytes()))
     }
 
-    /// The recipient's side of a connection: the key, its own nonce and its proof for the caller with this nonce.
-    pub(crate) fn welcoming(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce) -> (Self, Nonce, Proof) {
-        let own = Nonce::random();
-        let session = Self::new(secret, recipient, callers, &own);
+    /// The recipient's side of a connection: the key, and its proof for the caller with that nonce. `own` was drawn for this connection.
+    pub(crate) fn welcoming(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, own: &Nonce) -> (Self, Proof) {
+        let session = Self::new(secret, recipient, callers, own);
         let proof = session.proof(ProofKind::Welcome, 0, &[]);
-        (session, own, proof)
+        (session, proof)
     }
 
     /// The caller's side: the key, if the recipient's nonce and proof show that it knows the secret and is that member.

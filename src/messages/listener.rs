@@ -48,7 +48,8 @@ impl LocalEnd {
             return Ok((None, Welcome::Challenge { nonce: Nonce::random().to_string(), proof: None }));
         };
         let recipient = self.life.recipient(Channel::Messages, &self.group);
-        let (session, own, proof) = ProofSession::welcoming(token.expose_secret().as_bytes(), &recipient, &callers);
+        let own = Nonce::random();
+        let (session, proof) = ProofSession::welcoming(token.expose_secret().as_bytes(), &recipient, &callers, &own);
         Ok((Some(session), Welcome::Challenge { nonce: own.to_string(), proof: Some(proof.to_string()) }))
     }
 

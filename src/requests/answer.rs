@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::BODY_BYTES_MAX;
+use super::{Addressee, BODY_BYTES_MAX};
 
 /// The media type of refusals (RFC 9457).
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -24,6 +24,8 @@ pub enum Method {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
+    /// The addressee, which decides between the handlers of `on_request` and those of `on_any`.
+    pub to: Addressee,
     /// The method.
     pub method: Method,
     /// The query after the question mark, as sent.
@@ -35,9 +37,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request with that method and nothing else.
+    /// A request to one instance with that method and nothing else.
     pub const fn new(method: Method) -> Self {
-        Self { method, query: None, content_type: None, body: Vec::new() }
+        Self { to: Addressee::Instance, method, query: None, content_type: None, body: Vec::new() }
     }
 
     /// Parses the body as JSON, whatever its stated type; the error is the answer 400 with the cause.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::{ADDRESS_KEY, ANSWER_WITHIN, Answer, Method, Request, is_path, path_to};
+use super::{ADDRESS_KEY, ANSWER_WITHIN, Addressee, Answer, Method, Request, is_path, path_to};
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Membership, OwnershipContext};
 
@@ -26,7 +26,7 @@ pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Se
 
 /// The handlers of one member. It keeps no service alive.
 pub(super) struct RequestHandlers {
-    handlers: Mutex<BTreeMap<String, Handler>>,
+    handlers: Mutex<BTreeMap<(Addressee, String), Handler>>,
     at_once: Semaphore,
     #[cfg(feature = "requests")]
     pub(super) listener: crate::membership::MemberListener,
@@ -42,7 +42,7 @@ impl RequestHandlers {
         })
     }
 
-    pub(super) fn register(&self, path: &str, handler: Handler) -> Result<()> {
+    pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
             return refused("write parts of letters, digits and -._~ with single slashes between them, such as \"cache/size\"".into());
@@ -50,39 +50,46 @@ impl RequestHandlers {
         if is_reserved(path) {
             return refused("what begins with \"shardwise\" is answered by shardwise itself".into());
         }
-        let mut handlers = locked(&self.handlers);
-        if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(path) {
+        let (mut handlers, key) = (locked(&self.handlers), (to, path.to_owned()));
+        if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(&key) {
             drop(handlers);
             return refused(format!("there are {HANDLERS_MAX} already, and that is the most"));
         }
-        handlers.insert(path.to_owned(), handler);
+        handlers.insert(key, handler);
         Ok(())
     }
 
-    pub(super) fn handles(&self, path: &str) -> bool {
-        path == STATUS || path == OWN_STATUS || path == SUSPECT || locked(&self.handlers).contains_key(path)
+    fn handler(&self, to: Addressee, path: &str) -> Option<Handler> {
+        locked(&self.handlers).get(&(to, path.to_owned())).cloned()
     }
 
-    fn unknown(&self, path: &str) -> Answer {
+    pub(super) fn handles(&self, to: Addressee, path: &str) -> bool {
+        is_reserved(path) || self.handler(to, path).is_some()
+    }
+
+    fn unknown(&self, to: Addressee, path: &str) -> Answer {
         let handlers = locked(&self.handlers);
-        let known: Vec<_> = std::iter::once(STATUS).chain(handlers.keys().map(String::as_str)).take(NAMED).collect();
+        let of_addressee = handlers.keys().filter(|(of, _)| *of == to).map(|(_, path)| path.as_str());
+        let known: Vec<_> = std::iter::once(STATUS).chain(of_addressee).take(NAMED).collect();
+        let other = handlers.keys().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
+        let hint = other.map(|other| format!("; its handler there is for requests to {other}")).unwrap_or_default();
         let path: String = path.chars().take(64).collect();
-        let detail = format!("this worker answers nothing at {path:?}; it answers at: {}", known.join(", "));
+        let known = known.join(", ");
+        let detail = format!("this worker answers no requests to {to} at {path:?}{hint}; it answers at: {known}");
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
     /// The answer of the handler there, within the time limit and the limit on concurrent requests.
     pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
-        let request_handlers = Self::of(membership);
-        let handler = locked(&request_handlers.handlers).get(path).cloned();
-        let handler = match handler {
+        let (request_handlers, to) = (Self::of(membership), request.to);
+        let handler = match request_handlers.handler(to, path) {
             Some(handler) => handler,
             None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),
-            None if path == SUSPECT && request.method == Method::Post => {
+            None if path == SUSPECT && to == Addressee::Instance && request.method == Method::Post => {
                 membership.suspect();
                 return Answer::text("the next check is made at once");
             }
-            None => return request_handlers.unknown(path),
+            None => return request_handlers.unknown(to, path),
         };
         let Ok(_turn) = request_handlers.at_once.try_acquire() else {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
@@ -93,7 +100,7 @@ impl RequestHandlers {
         match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),
             Ok(Err(_)) => {
-                tracing::error!(policy = %membership.policy.name, path, "a handler of on_request panicked; the request was answered with 500");
+                tracing::error!(policy = %membership.policy.name, path, "a handler of requests panicked; the request was answered with 500");
                 Answer::failed("it panicked; its own log says more")
             }
             Err(_) => {
@@ -125,12 +132,12 @@ pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool
     Ok(address)
 }
 
-/// The path of the status; the worker's own handler takes precedence.
-pub(super) const STATUS: &str = "status";
+/// The path of the status, which every member answers. The worker's own answer at this path takes precedence.
+pub const STATUS: &str = "status";
 /// The path at which handlers cannot replace it.
 pub(super) const OWN_STATUS: &str = "shardwise/status";
 /// The path at which a caller says that this worker does not answer; a POST brings its next check forward.
-pub(super) const SUSPECT: &str = "shardwise/suspect";
+pub const SUSPECT: &str = "shardwise/suspect";
 const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {

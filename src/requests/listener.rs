@@ -24,7 +24,7 @@ use super::handlers::{RequestHandlers, arrive_at, requests_path};
 use super::proven::{
     AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead, RecipientEnd, RequestParts,
 };
-use super::{ANSWERED, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, is_path};
+use super::{ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, is_path};
 use crate::error::Result;
 use crate::membership::Membership;
 use crate::membership::proof::Channel;
@@ -131,6 +131,9 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     if !is_path(path) || head.uri.query().is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
         return refused(400, "bad-request", "The request cannot be understood", "the path or the query is none");
     }
+    let Some(to) = Addressee::of_header(head.headers.get(TO_HEADER).map(HeaderValue::as_bytes)) else {
+        return refused(400, "bad-request", "The request cannot be understood", "an unknown shardwise-to: upgrade this member");
+    };
     let body = match timeout(BODY_WITHIN, whole(body)).await {
         Ok(Ok(body)) => body,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
@@ -143,7 +146,7 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
         return refused(400, "bad-request", "The request cannot be understood", "the body is not the one that was proven");
     }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
-    let request = Request { method, query: head.uri.query().map(str::to_owned), content_type, body };
+    let request = Request { to, method, query: head.uri.query().map(str::to_owned), content_type, body };
     (RequestHandlers::answer(membership, path, request).await, ANSWERED)
 }
 
@@ -194,6 +197,7 @@ fn let_in<'a>(membership: &Membership, head: &'a Parts, answering: &RecipientEnd
         content_type: bytes(CONTENT_TYPE.as_str()),
         traceparent: bytes(TRACEPARENT),
         digest: text(&head.headers, DIGEST_HEADER).unwrap_or_default(),
+        to: bytes(TO_HEADER),
     };
     let proven = text(&head.headers, PROOF_HEADER).and_then(|shown| answering.proven(&asked, shown));
     proven.map(|proven| AdmittedRequest::Request(path, Some(proven))).ok_or_else(|| unproven(ProofRefusal::NOT_RIGHT))

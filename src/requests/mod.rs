@@ -1,6 +1,7 @@
-//! Requests to one member by its name, answered by handlers that the worker registers.
+//! Requests to one member by its name, or to any, answered by handlers that the worker registers.
 //!
-//! A worker registers handlers by [`crate::ShardingService::on_request`], and any sidecar of the group forwards requests to it. They are
+//! A worker registers handlers by [`crate::ShardingService::on_request`] for requests to this one instance, and by
+//! [`crate::ShardingService::on_any`] for requests that any instance may answer. Any sidecar of the group forwards requests to it. They are
 //! for people and tools, such as a cache's size or "reload now". Work belongs to the owner of its key, and what only one member may do
 //! belongs to a singleton and its messages.
 //!
@@ -17,6 +18,7 @@
 //!
 //! Requests arrive at [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process.
 
+mod addressee;
 mod answer;
 mod handlers;
 #[cfg(feature = "requests")]
@@ -27,7 +29,9 @@ mod service;
 
 use std::time::Duration;
 
+pub use addressee::{Addressee, TO_HEADER};
 pub use answer::{Answer, Method, PROBLEM_JSON, Request};
+pub use handlers::{STATUS, SUSPECT};
 pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
 
 /// The metadata key in a member's record for the address of requests: `http://` or `https://`, a host and a port.

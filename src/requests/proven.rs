@@ -17,6 +17,10 @@ pub const PROOF_HEADER: &str = "shardwise-proof";
 pub const NO_TOKEN: &str = "none";
 /// The header of a request with the digest of its body, so that the head is verified before the body is read.
 pub const DIGEST_HEADER: &str = "shardwise-digest";
+/// The end of a recipient's nonce if the proofs of its requests cover [`super::TO_HEADER`]. An older recipient's nonce is all random, and
+/// proofs to it leave that header out. The connection's key depends on the nonce, so no process in between can replace it (as in TLS:
+/// RFC 8446, section 4.1.3).
+const COVERS_TO: &[u8; 8] = b"coversto";
 /// The status when a caller of another version is refused.
 pub const OTHER_VERSION_STATUS: u16 = 426;
 
@@ -33,6 +37,8 @@ pub struct RequestParts<'a> {
     pub traceparent: Option<&'a [u8]>,
     /// [`digest`] of the body.
     pub digest: &'a str,
+    /// The value of the header [`super::TO_HEADER`]; `None` if the request has none, as those of older callers.
+    pub to: Option<&'a [u8]>,
 }
 
 /// The parts of an answer that its proof covers.
@@ -56,7 +62,12 @@ fn optional(value: Option<&[u8]>) -> [&[u8]; 2] {
 impl RequestParts<'_> {
     fn with<T>(&self, over: impl FnOnce(&[&[u8]]) -> T) -> T {
         let [[has_type, content_type], [has_span, span]] = [self.content_type, self.traceparent].map(optional);
-        over(&[self.method.as_bytes(), self.target.as_bytes(), has_type, content_type, has_span, span, self.digest.as_bytes()])
+        let fields = [self.method.as_bytes(), self.target.as_bytes(), has_type, content_type, has_span, span, self.digest.as_bytes()];
+        match self.to {
+            // Older versions know no more fields.
+            None => over(&fields),
+            Some(to) => over(&[&fields[..], &[to]].concat()),
+        }
     }
 }
 
@@ -72,6 +83,7 @@ impl AnswerParts<'_> {
 #[derive(Debug)]
 pub struct CallerEnd {
     session: ProofSession,
+    covers_to: bool,
     count: u64,
     last: Option<Proof>,
 }
@@ -80,11 +92,13 @@ impl CallerEnd {
     /// From the recipient's answer to the greeting with the nonce `callers`; `None` if it does not know the secret, or is another member.
     pub fn begun(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
         let session = ProofSession::welcomed(secret, recipient, callers, nonce, proof)?;
-        Some(Self { session, count: 0, last: None })
+        let covers_to = nonce.parse::<Nonce>().is_ok_and(|nonce| nonce.ends_with(COVERS_TO));
+        Some(Self { session, covers_to, count: 0, last: None })
     }
 
-    /// The proof of the next request on the connection.
+    /// The proof of the next request on the connection. It covers `asked.to` unless the recipient is of an older version.
     pub fn proof(&mut self, asked: &RequestParts<'_>) -> String {
+        let asked = RequestParts { to: asked.to.filter(|_| self.covers_to), ..*asked };
         let proof = asked.with(|fields| self.session.proof(ProofKind::Question, self.count, fields));
         (self.count, self.last) = (self.count + 1, Some(proof));
         proof.to_string()
@@ -113,7 +127,8 @@ pub struct Greeting {
 impl RecipientEnd {
     /// Answers a greeting with this nonce, replacing an earlier one; `None` if it is not a nonce.
     pub fn greeted(&self, secret: &[u8], recipient: &Recipient<'_>, nonce: &str) -> Option<Greeting> {
-        let (session, own, proof) = ProofSession::welcoming(secret, recipient, &nonce.parse().ok()?);
+        let own = Nonce::random_with(COVERS_TO);
+        let (session, proof) = ProofSession::welcoming(secret, recipient, &nonce.parse().ok()?, &own);
         *locked(&self.0) = Some((session, 0));
         Some(Greeting { nonce: own.to_string(), proof: proof.to_string() })
     }
@@ -183,108 +198,4 @@ impl ProofRefusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use shardwise_core::{GroupName, Incarnation, InstanceId};
-
-    use super::*;
-    use crate::membership::proof::Channel;
-
-    const SECRET: &[u8] = b"members-know-this-one";
-    const POST: RequestParts<'static> = RequestParts {
-        method: "POST",
-        target: "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all",
-        content_type: Some(b"application/json"),
-        traceparent: None,
-        digest: "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862",
-    };
-    const OK: AnswerParts<'static> = AnswerParts { by: "1", status: 200, content_type: Some(b"text/plain"), body: b"ok" };
-
-    fn of<T>(incarnation: u64, with: impl FnOnce(&Recipient<'_>) -> T) -> T {
-        let (group, id) = (GroupName::new("workers").unwrap(), InstanceId::new("worker-1").unwrap());
-        with(&Recipient { channel: Channel::Requests, group: &group, instance_id: &id, incarnation: Incarnation::new(incarnation) })
-    }
-
-    /// Both ends of a connection, greeted.
-    fn connection() -> (CallerEnd, RecipientEnd) {
-        let (answering, nonce) = (RecipientEnd::default(), Nonce::random());
-        let asking = of(7, |recipient| {
-            let Greeting { nonce: own, proof } = answering.greeted(SECRET, recipient, &nonce.to_string()).unwrap();
-            CallerEnd::begun(SECRET, recipient, &nonce, &own, &proof).unwrap()
-        });
-        (asking, answering)
-    }
-
-    /// The vector of `docs/reference/protocol.md`.
-    #[test]
-    fn the_bytes_are_those_of_the_page() {
-        let [callers, own]: [Nonce; 2] = ["11", "22"].map(|byte| byte.repeat(32).parse().unwrap());
-        let welcome = "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd";
-        let mut asking = of(7, |recipient| CallerEnd::begun(SECRET, recipient, &callers, &own.to_string(), welcome)).unwrap();
-        assert_eq!(asking.proof(&POST), "ca7880856ac1a87c77136f71868703c886a499d4b6135d02733b00912d023f84");
-        assert!(asking.is_answer(Some("11567d1b59e363c0a264ec2bd7cf515fecb98e48594a4619057e54a9b477b17a"), &OK));
-    }
-
-    #[test]
-    fn a_request_counts_once_and_on_its_own_connection_alone() {
-        let (mut asking, answering) = connection();
-        let first = asking.proof(&POST);
-        let proven = answering.proven(&POST, &first).unwrap();
-        assert!(proven.has_body(b"{\"a\":1}") && !proven.has_body(b"{\"a\":2}") && !proven.has_body(b""));
-        let answer = proven.answer(&OK);
-        assert!(asking.is_answer(Some(&answer), &OK));
-        let second = asking.proof(&POST);
-        assert!(!asking.is_answer(Some(&answer), &OK), "the answer to the first is none to the second");
-        assert!(answering.proven(&POST, &second).is_some());
-        assert!(answering.proven(&POST, &second).is_none(), "a second time");
-        assert!(answering.proven(&POST, &asking.proof(&POST)).is_none(), "after a wrong one nothing counts");
-
-        let (mut one, (_, other)) = (connection().0, connection());
-        assert!(other.proven(&POST, &one.proof(&POST)).is_none(), "on another connection");
-        assert!(RecipientEnd::default().proven(&POST, &first).is_none(), "before a greeting");
-    }
-
-    #[test]
-    fn what_was_changed_on_the_way_is_refused() {
-        let changed = [
-            RequestParts { method: "GET", ..POST },
-            RequestParts { target: "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=one", ..POST },
-            RequestParts { content_type: None, ..POST },
-            RequestParts { content_type: Some(b""), ..POST },
-            RequestParts { traceparent: Some(b""), ..POST },
-            RequestParts { digest: "115abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862", ..POST },
-        ];
-        for changed in changed {
-            let (mut asking, answering) = connection();
-            assert!(answering.proven(&changed, &asking.proof(&POST)).is_none(), "{changed:?}");
-        }
-        let (mut asking, answering) = connection();
-        let answer = answering.proven(&POST, &asking.proof(&POST)).unwrap().answer(&OK);
-        for changed in [
-            AnswerParts { by: "refused", ..OK },
-            AnswerParts { status: 204, ..OK },
-            AnswerParts { content_type: Some(b"text/html"), ..OK },
-            AnswerParts { body: b"no", ..OK },
-        ] {
-            assert!(!asking.is_answer(Some(&answer), &changed), "{changed:?}");
-        }
-        assert!(asking.is_answer(Some(&answer), &OK) && !asking.is_answer(None, &OK) && !asking.is_answer(Some("x"), &OK));
-    }
-
-    #[test]
-    fn who_does_not_know_the_secret_or_is_another_member_is_not_believed() {
-        let nonce = Nonce::random();
-        let greeting = |secret: &[u8], incarnation| {
-            let greeted = |recipient: &Recipient<'_>| RecipientEnd::default().greeted(secret, recipient, &nonce.to_string()).unwrap();
-            of(incarnation, greeted)
-        };
-        let believed = |shown: &Greeting| of(7, |asked| CallerEnd::begun(SECRET, asked, &nonce, &shown.nonce, &shown.proof)).is_some();
-        assert!(believed(&greeting(SECRET, 7)));
-        assert!(!believed(&greeting(b"members-know-this-onf", 7)), "another secret");
-        assert!(!believed(&greeting(SECRET, 8)), "another life, such as one that a process passes the greeting on to");
-        let own = Nonce::random().to_string();
-        for proof in ["", "none", &own, &nonce.to_string()] {
-            assert!(!believed(&Greeting { nonce: own.clone(), proof: (*proof).to_owned() }), "{proof}");
-        }
-        assert!(of(7, |recipient| RecipientEnd::default().greeted(SECRET, recipient, "no nonce")).is_none());
-    }
-}
+mod tests;

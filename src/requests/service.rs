@@ -4,24 +4,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::handlers::{RequestHandlers, arrive_at, requests_path};
-use super::{Answer, Request};
+use super::{Addressee, Answer, Request};
 use crate::error::{Result, inside_runtime};
 use crate::membership::proof::{Channel, Recipient};
 use crate::service::ShardingService;
 use crate::settings::PeersSettings;
 
 impl ShardingService {
-    /// Answers requests to this worker at `path`, such as `cache/size`, from now on, replacing an earlier handler; `status` is answered
-    /// without one. Paths that start with `shardwise` are reserved: `shardwise/status` is answered even if `status` has a handler.
+    /// Answers requests to this one instance at `path`, such as `cache/size`, from now on, replacing an earlier handler; `status` is
+    /// answered without one. Requests to any instance need a handler of [`ShardingService::on_any`]. Paths that start with `shardwise` are
+    /// reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`, `…/any/{path}`), once this worker listens. A
-    /// handler has 10 s ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at
-    /// once, and a panic is the answer 500. A handler that holds the service itself keeps it alive for ever.
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has 10 s
+    /// ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at once, and a panic is
+    /// the answer 500. A handler that holds the service itself keeps it alive for ever.
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::Settings`] if `path` is invalid ([`crate::requests::is_path`]) or reserved, or with 256 handlers.
     pub fn on_request<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
+    where
+        W: Future<Output = A> + Send + 'static,
+        A: Into<Answer>,
+    {
+        self.on(Addressee::Instance, path, handler)
+    }
+
+    /// Answers requests to any instance at `path` (`…/any/{path}`): each goes to one member. Everything else is as with
+    /// [`ShardingService::on_request`], whose handlers never answer such a request. Only `status` is answered without a handler.
+    ///
+    /// Older sidecars do not say that a request is for any instance; such a request goes to the handler of [`ShardingService::on_request`].
+    ///
+    /// # Errors
+    ///
+    /// As with [`ShardingService::on_request`]; handlers of both kinds count towards the 256.
+    pub fn on_any<W, A>(&self, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
+    where
+        W: Future<Output = A> + Send + 'static,
+        A: Into<Answer>,
+    {
+        self.on(Addressee::Any, path, handler)
+    }
+
+    fn on<W, A>(&self, to: Addressee, path: &str, handler: impl Fn(Request) -> W + Send + Sync + 'static) -> Result<()>
     where
         W: Future<Output = A> + Send + 'static,
         A: Into<Answer>,
@@ -32,7 +57,7 @@ impl ShardingService {
             // The task includes what the handler does before its first await.
             Box::pin(async move { handler(request).await.into() })
         };
-        self.request_handlers().register(path, Arc::new(boxed))
+        self.request_handlers().register(to, path, Arc::new(boxed))
     }
 
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
@@ -51,7 +76,7 @@ impl ShardingService {
         super::listener::listen(self.membership()).await
     }
 
-    /// This worker's answer at that path, as to another member.
+    /// This worker's answer at that path, as to another member. `request.to` decides which handlers count.
     pub async fn answer(&self, path: &str, request: Request) -> Answer {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
@@ -59,9 +84,10 @@ impl ShardingService {
         RequestHandlers::answer(self.membership(), path, request).await
     }
 
-    /// Whether this worker answers at that path.
-    pub fn answers_at(&self, path: &str) -> bool {
-        self.request_handlers().handles(path)
+    /// Whether such a request is handled in this process: by a handler, or because the path is reserved. The `status` that every member has
+    /// does not count: a sidecar asks its worker first.
+    pub fn handles(&self, to: Addressee, path: &str) -> bool {
+        self.request_handlers().handles(to, path)
     }
 
     /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker leaves and rejoins.

@@ -57,6 +57,7 @@ async fn a_recorded_proof_counts_once_and_a_changed_request_never() {
             ("/act ", "/act? "),
             ("/act ", "/status "),
             ("shardwise-peer", "content-type: x\r\nshardwise-peer"),
+            ("shardwise-peer", "shardwise-to: any\r\nshardwise-peer"),
             ("-digest: ", "-digest: 0"),
         ] {
             let (status, text) = sent(&|request| request.replacen(from, to, 1));

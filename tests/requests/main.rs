@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 
+mod addressees;
 mod attacks;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test file uses its part")]
@@ -15,7 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shardwise::proof::{Nonce, digest};
 use shardwise::requests::proven::{AnswerParts, CallerEnd, RequestParts};
-use shardwise::requests::{ADDRESS_KEY, ANSWER_WITHIN, Answer, BODY_BYTES_MAX, Method, Request};
+use shardwise::requests::{ADDRESS_KEY, ANSWER_WITHIN, Addressee, Answer, BODY_BYTES_MAX, Method, Request};
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, InstanceId, ShardingFactory, ShardingService, Timing};
 
@@ -59,7 +60,8 @@ async fn handlers_answer_whatever_they_do_and_in_time() {
     for path in ["", "a//b", "../x", "a b"] {
         assert_eq!(one.on_request(path, |_| async { "x" }).unwrap_err().kind(), ErrorKind::Settings, "{path:?}");
     }
-    assert!(one.answers_at("status") && one.answers_at("hang") && !one.answers_at("nothing"));
+    let handles = |path: &str| one.handles(Addressee::Instance, path);
+    assert!(handles("hang") && handles("shardwise/status") && !handles("nothing") && !handles("status"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,12 +171,19 @@ fn greeted(at: SocketAddr, whom: &ShardingService, token: &str) -> (TcpStream, S
     (stream, text, asking)
 }
 
-/// A request with its proof, the next one of that connection.
+/// A request with its proof, the next one of that connection. It names no addressee, as those of older versions.
 fn proven(asking: &mut CallerEnd, method: &str, target: &str, body: &str) -> String {
+    proven_to(asking, method, target, body, None)
+}
+
+/// The same with that addressee in its header.
+fn proven_to(asking: &mut CallerEnd, method: &str, target: &str, body: &str, to: Option<&str>) -> String {
     let digest = digest(body.as_bytes());
-    let proof = asking.proof(&RequestParts { method, target, content_type: None, traceparent: None, digest: &digest });
+    let asked = RequestParts { method, target, content_type: None, traceparent: None, digest: &digest, to: to.map(str::as_bytes) };
+    let proof = asking.proof(&asked);
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-    let headers = format!("{PEER}{length}shardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n");
+    let to = to.map(|to| format!("shardwise-to: {to}\r\n")).unwrap_or_default();
+    let headers = format!("{PEER}{length}{to}shardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n");
     String::from_utf8(head(method, target, &headers)).unwrap() + body
 }
 

@@ -1,6 +1,7 @@
 //! One request to another member or to the local worker: checks which address may be called, pools connections where that is safe, and
 //! applies limits. Redirects are not followed.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -26,10 +27,51 @@ pub(crate) enum DialError {
     Unreachable(String),
     /// The request is not allowed, or the other side refused this client: the request was not handled.
     Barred(String),
+    /// The member is there and did not handle the request.
+    Unhandled(Unhandled),
     /// The connection broke, or the answer was invalid.
     Broken(String),
     /// The answer took too long.
     Late,
+}
+
+/// Why a member did not handle a request that it took. It has done nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unhandled {
+    /// It already answers as many requests as it may.
+    Busy,
+    /// Its worker cannot be reached, with the cause.
+    NoWorker(String),
+}
+
+impl DialError {
+    /// The outcome, for metrics and spans.
+    pub(crate) const fn outcome(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Barred(_) => "barred",
+            Self::Unhandled(Unhandled::Busy) => "busy",
+            Self::Unhandled(Unhandled::NoWorker(_)) => "no_worker",
+            Self::Broken(_) => "broken",
+            Self::Late => "late",
+        }
+    }
+
+    /// Whether the request may have been handled.
+    pub(crate) const fn may_be_done(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Late)
+    }
+}
+
+/// The cause alone; the recipient is known to the caller.
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreachable(why) | Self::Barred(why) | Self::Broken(why) | Self::Unhandled(Unhandled::NoWorker(why)) => why.as_str(),
+            Self::Unhandled(Unhandled::Busy) => "it already answers as many requests as it may",
+            Self::Late => "it takes too long",
+        })
+    }
 }
 
 /// The recipient of a request.
@@ -61,6 +103,8 @@ impl Callee<'_> {
             Some(format!("{address} is not this machine, and its address is without TLS"))
         } else if tls && self.peers.tls.is_none() {
             Some("it speaks TLS, and nothing says whose certificates are right: start this sidecar with --peer-ca-file".into())
+        } else if tls && self.peers.name.is_some() && member.token.is_none() {
+            Some("all members share a name (--peer-name), and without a peer token none proves which it is: set one on all".into())
         } else if !tls && member.token.is_none() && self.peers.is_mutual() {
             Some("its address is without TLS, and without a peer token nothing proves which member answers: set one on all members".into())
         } else {
@@ -87,10 +131,7 @@ pub(crate) async fn ask(whom: &Callee<'_>, path: &str, request: &Request) -> Res
         Ok(answer) => {
             span.record("http.response.status_code", answer.status);
         }
-        Err(DialError::Unreachable(_)) => trace::failed(&span, "nobody"),
-        Err(DialError::Barred(_)) => trace::failed(&span, "barred"),
-        Err(DialError::Broken(_)) => trace::failed(&span, "broken"),
-        Err(DialError::Late) => trace::failed(&span, "late"),
+        Err(failed) => trace::failed(&span, failed.outcome()),
     }
     answer
 }

@@ -8,22 +8,25 @@ use axum::extract::{Request, State};
 use axum::http::{self, HeaderName};
 use axum::response::{IntoResponse, Response};
 use shardwise::proof::{Channel, Recipient};
-use shardwise::requests::{self, ADDRESS_KEY, Answer, Method, encoded, is_path, path_to};
+use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Method, SUSPECT, encoded, is_path, path_to};
 use shardwise::{InstanceId, Member, MemberState, View};
 use tokio::sync::SemaphorePermit;
 
 use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
-use crate::dial::{self, ANSWER_WITHIN, Callee, DialError, PeerMember};
+use crate::dial::{self, ANSWER_WITHIN, Callee, DialError, PeerMember, Unhandled};
+use crate::instance_parameter::take_instance;
 use crate::page;
 use crate::peers::{answer_here, no_path, requested, sent, token};
-use crate::problem::{BAD_GATEWAY, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE, UNREACHABLE};
+use crate::problem::{BAD_GATEWAY, NO_WORKER, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE, UNREACHABLE};
 use crate::target::Target;
 
-/// How many members are tried for a request that any member may answer.
+/// How many members are tried in turn for a request that any member may answer.
 const TRIES: usize = 3;
-/// How long the caller of a request that took too long waits until the member is notified.
-const NOTIFIED_WITHIN: Duration = Duration::from_secs(1);
+/// How long the caller of a request that took too long waits for the report to the member.
+const REPORTED_WITHIN: Duration = Duration::from_secs(1);
+/// The status of a member that has waited in vain for its worker or its handler.
+const TIMEOUT: u16 = 504;
 /// The most members that an error names.
 const NAMED: usize = 20;
 /// The member that has answered, percent-encoded.
@@ -32,8 +35,9 @@ const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 /// Forward a GET to one member.
 ///
 /// The member answers `status` and every path for which its worker has a handler; the path may have further parts, separated by slashes.
-/// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. If the group has no
-/// such member, the answer is 404; if the member does not answer, it is 502, also while a dead member's record has not expired.
+/// Query and body (1 MiB at most, in both directions) are forwarded; credentials, cookies and other headers are not. The worker sees the
+/// header `shardwise-to: instance`. If the group has no such member, the answer is 404; if the member or its worker does not answer, it is
+/// 502, also while a dead member's record has not expired.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/instances/{instance_id}/{path}", tag = "members", operation_id = "of_one",
     responses((
@@ -53,9 +57,13 @@ pub(crate) async fn one(
     bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_look))
 }
 
-/// Forward a GET to any healthy member, another one than this if possible.
+/// Forward a GET to any healthy member.
+///
+/// The members take turns, this one included. One that cannot be reached, or whose worker cannot, is passed over; a POST is sent to another
+/// one only if it was certainly not handled. The worker sees the header `shardwise-to: any`.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/any/{path}", tag = "members", operation_id = "of_any",
+    params(("instance" = Option<String>, Query, description = "Ask this member only. The worker does not see this parameter")),
     responses((
         status = 200, description = "The answer of the member, of any media type",
         content((serde_json::Value = "application/json"), (String = "text/plain"), (Vec<u8> = "application/octet-stream")),
@@ -87,60 +95,72 @@ async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(Stri
 async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
     let (path, request, _held) = taken(app, request, 6).await?;
-    let view = joined.observer()?.members();
+    bring_to_member(app, joined, &joined.observer()?.members(), whom, &path, &request).await
+}
+
+async fn bring_to_member(
+    app: &App,
+    joined: &ServedGroup,
+    view: &View,
+    whom: &str,
+    path: &str,
+    request: &requests::Request,
+) -> Result<Response> {
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
-        let why = format!("there is no living member of that name; {}", living(&view, None));
+        let why = format!("there is no living member of that name; {}", living(view, None));
         return Err(count("unknown", UNKNOWN_INSTANCE.because(why)));
     };
-    if is_me(joined, member) {
-        return Ok(answered(member, answer_here(app, joined, &path, request).await?));
-    }
-    match ask(app, joined, member, &path, &request).await {
+    match ask(app, joined, member, path, request).await {
         Ok(answer) => Ok(answered(member, answer)),
-        Err(failed) => {
-            if failed == DialError::Late {
-                suspect(app, joined, member).await;
-            }
-            Err(problem(&view, member, failed))
-        }
+        Err(failed) => Err(problem(view, member, failed)),
     }
 }
 
 async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (path, request, _held) = taken(app, request, 5).await?;
+    let (path, mut request, _held) = taken(app, request, 5).await?;
+    request.to = Addressee::Any;
     let view = joined.observer()?.members();
-    let is_other =
-        |member: &&Member| member.state == MemberState::Active && member.metadata.contains_key(ADDRESS_KEY) && !is_me(joined, member);
-    let healthy: Vec<&Member> = view.members().iter().filter(is_other).collect();
-    let first = app.next.fetch_add(1, Ordering::Relaxed);
-    // A request that may have had an effect is not sent to a second member.
-    let tries = healthy.len().min(if request.method == Method::Get { TRIES } else { 1 });
-    let (begun, mut failure) = (Instant::now(), None);
-    for n in 0..tries {
-        // There is at least one healthy member if there is a try.
-        let Some(member) = healthy.get(first.wrapping_add(n) % healthy.len()) else { break };
-        match ask(app, joined, member, &path, &request).await {
-            Ok(answer) => return Ok(answered(member, answer)),
-            // An action that may have been done is not repeated, and a timeout has used up the time for another try.
-            Err(failed) if request.method == Method::Post && matches!(failed, DialError::Broken(_) | DialError::Late) => {
-                return Err(problem(&view, member, failed));
-            }
-            Err(failed) if begun.elapsed() >= ANSWER_WITHIN || failed == DialError::Late => return Err(problem(&view, member, failed)),
-            // An earlier failure says more than an unreachable member.
-            Err(DialError::Unreachable(_)) if failure.is_some() => {}
-            Err(failed) => failure = Some((*member, failed)),
-        }
+    if let Some(whom) = take_instance(&mut request.query)? {
+        return bring_to_member(app, joined, &view, &whom, &path, &request).await;
     }
-    // This member answers itself if it is the only one, or if it is healthy and no other can be reached.
-    let me = view.member(joined.service.instance_id()).filter(|me| is_me(joined, me));
-    if let Some(me) = me.filter(|me| failure.is_none() || me.state == MemberState::Active) {
-        return Ok(answered(me, answer_here(app, joined, &path, request).await?));
+    let choices = choices(app, joined, &view);
+    let (begun, mut failure) = (Instant::now(), None);
+    for &member in &choices {
+        let failed = match ask(app, joined, member, &path, &request).await {
+            Ok(answer) => return Ok(answered(member, answer)),
+            Err(failed) => failed,
+        };
+        // An action that may have been done is not repeated, and a timeout has used up the time for another try.
+        let is_last = failed.may_be_done() && request.method == Method::Post || failed == DialError::Late;
+        if is_last || begun.elapsed() >= ANSWER_WITHIN {
+            return Err(problem(&view, member, failed));
+        }
+        // An unreachable member says less to the caller than another failure.
+        if failure.is_none() || !matches!(failed, DialError::Unreachable(_)) {
+            failure = Some((member, failed));
+        }
     }
     let (member, failed) = failure.ok_or_else(|| UNAVAILABLE.because("this worker is not a member yet, and there is no other one"))?;
     let DialError::Unreachable(why) = failed else { return Err(problem(&view, member, failed)) };
-    Err(count("unreachable", UNAVAILABLE.because(format!("{tries} members were tried and none is there: {why}"))))
+    Err(count("unreachable", UNAVAILABLE.because(format!("{} members were tried and none is there: {why}", choices.len()))))
+}
+
+/// The members to try for a request to any of them, in this order: [`TRIES`] healthy ones in turn, this one among them. If its turn does not
+/// come, it is tried last, because that needs no network. If it is not healthy, it is tried only if no other member is.
+fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Member> {
+    let is_choice =
+        |member: &&Member| member.state == MemberState::Active && (member.metadata.contains_key(ADDRESS_KEY) || is_me(joined, member));
+    let mut choices: Vec<&Member> = view.members().iter().filter(is_choice).collect();
+    let first = app.next.fetch_add(1, Ordering::Relaxed) % choices.len().max(1);
+    choices.rotate_left(first);
+    choices.truncate(TRIES);
+    let me = view.member(joined.service.instance_id()).filter(|me| is_me(joined, me));
+    let is_missing = |me: &&Member| !choices.iter().any(|choice| choice.instance_id == me.instance_id);
+    let last = me.filter(is_missing).filter(|me| me.state == MemberState::Active || choices.is_empty());
+    choices.extend(last);
+    choices
 }
 
 /// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
@@ -159,10 +179,32 @@ fn is_there(member: &Member) -> bool {
 }
 
 fn is_me(joined: &ServedGroup, member: &Member) -> bool {
-    joined.service.requests_path() == path_to(joined.service.group_name(), &member.instance_id, member.incarnation)
+    let service = &joined.service;
+    // The id first: this is asked of every member.
+    member.instance_id == *service.instance_id()
+        && service.requests_path() == path_to(service.group_name(), &member.instance_id, member.incarnation)
 }
 
+/// The answer of that member, which may be this one. A member whose answer takes too long is suspected.
 async fn ask(
+    app: &App,
+    joined: &ServedGroup,
+    member: &Member,
+    path: &str,
+    request: &requests::Request,
+) -> std::result::Result<Answer, DialError> {
+    let answer = if is_me(joined, member) {
+        answer_here(app, joined, path, request).await.map_err(DialError::Unhandled)
+    } else {
+        call(app, joined, member, path, request).await
+    };
+    if answer.as_ref().map_or_else(|failed| *failed == DialError::Late, |answer| answer.status == TIMEOUT) {
+        suspect(app, joined, member).await;
+    }
+    answer
+}
+
+async fn call(
     app: &App,
     joined: &ServedGroup,
     member: &Member,
@@ -185,14 +227,19 @@ async fn ask(
     dial::ask(&Callee { peers, limits, target, base, member: Some(whom) }, path, request).await
 }
 
-/// Notifies a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check forward.
+/// Reports to a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check
+/// forward.
 async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
-    if app.suspected.passes(&member.instance_id) {
-        let report = requests::Request::new(Method::Post);
-        let notified = ask(app, joined, member, "shardwise/suspect", &report);
-        // Without a token or certificates members send no POST, and then the member is not notified.
-        let _ = tokio::time::timeout(NOTIFIED_WITHIN, notified).await;
+    if !app.suspected.passes(&member.instance_id) {
+        return;
     }
+    if is_me(joined, member) {
+        return joined.service.suspect();
+    }
+    let report = requests::Request::new(Method::Post);
+    let reported = call(app, joined, member, SUSPECT, &report);
+    // Without a token or certificates members send no POST, and so no report.
+    let _ = tokio::time::timeout(REPORTED_WITHIN, reported).await;
 }
 
 fn answered(member: &Member, answer: Answer) -> Response {
@@ -201,17 +248,16 @@ fn answered(member: &Member, answer: Answer) -> Response {
 }
 
 fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
-    let id = &member.instance_id;
-    match failed {
-        DialError::Unreachable(why) => {
-            count("unreachable", UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))))
-        }
-        DialError::Barred(why) => count("barred", BAD_GATEWAY.because(format!("{id} was not asked: {why}"))),
-        DialError::Broken(why) => {
-            count("broken", BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")))
-        }
-        DialError::Late => count("late", TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something"))),
-    }
+    let (id, outcome) = (&member.instance_id, failed.outcome());
+    let problem = match failed {
+        DialError::Unreachable(why) => UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))),
+        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} cannot be reached: {why}")),
+        DialError::Unhandled(Unhandled::Busy) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
+        DialError::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
+        DialError::Broken(why) => BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")),
+        DialError::Late => TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something")),
+    };
+    count(outcome, problem)
 }
 
 fn count<T>(outcome: &'static str, value: T) -> T {

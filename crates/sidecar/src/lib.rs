@@ -21,6 +21,7 @@ mod gate;
 mod health;
 mod history;
 mod holders;
+mod instance_parameter;
 mod key_list;
 mod leases;
 mod metrics;

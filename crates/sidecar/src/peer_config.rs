@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use rustls::server::danger::ClientCertVerifier;
 
 use crate::certificates::{Tls, trusting};
@@ -20,6 +21,8 @@ pub struct Peers {
     pub token: Option<Token>,
     /// The client configuration for members: how their certificates are verified, and which one is presented.
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// The name that every member's certificate has; `None` if each has the host of its own address.
+    pub(crate) name: Option<ServerName<'static>>,
     /// Verifies the certificates that members present here.
     pub(crate) members: Option<Arc<dyn ClientCertVerifier>>,
     /// The local worker, for requests that this sidecar does not answer.
@@ -48,6 +51,18 @@ impl Peers {
     pub fn trust_mutually(&mut self, file: &Path, own: &Tls) -> Result<(), Error> {
         let (client, verifier) = trusting(file, Some(own))?;
         (self.tls, self.members) = (Some(client), Some(verifier));
+        Ok(())
+    }
+
+    /// Expects this name in every member's certificate, instead of the host of its address. For members whose addresses are not known
+    /// when their certificate is made, such as pods. They need a token as well, which proves which of them it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if it is no host name.
+    pub fn expect_name(&mut self, name: &str) -> Result<(), Error> {
+        let refused = |_| Error::Options(format!("--peer-name {name}: a certificate has no such name; write one such as members.example"));
+        self.name = Some(ServerName::try_from(name.to_owned()).map_err(refused)?);
         Ok(())
     }
 

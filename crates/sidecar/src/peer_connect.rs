@@ -24,7 +24,7 @@ const ADDRESSES_MOST: usize = 4;
 pub(crate) async fn opened(whom: &Callee<'_>, method: Method) -> Result<PeerConnection, DialError> {
     let (stream, address) = connect(whom, method).await?;
     let opened = match &whom.peers.tls {
-        Some(tls) if whom.target.tls => PeerConnection::over(secured(stream, &whom.target.host, tls).await?, address).await,
+        Some(tls) if whom.target.tls => PeerConnection::over(secured(stream, whom, tls).await?, address).await,
         _ => PeerConnection::over(stream, address).await,
     };
     opened.map_err(|error| broken(address, &error))
@@ -68,8 +68,12 @@ fn gives_up_soon(stream: &TcpStream) {
     let _ = stream;
 }
 
-async fn secured(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, DialError> {
-    let name = ServerName::try_from(host.to_owned()).map_err(|error| DialError::Barred(error.to_string()))?;
+async fn secured(stream: TcpStream, whom: &Callee<'_>, config: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, DialError> {
+    let host = whom.target.host.as_str();
+    let name = match &whom.peers.name {
+        Some(name) => name.clone(),
+        None => ServerName::try_from(host.to_owned()).map_err(|error| DialError::Barred(error.to_string()))?,
+    };
     match timeout(CONNECT_WITHIN, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await {
         Ok(Ok(stream)) => Ok(stream),
         // The certificate is invalid or belongs to another host.

@@ -17,7 +17,7 @@ use shardwise::proof::{Nonce, digest};
 use shardwise::requests::proven::{
     AnswerParts, CallerEnd, DIGEST_HEADER, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER, RequestParts,
 };
-use shardwise::requests::{ANSWERED, Answer, BODY_BYTES_MAX, HOST_REFUSED, PEER_HEADER, REFUSED, Request};
+use shardwise::requests::{ANSWERED, Answer, BODY_BYTES_MAX, HOST_REFUSED, PEER_HEADER, REFUSED, Request, TO_HEADER};
 use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -25,13 +25,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Span;
 
 use crate::body::IncomingBody;
-use crate::dial::{Callee, DialError, PeerMember, word};
+use crate::dial::{Callee, DialError, PeerMember, Unhandled, word};
 use crate::options::Token;
 use crate::peer_connect::broken;
 use crate::target::Target;
 
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const GREETED_WITHIN: Duration = Duration::from_secs(5);
+/// The most characters of another member's error that are passed on.
+const CAUSE_CHARS_MAX: usize = 512;
 
 /// A connection for one request at a time. It closes on drop.
 #[derive(Debug)]
@@ -105,12 +107,13 @@ impl PeerConnection {
         Ok(ProvenPeer { base: whom.base.clone(), token: token.clone(), asking })
     }
 
-    /// The request to send: its method, path and body, the body's type, its proof, and, if traces are exported, the current span. No other
-    /// part of the caller's request is sent.
+    /// The request to send: its addressee, method, path and body, the body's type, its proof, and, if traces are exported, the current span.
+    /// No other part of the caller's request is sent.
     pub(crate) fn request(&mut self, whom: &Callee<'_>, path: &str, request: &Request) -> Result<hyper::Request<Body>, axum::http::Error> {
         let target = request.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
         let span = trace::name_of(&Span::current()).map(|span| span.to_string());
         let mut asked = hyper::Request::builder().method(word(request.method)).uri(&target).header(HOST, whom.target.authority());
+        asked = asked.header(TO_HEADER, request.to.as_str());
         if let Some(kind) = &request.content_type {
             asked = asked.header(CONTENT_TYPE, kind);
         }
@@ -128,6 +131,7 @@ impl PeerConnection {
                 content_type: request.content_type.as_ref().map(String::as_bytes),
                 traceparent: span.as_ref().map(String::as_bytes),
                 digest: &digest,
+                to: Some(request.to.as_str().as_bytes()),
             });
             asked = asked.header(DIGEST_HEADER, digest).header(PROOF_HEADER, proof);
         }
@@ -158,6 +162,8 @@ impl PeerConnection {
             return (Err(DialError::Broken(format!("{address}: its answer is not proven, so it may be another's"))), false);
         }
         let answer = match by {
+            // The only refusal with this status: a handler's own 502 is an answer.
+            Some(by) if by == REFUSED && status == 502 => Err(DialError::Unhandled(Unhandled::NoWorker(cause(&bytes)))),
             Some(by) if by == REFUSED => Err(refusal(status, address)),
             Some(by) if by == HOST_REFUSED => Err(at_the_gate(status, address, whom.target)),
             _ if !matches!(status, 200..=299 | 400..=599) => {
@@ -204,6 +210,12 @@ fn at_the_gate(status: u16, address: SocketAddr, target: &Target) -> DialError {
     ))
 }
 
+/// What the member says of why it cannot reach its worker.
+fn cause(problem: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(problem).unwrap_or_default();
+    problem["detail"].as_str().unwrap_or("it gives no cause").chars().take(CAUSE_CHARS_MAX).collect()
+}
+
 /// The error for a request that the member did not admit, so that it was not handled.
 fn refusal(status: u16, address: SocketAddr) -> DialError {
     match status {
@@ -211,7 +223,7 @@ fn refusal(status: u16, address: SocketAddr) -> DialError {
         401 | 403 => DialError::Barred(format!(
             "{address} does not take the token or certificate that it is shown: give all members the same peer token, and certificates of one authority"
         )),
-        429 => DialError::Barred(format!("{address}: too many ask it at once; try again")),
+        429 => DialError::Unhandled(Unhandled::Busy),
         _ => DialError::Barred(format!("{address}: it refuses the request with status {status}")),
     }
 }

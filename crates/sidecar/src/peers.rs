@@ -12,17 +12,17 @@ use secrecy::ExposeSecret;
 use shardwise::requests::proven::{
     self, AnswerParts, DIGEST_HEADER, Greeting, NO_TOKEN, NONCE_HEADER, PROOF_HEADER, ProofRefusal, ProvenHead,
 };
-use shardwise::requests::{self, ANSWERED, Answer, Method, PEER_HEADER, REFUSED, is_path};
+use shardwise::requests::{self, ANSWERED, Addressee, Answer, Method, PEER_HEADER, REFUSED, STATUS, TO_HEADER, is_path};
 use shardwise::trace::TRACEPARENT;
 
 use crate::app::{App, FORWARDS_MOST, ServedGroup};
 use crate::bodies::Room;
 use crate::body;
 use crate::connections::ConnectionFacts;
-use crate::dial::{self, Callee, DialError};
+use crate::dial::{self, Callee, DialError, Unhandled};
 use crate::options::Token;
 use crate::peer_http::text;
-use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, TOO_MANY};
+use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, NO_WORKER, Problem, Result, TOO_MANY};
 
 pub(crate) const PEERS: &str = "/v1/peers/";
 
@@ -74,12 +74,18 @@ async fn answer_to(app: &App, joined: &ServedGroup, path: &str, proven: Option<&
     if !is_path(path) {
         return Err(no_path());
     }
+    let to = Addressee::of_header(head.headers.get(TO_HEADER).map(HeaderValue::as_bytes));
+    let to = to.ok_or_else(|| BAD_REQUEST.because("an unknown shardwise-to: upgrade this member"))?;
     // The memory of the body stays reserved until the request is answered.
-    let (request, _room) = requested(app, head, body).await?;
+    let (mut request, _room) = requested(app, head, body).await?;
+    request.to = to;
     if proven.is_some_and(|proven| !proven.has_body(&request.body)) {
         return Err(BAD_REQUEST.because("the body is not the one that was proven"));
     }
-    answer_here(app, joined, path, request).await
+    answer_here(app, joined, path, &request).await.map_err(|unhandled| match unhandled {
+        Unhandled::Busy => TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are answered here at a time; try again")),
+        Unhandled::NoWorker(why) => NO_WORKER.because(why),
+    })
 }
 
 /// The message, if it is for a member here and comes from a member.
@@ -127,6 +133,7 @@ fn proven(head: &Parts) -> Option<ProvenHead> {
         content_type: bytes(CONTENT_TYPE.as_str()),
         traceparent: bytes(TRACEPARENT),
         digest: text(&head.headers, DIGEST_HEADER)?,
+        to: bytes(TO_HEADER),
     };
     head.extensions.get::<ConnectionFacts>()?.recipient.proven(&asked, text(&head.headers, PROOF_HEADER)?)
 }
@@ -161,7 +168,8 @@ pub(crate) fn no_path() -> Problem {
     )
 }
 
-/// The request to forward (method, query, the body and its type), and the memory reserved for the body.
+/// The request to forward (method, query, the body and its type), and the memory reserved for the body. Its addressee is not read from a
+/// header, which a client could set.
 pub(crate) async fn requested(app: &App, head: &Parts, body: Body) -> Result<(requests::Request, Room)> {
     let (method, query) = (method_of(head)?, head.uri.query());
     if query.is_some_and(|query| query.len() > requests::QUERY_BYTES_MAX) {
@@ -180,30 +188,36 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body) -> Result<(re
     Ok((request, room))
 }
 
-/// Answers as this member, with a limit on concurrent requests.
-pub(crate) async fn answer_here(app: &App, joined: &ServedGroup, path: &str, request: requests::Request) -> Result<Answer> {
-    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are answered here at a time; try again"));
-    let _turn = app.answers.try_acquire().map_err(busy)?;
+/// Answers as this member, with a limit on concurrent requests. The handlers of this process go first, then the worker, and the status
+/// that every member has comes last.
+pub(crate) async fn answer_here(
+    app: &App,
+    joined: &ServedGroup,
+    path: &str,
+    request: &requests::Request,
+) -> std::result::Result<Answer, Unhandled> {
+    let _turn = app.answers.try_acquire().map_err(|_| Unhandled::Busy)?;
+    let worker = app.options.peers.forward_to.as_ref().filter(|_| !joined.service.handles(request.to, path));
+    let Some(target) = worker else { return Ok(joined.service.answer(path, request.clone()).await) };
     let (peers, limits) = (&app.options.peers, &app.options.limits);
-    let Some(target) = peers.forward_to.as_ref().filter(|_| !joined.service.answers_at(path)) else {
-        return Ok(joined.service.answer(path, request).await);
+    let beside = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
+    let failed = match dial::ask(&beside, path, request).await {
+        Ok(answer) if path == STATUS && answer.status == 404 => return Ok(joined.service.answer(path, request.clone()).await),
+        Ok(answer) => return Ok(answer),
+        Err(failed) => failed,
     };
-    let problem = |status, why: &str| Answer::problem(status, "worker", "The worker beside this sidecar does not answer", why);
-    let local = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
-    Ok(match dial::ask(&local, path, &request).await {
-        Ok(answer) => answer,
-        Err(DialError::Late) => {
-            joined.service.suspect();
-            problem(504, "it takes too long")
-        }
-        Err(DialError::Unreachable(why) | DialError::Barred(why) | DialError::Broken(why)) => {
-            joined.service.suspect();
-            if let Some(count) = app.log.unanswered.another(()) {
-                tracing::warn!(why, count, "the worker beside this sidecar does not answer; one line a minute at most");
-            }
-            problem(502, &why)
-        }
-    })
+    joined.service.suspect();
+    let why = failed.to_string();
+    if failed != DialError::Late
+        && let Some(count) = app.log.unanswered.another(())
+    {
+        tracing::warn!(why, count, "the local worker does not answer; one line a minute at most");
+    }
+    if !failed.may_be_done() {
+        return Err(Unhandled::NoWorker(why));
+    }
+    let status = if failed == DialError::Late { 504 } else { 502 };
+    Ok(Answer::problem(status, "worker", "The local worker does not answer", &why))
 }
 
 /// The HTTP answer. Its headers prevent a browser from treating it as a page of this sidecar.

@@ -33,6 +33,7 @@ pub(crate) const MISDIRECTED: Kind = Kind(421, "misdirected", "This is not the h
 pub(crate) const TOO_MANY: Kind = Kind(429, "too-many", "Too much at once");
 const FAILED: Kind = Kind(500, "failed", "The backend refuses");
 pub(crate) const UNREACHABLE: Kind = Kind(502, "unreachable-instance", "The member is not there, and has done nothing");
+pub(crate) const NO_WORKER: Kind = Kind(502, "unreachable-worker", "The member's worker is not there, and has done nothing");
 pub(crate) const BAD_GATEWAY: Kind = Kind(502, "bad-gateway", "The member gives no answer");
 pub(crate) const UNAVAILABLE: Kind = Kind(503, "unavailable", "Not now");
 pub(crate) const TOO_LATE: Kind = Kind(504, "too-late", "No answer in time");

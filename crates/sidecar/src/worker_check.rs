@@ -8,7 +8,7 @@ use shardwise::requests::{Method, Request};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::dial::{self, Callee, DialError};
+use crate::dial::{self, Callee};
 use crate::options::Limits;
 use crate::peer_config::Peers;
 use crate::server::Error;
@@ -73,8 +73,7 @@ impl WorkerCheck {
         match dial::ask(&worker, path, &Request::new(Method::Get)).await {
             Ok(answer) if answer.status < 300 => Ok(()),
             Ok(answer) => Err(format!("{}: status {}", target.authority(), answer.status)),
-            Err(DialError::Unreachable(why) | DialError::Barred(why) | DialError::Broken(why)) => Err(why),
-            Err(DialError::Late) => Err("it takes too long".into()),
+            Err(failed) => Err(failed.to_string()),
         }
     }
 }

@@ -1,18 +1,17 @@
 //! A disk that is small enough to be filled, and files that the system lets grow no further.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::error::{Error, Result};
+use crate::namespace::NamespacedRun;
 
 /// Where the disk is, for the process that has it.
 const FOLDER: &str = "SHARDWISE_TEST_SMALL_DISK";
-/// How long a test may take that runs on a small disk, in seconds.
-const WITHIN: &str = "300";
 /// Mounts the disk and goes on as the program behind the folder and the size. Writes
 /// beyond a limit are errors then, and not the process's end.
 const MOUNT: &str = "trap '' XFSZ && mount -t tmpfs -o size=\"$2\" shardwise \"$1\" && shift 2 && exec \"$@\"";
@@ -35,34 +34,16 @@ impl SmallDisk {
             return Ok(Some(Self { folder: folder.into() }));
         }
         let folder = tempfile::tempdir().map_err(Error::io("a folder for a small disk"))?;
-        let run = |program: &[&str]| {
-            let mut command = Command::new("unshare");
-            command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", MOUNT, "sh"]).arg(folder.path());
-            command.arg(bytes.to_string()).args(program).env(FOLDER, folder.path()).env("TMPDIR", folder.path());
-            command.output().map_err(Error::io("unshare (Debian's package is util-linux)"))
+        let (path, size) = (folder.path().as_os_str(), bytes.to_string());
+        let again = NamespacedRun {
+            test: name,
+            what: "mounting a small disk",
+            namespaces: &["--mount"],
+            script: MOUNT,
+            arguments: &[path, OsStr::new(&size)],
+            variables: &[(FOLDER, path), ("TMPDIR", path)],
         };
-        let probe = run(&["true"])?;
-        if !probe.status.success() {
-            let why = String::from_utf8_lossy(&probe.stderr);
-            let note = format!(
-                "{name}: this system does not allow mounting a small disk in a namespace ({}); allow user namespaces, or run the test as root",
-                why.trim()
-            );
-            if std::env::var_os("CI").is_some() {
-                return Err(Error::new(note));
-            }
-            // Not by a macro, whose output the tests' harness keeps to itself.
-            return writeln!(io::stderr(), "NOT TESTED: {note}").map(|()| None).map_err(Error::io("stderr"));
-        }
-        let test = std::env::current_exe().map_err(Error::io("the test's own program"))?;
-        let test = test.to_str().ok_or_else(|| Error::new(format!("{}: no UTF-8", test.display())))?;
-        let ran = run(&["timeout", "--kill-after=5", WITHIN, test, "--exact", name, "--nocapture"])?;
-        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-        // No test of that name is a success too.
-        if ran.status.success() && said.contains("1 passed") {
-            return Ok(None);
-        }
-        Err(Error::new(format!("{name} on a disk of {bytes} bytes: {}\n{said}", ran.status)))
+        again.passes().map(|()| None)
     }
 
     /// Where it is mounted.

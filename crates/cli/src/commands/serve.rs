@@ -25,7 +25,7 @@ use crate::{descriptors, output, recorder, signals, traces};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \
-{\"listening\":\"127.0.0.1:8087\",...}. The page for browsers is there too.
+{\"listening\":\"127.0.0.1:8087\",...}. GET / is the page.
 Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
 SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
 
@@ -64,6 +64,9 @@ pub(crate) struct Serve {
     /// Trust members whose certificate this CA has signed, in PEM
     #[arg(long, value_name = "FILE")]
     peer_ca_file: Option<PathBuf>,
+    /// Expect this name in members' certificates, not their address
+    #[arg(long, value_name = "NAME", requires = "peer_ca_file")]
+    peer_name: Option<String>,
     /// Show members this certificate chain, and require theirs, in PEM
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca_file", "tls_cert"])]
     peer_cert: Option<PathBuf>,
@@ -187,6 +190,7 @@ impl Serve {
             (Some(file), ..) => options.peers.trust(file)?,
             _ => {}
         }
+        self.peer_name.as_deref().map_or(Ok(()), |name| options.peers.expect_name(name))?;
         self.forward_to.as_deref().map_or(Ok(()), |address| options.peers.forward_to(address))?;
         options.worker = self.worker_health.as_deref().map(WorkerCheck::parse).transpose()?;
         options.hosts.clone_from(&self.allow_host);

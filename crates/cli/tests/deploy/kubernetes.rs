@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Place, Ran, run};
 use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, strings, takes, yaml};
@@ -10,14 +10,27 @@ use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, stri
 const FILES: [&str; 3] = ["outbox-deployment.yaml", "outbox-statefulset.yaml", "sidecar-deployment.yaml"];
 const INSTANCE: &str = "SHARDWISE__RESILIENCE__SHARDING__INSTANCE__";
 
-struct Manifest {
+pub(crate) struct Manifest {
     name: &'static str,
     documents: Vec<Value>,
 }
 
 impl Manifest {
     fn all() -> Vec<Self> {
-        FILES.into_iter().map(|name| Self { name, documents: yaml(&format!("kubernetes/{name}")) }).collect()
+        FILES.into_iter().map(Self::read).collect()
+    }
+
+    fn read(name: &'static str) -> Self {
+        Self { name, documents: yaml(&format!("kubernetes/{name}")) }
+    }
+
+    /// That of a worker with a sidecar.
+    pub(crate) fn sidecar() -> Self {
+        Self::read("sidecar-deployment.yaml")
+    }
+
+    pub(crate) fn settings(&self) -> &str {
+        self.of_kind("ConfigMap").unwrap()["data"]["settings.toml"].as_str().unwrap()
     }
 
     fn of_kind(&self, kind: &str) -> Option<&Value> {
@@ -32,12 +45,12 @@ impl Manifest {
         &self.workload()["spec"]["template"]["spec"]
     }
 
-    fn containers(&self) -> Vec<&Value> {
+    pub(crate) fn containers(&self) -> Vec<&Value> {
         ["containers", "initContainers"].iter().filter_map(|name| self.pod()[name].as_array()).flatten().collect()
     }
 
     /// The container that runs our program.
-    fn ours(&self) -> &Value {
+    pub(crate) fn ours(&self) -> &Value {
         self.containers().into_iter().find(|container| container["image"].as_str().unwrap().starts_with("shardwise:")).unwrap()
     }
 }
@@ -84,6 +97,7 @@ fn no_container_runs_as_root_and_nothing_is_left_open() {
                 if let Some(map) = volume.get("configMap") {
                     assert_eq!(map["name"], manifest.of_kind("ConfigMap").unwrap()["metadata"]["name"], "{name}");
                 }
+                assert!(volume.get("secret").is_none() || mount["readOnly"] == true, "{name}: {mount}");
             }
         }
     }
@@ -101,7 +115,53 @@ fn selectors_select_the_pods() {
             assert_eq!(service["spec"]["selector"], *labels, "{}", manifest.name);
             assert_eq!(manifest.workload()["spec"]["serviceName"], service["metadata"]["name"], "{}", manifest.name);
         }
+        if let Some(policy) = manifest.of_kind("NetworkPolicy") {
+            assert_eq!(policy["spec"]["podSelector"]["matchLabels"], *labels, "{}", manifest.name);
+        }
     }
+}
+
+/// Sidecars reach each other, and nothing else reaches them; the worker is reached by all.
+#[test]
+fn the_network_policy_is_about_the_ports_of_the_sidecar_and_the_worker() {
+    let manifest = Manifest::sidecar();
+    let policy = &manifest.of_kind("NetworkPolicy").unwrap()["spec"];
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+    let [members, all] = policy["ingress"].as_array().unwrap().as_slice() else { panic!("two rules: {policy}") };
+    let ports = |of: &Value| of["ports"].as_array().unwrap().iter().map(|port| port["containerPort"].clone()).collect::<Vec<_>>();
+    let allowed = |rule: &Value| rule["ports"].as_array().unwrap().iter().map(|port| port["port"].clone()).collect::<Vec<_>>();
+    let labels = &manifest.workload()["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(members["from"], json!([{"podSelector": {"matchLabels": labels}}]));
+    assert_eq!((allowed(members), all.get("from")), (ports(manifest.ours()), None));
+    let worker = manifest.containers().into_iter().find(|container| container["name"] == "worker").unwrap();
+    assert_eq!(allowed(all), ports(worker));
+    assert_eq!(allowed(members), [json!(listens_at(&strings(&manifest.ours()["args"])))]);
+}
+
+/// The commands of the page that make the files of the secret, and the last one, which stores them.
+pub(crate) fn secret() -> (String, String) {
+    let page = std::fs::read_to_string(file("../docs/howto/kubernetes.md")).unwrap();
+    let block = page.split("```sh\n").find(|block| block.contains("openssl req")).unwrap().split("```").next().unwrap();
+    let (make, store) = block.split_once("kubectl ").unwrap();
+    (make.to_owned(), store.replace("\\\n", " "))
+}
+
+#[test]
+fn the_secret_of_the_page_has_what_the_manifest_mounts() {
+    let (manifest, (_, store)) = (Manifest::sidecar(), secret());
+    let mut keys: Vec<_> = store.split_whitespace().filter_map(|word| word.strip_prefix("--from-file=")).collect();
+    assert!(store.starts_with("create secret generic worker-sidecar "), "{store}");
+    let volumes = manifest.pod()["volumes"].as_array().unwrap();
+    let secrets: Vec<_> = volumes.iter().filter_map(|volume| volume.get("secret")).collect();
+    assert!(secrets.len() == 2 && secrets.iter().all(|secret| secret["secretName"] == "worker-sidecar"), "{secrets:?}");
+    let arguments = strings(&manifest.ours()["args"]);
+    let mut used: Vec<_> = arguments.iter().filter_map(|argument| argument.strip_prefix("/var/run/secrets/shardwise/")).collect();
+    used.sort_unstable();
+    keys.sort_unstable();
+    assert_eq!(used, keys, "the sidecar uses each");
+    // The worker's own container has what a client needs, and not what makes a member.
+    let items = secrets.iter().find_map(|secret| secret["items"].as_array()).unwrap();
+    assert_eq!(items.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), ["token", "ca.crt"]);
 }
 
 #[test]
@@ -110,7 +170,7 @@ fn arguments_settings_and_ports_fit_the_program() {
         let (name, container) = (manifest.name, manifest.ours());
         let arguments = strings(&container["args"]);
         takes(&arguments);
-        let content = manifest.of_kind("ConfigMap").unwrap()["data"]["settings.toml"].as_str().unwrap();
+        let content = manifest.settings();
         let environment = container["env"].as_array().unwrap();
         let variables: Vec<_> = environment.iter().map(|each| (each["name"].as_str().unwrap(), downward(each))).collect();
         let get = settings(content, &variables);
@@ -129,11 +189,11 @@ fn arguments_settings_and_ports_fit_the_program() {
             if let Some(http) = probe.get("httpGet") {
                 let ports = container["ports"].as_array().unwrap();
                 let named = ports.iter().find(|port| port["name"] == http["port"]).unwrap_or_else(|| panic!("{name}: {http}"));
-                assert_eq!(
-                    (named["containerPort"].to_string(), listens_at(&arguments).to_string()),
-                    (port.clone(), port.clone()),
-                    "{name}"
-                );
+                let listens = listens_at(&arguments).to_string();
+                assert_eq!(named["containerPort"].to_string(), listens, "{name}");
+                // The port of a sidecar's record is its worker's.
+                assert!(port == listens || arguments[0] == "serve", "{name}");
+                assert_eq!(http["scheme"] == "HTTPS", arguments.contains(&"--tls-cert"), "{name}: {http}");
                 assert!(["/livez", "/readyz"].contains(&http["path"].as_str().unwrap()), "{name}");
             } else {
                 assert_eq!(probes(&strings(&probe["exec"]["command"])), 8087, "{name}: {probe}");
@@ -173,9 +233,8 @@ fn downward(variable: &Value) -> &str {
 
 #[test]
 fn a_stateful_set_keeps_places_and_a_deployment_none() {
-    let content = |manifest: &Manifest| manifest.of_kind("ConfigMap").unwrap()["data"]["settings.toml"].as_str().unwrap().to_owned();
     for manifest in Manifest::all() {
-        let grace = settings(&content(&manifest), &[])(&format!(
+        let grace = settings(manifest.settings(), &[])(&format!(
             "resilience.sharding.policies.{}.rejoin_grace",
             if manifest.name.starts_with("sidecar") { "my_custom_workers" } else { "publishers" }
         ));

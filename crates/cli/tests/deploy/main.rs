@@ -13,6 +13,7 @@ mod images;
 mod kubernetes;
 mod live;
 mod notes;
+mod pods;
 mod prometheus;
 mod systemd;
 

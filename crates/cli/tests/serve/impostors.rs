@@ -158,13 +158,15 @@ fn what_is_changed_on_the_way_is_refused_in_both_directions() {
                 .filter(|answer| !String::from_utf8_lossy(&answer.body).contains("no living member"))
         })
     };
-    let ways: [(&str, Way, usize); 9] = [
+    let ways: [(&str, Way, usize); 11] = [
         ("passes", |_, text| text.to_owned(), 1),
         ("body", |asked, text| if asked { text.replace(SECRET, "{\"a\":2}") } else { text.into() }, 0),
         ("path", |asked, text| if asked { text.replacen("/act ", "/status ", 1) } else { text.into() }, 0),
         ("query", |asked, text| if asked { text.replacen("/act ", "/act?a=b ", 1) } else { text.into() }, 0),
         ("method", |asked, text| if asked { text.replacen("POST", "GET", 1) } else { text.into() }, 0),
         ("type", |asked, text| if asked { text.replacen("application/json", "text/plain", 1) } else { text.into() }, 0),
+        ("addressee", |asked, text| if asked { text.replacen("-to: instance", "-to: any", 1) } else { text.into() }, 0),
+        ("unaddressed", |asked, text| if asked { text.replacen("shardwise-to: instance\r\n", "", 1) } else { text.into() }, 0),
         ("answer", |asked, text| if asked { text.into() } else { text.replacen("done", "gone", 1) }, 1),
         ("status", |asked, text| if asked { text.into() } else { text.replacen("200 OK", "201 OK", 1) }, 1),
         ("refusal", |asked, text| if asked { text.into() } else { text.replacen("shardwise-peer: 1", "shardwise-peer: refused", 1) }, 1),

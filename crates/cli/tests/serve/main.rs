@@ -8,6 +8,7 @@ mod bad;
 mod common;
 mod descriptors;
 mod drained;
+mod forwarded;
 mod health;
 mod holders;
 mod hostile;

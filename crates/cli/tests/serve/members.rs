@@ -72,7 +72,8 @@ fn the_worker_beside_answers_what_the_sidecar_does_not() {
     let forward = format!("http://{beside}/hooks");
     let one = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers"]);
     let other = Served::start(&place, &["--token-file", "token", "--peer-token-file", "peers", "--forward-to", &forward]);
-    eventually("it is seen", PATIENCE, || (status_of(&one, &other.id).status == 200).then_some(()));
+    let own_status = format!("instances/{}/shardwise/status", other.id);
+    eventually("it is seen", PATIENCE, || (asks(&one, "GET", &own_status, "").status == 200).then_some(()));
     let answer = asks(&one, "POST", &format!("instances/{}/cache/flush", other.id), "{\"a\":1}");
     assert_eq!((answer.status, answer.body.as_slice()), (200, &b"ok"[..]), "{answer:?}");
     let request = arrived.recv_timeout(PATIENCE).unwrap();
@@ -140,4 +141,31 @@ fn members_that_speak_tls_are_believed_by_their_certificate() {
         assert!(refusal["detail"].as_str().unwrap().contains(why), "{refusal}");
     }
     place.run(&["serve", "--policy", "workers", "--peer-ca-file", "token"]).fails(2, &["token", "certificates in PEM"]);
+}
+
+/// The address of a pod is not known when its certificate is made.
+#[test]
+fn members_may_share_a_name_that_is_not_their_address() {
+    let (place, authority) = (place_of_peers(), Authority::new().unwrap());
+    let shared = authority.server_named("members.example").unwrap();
+    let [chain, key, ca] = [shared.certificate(), shared.key(), authority.file()].map(|path| path.display().to_string());
+    let tokens = ["--token-file", "token", "--peer-token-file", "peers"];
+    let other = Served::start(&place, &[&tokens[..], &["--tls-cert", &chain, "--tls-key", &key]].concat());
+    let asking = |more: &[&str]| Served::start(&place, &[&["--token-file", "token", "--peer-ca-file", &ca], more].concat());
+    let knowing = asking(&["--peer-token-file", "peers", "--peer-name", "members.example"]);
+    eventually("it is seen", PATIENCE, || (status_of(&knowing, &other.id).status == 200).then_some(()));
+    assert_eq!(asks(&knowing, "POST", &format!("instances/{}/status", other.id), "{}").status, 200);
+    for (more, why) in [
+        (&["--peer-token-file", "peers"][..], "certificate"),
+        (&["--peer-token-file", "peers", "--peer-name", "others.example"], "certificate"),
+        (&["--peer-name", "members.example"], "without a peer token"),
+    ] {
+        let one = asking(more);
+        let refusal = eventually("it is seen", PATIENCE, || Some(status_of(&one, &other.id)).filter(|answer| answer.status != 404));
+        let refusal = refusal.refuses(502, why);
+        assert!(refusal["detail"].as_str().unwrap().contains(why), "{refusal}");
+    }
+    let serve = ["serve", "--policy", "workers", "--peer-name"];
+    place.run(&[&serve[..], &["members.example"]].concat()).fails(2, &["--peer-ca-file"]);
+    place.run(&[&serve[..], &["no name", "--peer-ca-file", &ca]].concat()).fails(2, &["--peer-name no name"]);
 }

@@ -63,7 +63,8 @@ impl Fake {
         let (method, target, body) = (line.next().unwrap(), line.next().unwrap(), text.split_once("\r\n\r\n").unwrap().1);
         let bytes = |name| header(text, name).map(str::as_bytes);
         let digest = header(text, "shardwise-digest").unwrap();
-        let asked = RequestParts { method, target, content_type: bytes("content-type"), traceparent: bytes("traceparent"), digest };
+        let (content_type, traceparent, to) = (bytes("content-type"), bytes("traceparent"), bytes("shardwise-to"));
+        let asked = RequestParts { method, target, content_type, traceparent, digest, to };
         let proven = self.0.proven(&asked, header(text, "shardwise-proof").unwrap()).unwrap();
         assert!(proven.has_body(body.as_bytes()));
         let (line, rest) = answer.split_once("\r\n").unwrap();
@@ -95,10 +96,10 @@ impl Caller {
         asking.map(|asking| Self { stream, asking, at }).ok_or(text)
     }
 
-    /// The next request of the connection, with its proof.
+    /// The next request of the connection, with its proof. It names no addressee, as those of older versions.
     pub(crate) fn request(&mut self, method: &str, target: &str, body: &str) -> String {
         let digest = digest(body.as_bytes());
-        let proof = self.asking.proof(&RequestParts { method, target, content_type: None, traceparent: None, digest: &digest });
+        let proof = self.asking.proof(&RequestParts { method, target, content_type: None, traceparent: None, digest: &digest, to: None });
         format!(
             "{method} {target} HTTP/1.1\r\nHost: {}\r\nshardwise-peer: 1\r\nContent-Length: {}\r\nshardwise-digest: {digest}\r\nshardwise-proof: {proof}\r\n\r\n{body}",
             self.at,

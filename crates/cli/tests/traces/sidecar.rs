@@ -152,7 +152,7 @@ fn a_request_to_another_member_is_one_trace() {
     other.process.ends("after SIGKILL");
     assert_eq!(one.get(&path, TOKEN, "").status, 502);
     let failed = collector.gets("does not answer", |span| span.name == "GET member" && span.status == ERROR);
-    assert_eq!(failed.says("error.type"), "nobody");
+    assert_eq!(failed.says("error.type"), "unreachable");
     collector.never_sees(&[TOKEN, "peers-show-each-other-this"]);
 }
 
