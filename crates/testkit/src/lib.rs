@@ -2,7 +2,7 @@
 //!
 //! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
 //! its own ports and folder, and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is
-//! published, and nothing is a mock.
+//! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
 
 mod browser;
 mod certs;
@@ -26,6 +26,7 @@ mod rabbitmq;
 mod redis;
 mod server;
 pub mod servers;
+pub mod stays;
 mod triggers;
 mod usage;
 

@@ -10,13 +10,12 @@ use serde_json::Value;
 use shardwise::core::mistakes::Mistake;
 use shardwise::discovery::Clock;
 use shardwise_testkit::Direction;
+use shardwise_testkit::stays::{At, Findings, findings};
 use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 
 use super::figures::{Kill, disorder, figures};
 use super::fleet::Member;
-use super::intervals::{Findings, findings};
-use super::lines::At;
 use super::stage::Stage;
 use super::{ALWAYS_HELD, Fault, TTL};
 use crate::meeting::runtime;
@@ -282,7 +281,8 @@ impl FaultRun {
         let found = self.found();
         let disorder = self.runtime.block_on(disorder(&self.stage));
         let figures_of_run = figures(&self.backend, &self.counts, &self.kills, &found);
-        let well = found.overlaps.is_empty()
+        let well = found.unfit.is_empty()
+            && found.overlaps.is_empty()
             && found.falls.is_empty()
             && found.ghosts.is_empty()
             && found.fired_twice.is_empty()
@@ -292,10 +292,11 @@ impl FaultRun {
             && found.late_refused >= self.replaced;
         if !well {
             self.stage.keep();
-            let Findings { overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
+            let Findings { unfit, overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
             panic!(
-                "overlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of \
-                 order: {disorder}; {} slots were taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
+                "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes \
+                 that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of order: {disorder}; {} slots were \
+                 taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
                 self.replaced,
                 self.stage.folder().display()
             );

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use shardwise_testkit::stays::{At, Findings};
 
-use super::intervals::Findings;
-use super::lines::At;
 use super::stage::Stage;
 use super::{Fault, SINGLETON, TIMER};
 
@@ -29,7 +28,8 @@ type Takeover = (u64, u32, At);
 fn slowest(kills: &[Kill], found: &Findings) -> [Option<Takeover>; 2] {
     [true, false].map(|soon| {
         let kills = kills.iter().filter(|kill| kill.is_soon_after_the_leaders() == soon);
-        let took = kills.flat_map(|kill| kill.held.iter().map(|slot| (taken_after(found, *slot, kill.at), *slot, kill.at)));
+        let after = |slot: u32, at: At| found.taken_after(slot, at).unwrap_or(u64::MAX);
+        let took = kills.flat_map(|kill| kill.held.iter().map(move |slot| (after(*slot, kill.at), *slot, kill.at)));
         took.max()
     })
 }
@@ -78,12 +78,6 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "takeover_from": slowest.map(|(.., at)| at),
         "gap_ms": gaps.max().unwrap_or_default() / 1_000_000,
     })
-}
-
-/// How long after that moment another worker entered the slot.
-fn taken_after(found: &Findings, slot: u32, at: At) -> u64 {
-    let next = found.stays.iter().find(|stay| stay.slot == slot && stay.begin > at);
-    next.map_or(u64::MAX, |stay| stay.begin - at)
 }
 
 /// How many rows of the fenced table stand behind one of the same slot under a higher epoch.

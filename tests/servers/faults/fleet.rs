@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shardwise::core::mistakes::Mistake;
 use shardwise_testkit::TcpProxy;
+use shardwise_testkit::stays::{Line, StayLogReader};
 
-use super::lines::{Line, Reader};
 use super::{TIMER, worker};
 
 /// A worker process, living or dead.
@@ -19,7 +19,7 @@ pub(crate) struct Member {
     child: Child,
     /// Closed to make it leave.
     input: Option<ChildStdin>,
-    reader: Reader,
+    reader: StayLogReader,
     /// Everything that it has written down so far.
     pub(crate) lines: Vec<Line>,
     /// The slots that it holds, and the singleton, each with its epoch, as its lines
@@ -38,7 +38,7 @@ pub(crate) struct Member {
 impl Member {
     /// Starts one, whose settings are in the folder.
     pub(crate) fn start(folder: &Path, name: String, proxies: Vec<TcpProxy>, mistake: Option<Mistake>) -> Self {
-        let reader = Reader::open(&folder.join(format!("{name}.jsonl")));
+        let reader = StayLogReader::open(&folder.join(format!("{name}.jsonl"))).unwrap();
         let (child, input) = worker::start(folder, &name, mistake);
         let (holds, wrote) = (BTreeSet::new(), BTreeSet::new());
         let (is_there, is_killed, is_struck) = (true, false, false);
@@ -47,7 +47,7 @@ impl Member {
 
     /// Reads what it has written since.
     pub(crate) fn catch_up(&mut self) {
-        for line in self.reader.news() {
+        for line in self.reader.news().unwrap() {
             match line {
                 // Its jobs come and go.
                 Line::Enter { slot: TIMER, .. } => {}

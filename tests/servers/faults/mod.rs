@@ -8,8 +8,6 @@
 mod fault_run;
 mod figures;
 mod fleet;
-mod intervals;
-mod lines;
 mod mistakes;
 mod stage;
 mod worker;

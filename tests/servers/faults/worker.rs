@@ -11,12 +11,12 @@ use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
 use shardwise::{Guard, Moment, PERIOD_LEAST, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
 use shardwise_fencing::{FenceError, sqlite};
+use shardwise_testkit::stays::{At, Line, StayLog};
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::lines::{At, Book, Line};
 use super::{SINGLETON, TIMER};
 
 /// The folder and the name of a worker process; unset in the tests themselves.
@@ -89,7 +89,7 @@ async fn work(folder: &Path, name: &str, drain: Duration) {
     let service = ShardingFactory::from_file(folder.join(format!("{name}.toml"))).unwrap().create("workers").unwrap();
     let worker = Worker {
         keys: keys(service.policy().placement.slots),
-        book: Book::open(&folder.join(format!("{name}.jsonl"))),
+        log: StayLog::open(&folder.join(format!("{name}.jsonl"))).unwrap(),
         table: table(folder).await,
         service,
         drain,
@@ -139,7 +139,7 @@ fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
         let worker = Arc::clone(worker);
         move |period, tenure| {
             let (epoch, cancel) = (tenure.epoch().get(), tenure.cancel().child_token());
-            worker.book.write(Line::Fired { slot: TIMER, epoch, at: worker.service.now().as_nanos(), period: period.number });
+            worker.note(Line::Fired { slot: TIMER, epoch, at: worker.service.now().as_nanos(), period: period.number });
             let stay = tokio::spawn(Arc::clone(&worker).stay(Hold::of_name(TIMER, tenure), cancel.clone()));
             async move {
                 tokio::time::sleep(JOB).await;
@@ -169,7 +169,7 @@ fn keys(slots: u32) -> Vec<u64> {
 
 struct Worker {
     keys: Vec<u64>,
-    book: Book,
+    log: StayLog,
     table: SqlitePool,
     service: ShardingService,
     /// How long a slot is drained.
@@ -218,11 +218,15 @@ impl Worker {
         is_that.then(|| Hold { number: slot, resource: Resource::Slot(slot), epoch, by: By::Guard(guard) })
     }
 
+    fn note(&self, line: Line) {
+        self.log.write(line).unwrap();
+    }
+
     /// Works until it is asked to leave, or finds that its hold has ended.
     async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
         let Look { at, held: Some(mut deadline) } = self.look(&hold) else { return };
-        self.book.write(Line::Enter { slot, epoch, at, until: deadline });
+        self.note(Line::Enter { slot, epoch, at, until: deadline });
         for step in 0_u32.. {
             if step.is_multiple_of(STEPS_A_WRITE) {
                 self.write(&hold).await;
@@ -233,7 +237,7 @@ impl Worker {
                 None => return self.ghost(&hold).await,
                 Some(until) if until > deadline => {
                     deadline = until;
-                    self.book.write(Line::Held { slot, epoch, at, until });
+                    self.note(Line::Held { slot, epoch, at, until });
                 }
                 Some(_) => {}
             }
@@ -243,7 +247,7 @@ impl Worker {
         }
         tokio::time::sleep(self.drain).await;
         match self.look(&hold) {
-            Look { at, held: Some(_) } => self.book.write(Line::Leave { slot, epoch, at }),
+            Look { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
             Look { .. } => self.ghost(&hold).await,
         }
     }
@@ -266,7 +270,7 @@ impl Worker {
             Resource::Slot(slot) => self.service.fence(&self.keys[*slot as usize]) == Ok(Fence { slot: *slot, epoch: hold.epoch }),
             name @ Resource::Name(_) => self.service.ownership().epoch_at(name, self.service.now()) == Ok(hold.epoch),
         };
-        self.book.write(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
+        self.note(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
         for _ in 0..GHOST_TRIES {
             if self.write(hold).await {
                 return;
@@ -287,7 +291,7 @@ impl Worker {
             Err(error) => panic!("{error}"),
         };
         let done = self.service.now().as_nanos();
-        self.book.write(Line::Wrote { slot: hold.number, epoch: hold.epoch.get(), at, done, passed });
+        self.note(Line::Wrote { slot: hold.number, epoch: hold.epoch.get(), at, done, passed });
         true
     }
 

@@ -13,7 +13,7 @@ use crate::run::TaskFailure;
 /// For building and all scenes but the faults, and for one fault on each backend.
 const ALLOWANCE: Duration = Duration::from_mins(40);
 const FAULT_MAX: Duration = Duration::from_secs(30);
-const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
+pub(super) const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// The same on each backend where the leading server has just died too: a new leader of etcd prolongs every lease
@@ -62,12 +62,12 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }
 
-fn of<'a>(runs: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn of<'a>(runs: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
     runs.iter().filter(move |run| run["scene"] == scene && run["backend"] == backend)
 }
 
 /// One row of a table: a figure on each backend.
-fn row(what: &str, cell: impl Fn(&str) -> Option<String>) -> Result<String, TaskFailure> {
+pub(super) fn row(what: &str, cell: impl Fn(&str) -> Option<String>) -> Result<String, TaskFailure> {
     each_backend(what, BACKENDS, cell)
 }
 

@@ -4,6 +4,7 @@ mod backlog;
 mod churn;
 mod demo;
 mod exclusive;
+mod exclusive_python;
 mod figures;
 mod members;
 mod mistakes;
@@ -55,10 +56,11 @@ const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
     Soak { name, runs, run }
 }
 
-const SOAKS: [Soak; 10] = [
+const SOAKS: [Soak; 11] = [
     soak("demo", 20, demo::run),
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
+    soak("exclusive-python", 200, exclusive_python::run),
     soak("members", 1, members::run),
     soak("outbox", 1, outbox::run),
     soak("outbox-backlog", 1, backlog::run),

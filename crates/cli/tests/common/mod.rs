@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests report by panicking")]
 
+pub(crate) mod chance;
 pub(crate) mod lease;
 pub(crate) mod lines;
 pub(crate) mod process;
@@ -103,6 +104,11 @@ impl Place {
 
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Leaves the directory behind, for the analysis of a failure.
+    pub(crate) fn keep(&mut self) {
+        self.dir.disable_cleanup(true);
     }
 
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {

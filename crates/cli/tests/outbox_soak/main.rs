@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::chance::Chance;
 use common::eventually;
 use common::process::Process;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use delivered::{News, delivered, lines, longest, slowest};
-use stage::{Chance, PUBLISHERS, Stage};
+use stage::{PUBLISHERS, Stage};
 use trouble::{Takeover, roll, takeovers, trouble};
 
 const BATCH: u64 = 200;

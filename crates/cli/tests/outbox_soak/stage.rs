@@ -10,6 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::runtime::Runtime;
 
 use crate::BATCH;
+use crate::common::chance::Chance;
 use crate::common::process::Process;
 use crate::common::{Place, eventually, workers};
 use crate::jetstream::JetStream;
@@ -20,18 +21,6 @@ const TOGETHER: u64 = 10;
 pub(crate) const PUBLISHERS: usize = 4;
 /// One in this many transactions has an event that is large enough to be read separately.
 const LARGE_ONE_IN: u64 = 100;
-
-/// A pseudo-random sequence (xorshift), reproducible by its seed.
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
 
 /// The events that some writers have committed so far.
 #[derive(Clone, Default)]

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use shardwise_testkit::Lag;
 
+use crate::common::chance::Chance;
 use crate::common::eventually;
 use crate::common::process::Process;
 use crate::delivered::News;
-use crate::stage::{Chance, PUBLISHERS, Stage, Written};
+use crate::stage::{PUBLISHERS, Stage, Written};
 use crate::{TAKEOVER_MAX, TTL};
 
 /// How often a takeover is tried, because another test may use the processor just then.
