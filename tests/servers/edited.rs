@@ -62,12 +62,12 @@ fn a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoc
         });
         runtime.block_on(edit(server, true));
     }
+    let mut after = BTreeMap::new();
     until("it is held again, under a higher epoch", WITHIN, || {
         share(&fleet.iter().collect::<Vec<_>>())?;
-        let held = epochs(&fleet);
-        if held[&SLOT] > before[&SLOT] { Ok(()) } else { Err(format!("{held:?} after {before:?}")) }
+        after = epochs(&fleet);
+        if after.get(&SLOT) > before.get(&SLOT) { Ok(()) } else { Err(format!("{after:?} after {before:?}")) }
     });
-    let mut after = epochs(&fleet);
     after.insert(SLOT, before[&SLOT]);
     assert_eq!(after, before, "the others are held on");
     // The group goes on: who comes gets a share.
