@@ -28,7 +28,8 @@ fn refused(answer: &(u16, Value), status: u16, kind: &str) -> String {
 
 #[test]
 fn nothing_is_owned_without_a_lease_and_everything_with_one() {
-    let served = Served::start(&exclusive(""), &[]);
+    let place = exclusive("");
+    let served = Served::start(&place, &[]);
     assert_eq!((&served.ownership()["worker"], &served.ownership()["slots_owned"]), (&json!("absent"), &json!(0)));
     let why = http::get(served.at, "/readyz").refuses(503, "no worker has a lease");
     assert!(why["detail"].as_str().unwrap().contains("POST …/leases"), "{why}");
@@ -150,7 +151,8 @@ fn the_stream_says_what_is_granted_to_go_and_over() {
 
 #[test]
 fn a_worker_that_does_not_read_its_grants_is_not_renewed() {
-    let served = Served::start(&exclusive(""), &[]);
+    let place = exclusive("");
+    let served = Served::start(&place, &[]);
     let lease = Lease::once(served.at, 10_000);
     let refusal = eventually("it is not renewed", PATIENCE, || {
         std::thread::sleep(Duration::from_millis(200));
@@ -236,7 +238,8 @@ fn the_workers_token_admits_to_its_routes_alone() {
 
 #[test]
 fn bad_input_is_refused_with_what_to_do() {
-    let served = Served::start(&exclusive(""), &[]);
+    let place = exclusive("");
+    let served = Served::start(&place, &[]);
     let opens = |body: Value| request(served.at, "POST", &Lease::path("leases"), &[], Some(&body));
     for bad in [json!({}), json!({"ttl_ms": 999}), json!({"ttl_ms": 60_001}), json!({"ttl_ms": -1}), json!({"ttl_ms": 5_000, "more": 1})] {
         refused(&opens(bad), 400, "bad-request");
