@@ -35,12 +35,12 @@ pub(crate) enum DialError {
     Late,
 }
 
-/// Why a member did not handle a request that it took. It has done nothing.
+/// Why a member did not handle a request that it took. A `POST` has done nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unhandled {
     /// It already answers as many requests as it may.
     Busy,
-    /// Its worker cannot be reached, with the cause.
+    /// Its worker cannot be reached or, for a `GET`, gives no valid answer; with the cause.
     NoWorker(String),
 }
 

@@ -251,7 +251,7 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let (id, outcome) = (&member.instance_id, failed.outcome());
     let problem = match failed {
         DialError::Unreachable(why) => UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))),
-        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} cannot be reached: {why}")),
+        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} gives no valid answer: {why}")),
         DialError::Unhandled(Unhandled::Busy) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
         DialError::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
         DialError::Broken(why) => BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")),

@@ -213,7 +213,8 @@ pub(crate) async fn answer_here(
     {
         tracing::warn!(why, count, "the local worker does not answer; one line a minute at most");
     }
-    if !failed.may_be_done() {
+    // A read may be sent to another member even if the worker has begun it; after a timeout no time is left for that.
+    if !failed.may_be_done() || request.method == Method::Get && failed != DialError::Late {
         return Err(Unhandled::NoWorker(why));
     }
     let status = if failed == DialError::Late { 504 } else { 502 };
