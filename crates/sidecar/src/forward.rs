@@ -1,5 +1,6 @@
 //! Forwards a request to one named member, or to any healthy one.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -194,7 +195,7 @@ async fn ask(
     request: &requests::Request,
 ) -> std::result::Result<Answer, DialError> {
     let answer = if is_me(joined, member) {
-        answer_here(app, joined, path, request).await.map_err(DialError::Unhandled)
+        answer_here(app, joined, path, Cow::Borrowed(request)).await.map_err(DialError::Unhandled)
     } else {
         call(app, joined, member, path, request).await
     };
