@@ -179,7 +179,7 @@ async fn ask_over(
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
         };
-        let (answer, is_whole) = connection.answer(whom, response).await;
+        let (answer, is_whole) = connection.answer(whom, request.method, response).await;
         if is_whole && request.method == Method::Get {
             whom.peers.connection_pool.keep(whom.target, connection);
         }
