@@ -81,7 +81,7 @@ impl ShardingService {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
         }
-        RequestHandlers::answer(self.membership(), path, request).await
+        RequestHandlers::answer(self.membership(), path, request).await.unwrap_or_else(|busy| busy)
     }
 
     /// Whether such a request is handled in this process: by a handler, or because the path is reserved. The `status` that every member has
