@@ -39,7 +39,7 @@ class Worker(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-server = http.server.HTTPServer(("127.0.0.1", 8080), Worker)
+server = http.server.HTTPServer(("127.0.0.1", 8081), Worker)
 print('{"listening": true}', flush=True)
 server.serve_forever()
 "#;
