@@ -166,7 +166,7 @@ fn the_secret_of_the_page_has_what_the_manifest_mounts() {
     assert_eq!(used, keys, "the sidecar uses each");
     // The worker's own container has what a client needs, and not what makes a member.
     let items = secrets.iter().find_map(|secret| secret["items"].as_array()).unwrap();
-    assert_eq!(items.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), ["token", "ca.crt"]);
+    assert_eq!(items.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), ["worker-token", "ca.crt"]);
 }
 
 #[test]
