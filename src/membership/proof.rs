@@ -80,14 +80,14 @@ impl Nonce {
     }
 
     /// The same with a fixed end, a mark for the other side: 24 bytes stay random, and no nonce has that end by chance.
-    pub(crate) fn random_with(end: &[u8; 8]) -> Self {
+    pub(crate) fn random_with(end: [u8; 8]) -> Self {
         let mut nonce = Self::random();
-        nonce.0[BYTES - end.len()..].copy_from_slice(end);
+        nonce.0[BYTES - end.len()..].copy_from_slice(&end);
         nonce
     }
 
-    pub(crate) fn ends_with(&self, end: &[u8; 8]) -> bool {
-        self.0.ends_with(end)
+    pub(crate) fn ends_with(&self, end: [u8; 8]) -> bool {
+        self.0.ends_with(&end)
     }
 }
 

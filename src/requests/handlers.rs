@@ -79,25 +79,26 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// The answer of the handler there, within the time limit and the limit on concurrent requests.
-    pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> Answer {
+    /// The answer of the handler there, within the time limit. An error is the refusal at the limit on concurrent requests: no handler has
+    /// seen the request.
+    pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> std::result::Result<Answer, Answer> {
         let (request_handlers, to) = (Self::of(membership), request.to);
         let handler = match request_handlers.handler(to, path) {
             Some(handler) => handler,
-            None if path == STATUS || path == OWN_STATUS => return Answer::from(status(membership)),
+            None if path == STATUS || path == OWN_STATUS => return Ok(Answer::from(status(membership))),
             None if path == SUSPECT && to == Addressee::Instance && request.method == Method::Post => {
                 membership.suspect();
-                return Answer::text("the next check is made at once");
+                return Ok(Answer::text("the next check is made at once"));
             }
-            None => return request_handlers.unknown(to, path),
+            None => return Ok(request_handlers.unknown(to, path)),
         };
         let Ok(_turn) = request_handlers.at_once.try_acquire() else {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
-            return Answer::problem(429, "too-many", "Too much at once", &detail);
+            return Err(Answer::problem(429, "too-many", "Too much at once", &detail));
         };
         // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
         let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
-        match timeout(ANSWER_WITHIN, answering).await {
+        Ok(match timeout(ANSWER_WITHIN, answering).await {
             Ok(Ok(answer)) => answer.checked(),
             Ok(Err(_)) => {
                 tracing::error!(policy = %membership.policy.name, path, "a handler of requests panicked; the request was answered with 500");
@@ -107,7 +108,7 @@ impl RequestHandlers {
                 let detail = format!("it has not answered within {ANSWER_WITHIN:?} and was ended");
                 Answer::problem(504, "too-late", "No answer in time", &detail)
             }
-        }
+        })
     }
 }
 

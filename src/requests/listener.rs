@@ -147,7 +147,10 @@ async fn handled(membership: &Membership, path: &str, head: &Parts, body: Incomi
     }
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
     let request = Request { to, method, query: head.uri.query().map(str::to_owned), content_type, body };
-    (RequestHandlers::answer(membership, path, request).await, ANSWERED)
+    match RequestHandlers::answer(membership, path, request).await {
+        Ok(answer) => (answer, ANSWERED),
+        Err(busy) => (busy, REFUSED),
+    }
 }
 
 /// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.

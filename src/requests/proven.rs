@@ -20,7 +20,7 @@ pub const DIGEST_HEADER: &str = "shardwise-digest";
 /// The end of a recipient's nonce if the proofs of its requests cover [`super::TO_HEADER`]. An older recipient's nonce is all random, and
 /// proofs to it leave that header out. The connection's key depends on the nonce, so no process in between can replace it (as in TLS:
 /// RFC 8446, section 4.1.3).
-const COVERS_TO: &[u8; 8] = b"coversto";
+const COVERS_TO: [u8; 8] = *b"coversto";
 /// The status when a caller of another version is refused.
 pub const OTHER_VERSION_STATUS: u16 = 426;
 

@@ -33,7 +33,8 @@ impl ShardingService {
     /// Answers requests to any instance at `path` (`…/any/{path}`): each goes to one member. Everything else is as with
     /// [`ShardingService::on_request`], whose handlers never answer such a request. Only `status` is answered without a handler.
     ///
-    /// Older sidecars do not say that a request is for any instance; such a request goes to the handler of [`ShardingService::on_request`].
+    /// Register both handlers until all members are upgraded: older sidecars do not say that a request is for any instance, so such a request
+    /// goes to the handler of [`ShardingService::on_request`].
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl ShardingService {
         if let Err(error) = inside_runtime() {
             return Answer::failed(&error.to_string());
         }
-        RequestHandlers::answer(self.membership(), path, request).await
+        RequestHandlers::answer(self.membership(), path, request).await.unwrap_or_else(|busy| busy)
     }
 
     /// Whether such a request is handled in this process: by a handler, or because the path is reserved. The `status` that every member has

@@ -4,6 +4,7 @@
 
 mod addressees;
 mod attacks;
+mod busy;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
@@ -62,27 +63,6 @@ async fn handlers_answer_whatever_they_do_and_in_time() {
     }
     let handles = |path: &str| one.handles(Addressee::Instance, path);
     assert!(handles("hang") && handles("shardwise/status") && !handles("nothing") && !handles("status"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn not_more_than_64_are_answered_at_a_time() {
-    let world = World::new();
-    let one = world.factory("one").create("workers").unwrap();
-    one.on_request("hang", |_| std::future::pending::<String>()).unwrap();
-    let hanging: Vec<_> = (0..64)
-        .map(|_| {
-            let one = one.clone();
-            tokio::spawn(async move { one.answer("hang", Request::new(Method::Get)).await.status })
-        })
-        .collect();
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(one.answer("hang", Request::new(Method::Get)).await.status, 429);
-    for status in futures::future::join_all(hanging).await {
-        assert_eq!(status.unwrap(), 504);
-    }
-    assert_eq!(one.answer("status", Request::new(Method::Get)).await.status, 200);
 }
 
 #[tokio::test]

@@ -35,12 +35,12 @@ pub(crate) enum DialError {
     Late,
 }
 
-/// Why a member did not handle a request that it took. It has done nothing.
+/// Why a member did not handle a request that it took. A `POST` has done nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unhandled {
     /// It already answers as many requests as it may.
     Busy,
-    /// Its worker cannot be reached, with the cause.
+    /// Its worker cannot be reached or, for a `GET`, gives no valid answer; with the cause.
     NoWorker(String),
 }
 
@@ -179,7 +179,7 @@ async fn ask_over(
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
         };
-        let (answer, is_whole) = connection.answer(whom, response).await;
+        let (answer, is_whole) = connection.answer(whom, request.method, response).await;
         if is_whole && request.method == Method::Get {
             whom.peers.connection_pool.keep(whom.target, connection);
         }

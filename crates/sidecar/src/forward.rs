@@ -1,5 +1,6 @@
 //! Forwards a request to one named member, or to any healthy one.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -194,7 +195,7 @@ async fn ask(
     request: &requests::Request,
 ) -> std::result::Result<Answer, DialError> {
     let answer = if is_me(joined, member) {
-        answer_here(app, joined, path, request).await.map_err(DialError::Unhandled)
+        answer_here(app, joined, path, Cow::Borrowed(request)).await.map_err(DialError::Unhandled)
     } else {
         call(app, joined, member, path, request).await
     };
@@ -251,7 +252,7 @@ fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
     let (id, outcome) = (&member.instance_id, failed.outcome());
     let problem = match failed {
         DialError::Unreachable(why) => UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))),
-        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} cannot be reached: {why}")),
+        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} gives no valid answer: {why}")),
         DialError::Unhandled(Unhandled::Busy) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
         DialError::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
         DialError::Broken(why) => BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")),

@@ -27,7 +27,8 @@ pub(crate) async fn opened(whom: &Callee<'_>, method: Method) -> Result<PeerConn
         Some(tls) if whom.target.tls => PeerConnection::over(secured(stream, whom, tls).await?, address).await,
         _ => PeerConnection::over(stream, address).await,
     };
-    opened.map_err(|error| broken(address, &error))
+    // No byte of a request was sent, here and in a failed handshake of TLS.
+    opened.map_err(|error| DialError::Unreachable(format!("{address}: {error}")))
 }
 
 /// A TCP connection to the first of its addresses that is allowed and reachable.
@@ -78,7 +79,7 @@ async fn secured(stream: TcpStream, whom: &Callee<'_>, config: &Arc<ClientConfig
         Ok(Ok(stream)) => Ok(stream),
         // The certificate is invalid or belongs to another host.
         Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => Err(DialError::Barred(format!("{host}: {error}"))),
-        Ok(Err(error)) => Err(DialError::Broken(format!("{host}: {error}"))),
+        Ok(Err(error)) => Err(DialError::Unreachable(format!("{host}: {error}"))),
         Err(_) => Err(DialError::Unreachable(format!("{host}: no TLS within {CONNECT_WITHIN:?}"))),
     }
 }
@@ -129,5 +130,17 @@ mod tests {
             let (stream, _) = connect(&whom, method).await.unwrap();
             assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), limit, "{method:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_fails_has_sent_no_request() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = &crate::target::Target::parse(&format!("https://{}", listener.local_addr().unwrap())).unwrap();
+        let (mut peers, limits) = (crate::peer_config::Peers::default(), &crate::options::Limits::default());
+        peers.trust(&shardwise_testkit::Authority::new().unwrap().file()).unwrap();
+        let whom = Callee { peers: &peers, limits, target, base: String::new(), member: None };
+        let closes = async { drop(listener.accept().await.unwrap()) };
+        let (failed, ()) = tokio::join!(opened(&whom, Method::Post), closes);
+        assert!(matches!(failed, Err(DialError::Unreachable(_))), "{failed:?}");
     }
 }

@@ -17,7 +17,7 @@ use shardwise::proof::{Nonce, digest};
 use shardwise::requests::proven::{
     AnswerParts, CallerEnd, DIGEST_HEADER, NO_TOKEN, NONCE_HEADER, OTHER_VERSION_STATUS, PROOF_HEADER, RequestParts,
 };
-use shardwise::requests::{ANSWERED, Answer, BODY_BYTES_MAX, HOST_REFUSED, PEER_HEADER, REFUSED, Request, TO_HEADER};
+use shardwise::requests::{ANSWERED, Answer, BODY_BYTES_MAX, HOST_REFUSED, Method, PEER_HEADER, REFUSED, Request, TO_HEADER};
 use shardwise::trace::{self, TRACEPARENT};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -144,15 +144,23 @@ impl PeerConnection {
         self.sender.send_request(request).await
     }
 
-    /// The answer, and whether it was read to its end, so that the connection can be reused.
-    pub(crate) async fn answer(&self, whom: &Callee<'_>, response: hyper::Response<Incoming>) -> (Result<Answer, DialError>, bool) {
+    /// The answer to a request with that method, and whether it was read to its end, so that the connection can be reused.
+    pub(crate) async fn answer(
+        &self,
+        whom: &Callee<'_>,
+        method: Method,
+        response: hyper::Response<Incoming>,
+    ) -> (Result<Answer, DialError>, bool) {
         let (head, body) = response.into_parts();
         let (address, status) = (self.address, head.status.as_u16());
         // The local worker says nothing about what admitted the request.
         let by = head.headers.get(PEER_HEADER).filter(|_| whom.member.is_some());
         // An answer without a proof is not read, unless a member was there and may have handled the request.
         if whom.member.is_some() && by.is_none() && self.known.is_none() {
-            return (Err(DialError::Unreachable(format!("{address}: the process there is not a member of the group"))), false);
+            let why = format!("{address}: the process there is not a member of the group");
+            // Whatever process that is, it has the request, and it may have done an action.
+            let failed = if method == Method::Post { DialError::Broken(why) } else { DialError::Unreachable(why) };
+            return (Err(failed), false);
         }
         let bytes = match whole(whom, body, address).await {
             Ok(bytes) => bytes,
@@ -245,5 +253,38 @@ fn silent(head: &Parts, address: SocketAddr, target: &Target) -> DialError {
         Some(_) => DialError::Barred(format!(
             "{address} does not prove that it is the member (status {status}), so nothing was sent: it is an older version of shardwise, which wants the peer token itself, or another process has its port; upgrade that member"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise::InstanceId;
+    use shardwise::core::{GroupName, Incarnation};
+    use shardwise::proof::{Channel, Recipient};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::options::Limits;
+    use crate::peer_config::Peers;
+
+    #[tokio::test]
+    async fn another_process_may_have_done_an_action_that_it_answers() {
+        let (peers, limits, target) = (Peers::default(), Limits::default(), Target::parse("http://127.0.0.1:1").unwrap());
+        let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());
+        for method in [Method::Get, Method::Post] {
+            let recipient = Recipient { channel: Channel::Requests, group: &group, instance_id: &id, incarnation: Incarnation::new(1) };
+            let member = Some(PeerMember { networks: &[], token: None, recipient });
+            let whom = Callee { peers: &peers, limits: &limits, target: &target, base: String::new(), member };
+            let (here, mut there) = tokio::io::duplex(1_024);
+            let mut connection = PeerConnection::over(here, "127.0.0.1:1".parse().unwrap()).await.unwrap();
+            let request = connection.request(&whom, "/x", &Request::new(method)).unwrap();
+            let stranger = async {
+                assert!(there.read(&mut [0; 1_024]).await.unwrap() > 0);
+                there.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            };
+            let (response, ()) = tokio::join!(connection.send(request), stranger);
+            let (answer, _) = connection.answer(&whom, method, response.unwrap()).await;
+            assert_eq!(answer.unwrap_err().may_be_done(), method == Method::Post, "{method:?}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests from other members to this one: answered by the worker's own handlers, by `status`, or by the local worker.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
@@ -82,7 +83,7 @@ async fn answer_to(app: &App, joined: &ServedGroup, path: &str, proven: Option<&
     if proven.is_some_and(|proven| !proven.has_body(&request.body)) {
         return Err(BAD_REQUEST.because("the body is not the one that was proven"));
     }
-    answer_here(app, joined, path, &request).await.map_err(|unhandled| match unhandled {
+    answer_here(app, joined, path, Cow::Owned(request)).await.map_err(|unhandled| match unhandled {
         Unhandled::Busy => TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are answered here at a time; try again")),
         Unhandled::NoWorker(why) => NO_WORKER.because(why),
     })
@@ -189,20 +190,20 @@ pub(crate) async fn requested(app: &App, head: &Parts, body: Body) -> Result<(re
 }
 
 /// Answers as this member, with a limit on concurrent requests. The handlers of this process go first, then the worker, and the status
-/// that every member has comes last.
+/// that every member has comes last. The request is copied only if it is borrowed, which it is while another member may still get it.
 pub(crate) async fn answer_here(
     app: &App,
     joined: &ServedGroup,
     path: &str,
-    request: &requests::Request,
+    request: Cow<'_, requests::Request>,
 ) -> std::result::Result<Answer, Unhandled> {
     let _turn = app.answers.try_acquire().map_err(|_| Unhandled::Busy)?;
     let worker = app.options.peers.forward_to.as_ref().filter(|_| !joined.service.handles(request.to, path));
-    let Some(target) = worker else { return Ok(joined.service.answer(path, request.clone()).await) };
+    let Some(target) = worker else { return Ok(joined.service.answer(path, request.into_owned()).await) };
     let (peers, limits) = (&app.options.peers, &app.options.limits);
     let beside = Callee { peers, limits, target, base: format!("{}/", target.prefix), member: None };
-    let failed = match dial::ask(&beside, path, request).await {
-        Ok(answer) if path == STATUS && answer.status == 404 => return Ok(joined.service.answer(path, request.clone()).await),
+    let failed = match dial::ask(&beside, path, &request).await {
+        Ok(answer) if path == STATUS && answer.status == 404 => return Ok(joined.service.answer(path, request.into_owned()).await),
         Ok(answer) => return Ok(answer),
         Err(failed) => failed,
     };
@@ -213,7 +214,8 @@ pub(crate) async fn answer_here(
     {
         tracing::warn!(why, count, "the local worker does not answer; one line a minute at most");
     }
-    if !failed.may_be_done() {
+    // A read may be sent to another member even if the worker has begun it; after a timeout no time is left for that.
+    if !failed.may_be_done() || request.method == Method::Get && failed != DialError::Late {
         return Err(Unhandled::NoWorker(why));
     }
     let status = if failed == DialError::Late { 504 } else { 502 };

@@ -31,7 +31,7 @@ impl NamespacedRun<'_> {
         if !probe.status.success() {
             let (test, what, why) = (self.test, self.what, String::from_utf8_lossy(&probe.stderr).into_owned());
             let note = format!(
-                "{test}: this system does not allow {what} in a namespace ({}); allow user namespaces, or run the test as root",
+                "{test}: this system does not allow {what} in a namespace ({}); allow user namespaces (in a container: unshare), or run the test as root",
                 why.trim()
             );
             if std::env::var_os("CI").is_some() {

@@ -36,6 +36,8 @@ impl PodNetwork {
         if std::env::var_os(INSIDE).is_some() {
             return Ok(Some(Self { connected: AtomicU32::new(0) }));
         }
+        // The probe in the namespaces would not name it.
+        run(Command::new("ip").arg("-V"), ADVICE)?;
         let hosts = tempfile::NamedTempFile::new().map_err(Error::io("a file of hosts"))?;
         std::fs::write(hosts.path(), format!("127.0.0.1 localhost\n{own} {}\n", names.join(" "))).map_err(Error::io("a file of hosts"))?;
         let address = format!("{own}/{BITS}");

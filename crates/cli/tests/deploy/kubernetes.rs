@@ -135,7 +135,12 @@ fn the_network_policy_is_about_the_ports_of_the_sidecar_and_the_worker() {
     assert_eq!((allowed(members), all.get("from")), (ports(manifest.ours()), None));
     let worker = manifest.containers().into_iter().find(|container| container["name"] == "worker").unwrap();
     assert_eq!(allowed(all), ports(worker));
-    assert_eq!(allowed(members), [json!(listens_at(&strings(&manifest.ours()["args"])))]);
+    let arguments = strings(&manifest.ours()["args"]);
+    assert_eq!(allowed(members), [json!(listens_at(&arguments))]);
+    // Requests there have no proof: only the sidecar may send them.
+    let forward = arguments.iter().find_map(|argument| argument.strip_prefix("http://127.0.0.1:")).unwrap();
+    let port: u16 = forward.split('/').next().unwrap().parse().unwrap();
+    assert!(![ports(worker), ports(manifest.ours())].concat().contains(&json!(port)), "{forward} is reached from other pods");
 }
 
 /// The commands of the page that make the files of the secret, and the last one, which stores them.
@@ -161,7 +166,7 @@ fn the_secret_of_the_page_has_what_the_manifest_mounts() {
     assert_eq!(used, keys, "the sidecar uses each");
     // The worker's own container has what a client needs, and not what makes a member.
     let items = secrets.iter().find_map(|secret| secret["items"].as_array()).unwrap();
-    assert_eq!(items.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), ["token", "ca.crt"]);
+    assert_eq!(items.iter().map(|item| item["key"].as_str().unwrap()).collect::<Vec<_>>(), ["worker-token", "ca.crt"]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ class Worker(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-server = http.server.HTTPServer(("127.0.0.1", 8080), Worker)
+server = http.server.HTTPServer(("127.0.0.1", 8081), Worker)
 print('{"listening": true}', flush=True)
 server.serve_forever()
 "#;
@@ -49,11 +49,15 @@ const CLIENT: &str = r#"
 import json, ssl, sys, urllib.error, urllib.request
 
 method, url, token, authorities = sys.argv[1:]
-headers = {"authorization": "Bearer " + open(token).read().strip()} if token else {}
+headers = {"content-type": "application/json"}
+if token:
+    headers["authorization"] = "Bearer " + open(token).read().strip()
 context = ssl.create_default_context(cafile=authorities) if authorities else ssl._create_unverified_context()
-request = urllib.request.Request(url, method=method, headers=headers, data=b"{}" if method == "POST" else None)
+request = urllib.request.Request(url, method=method, headers=headers, data=b"[]" if method == "POST" else None)
+# No proxy that a variable names can reach the pods.
+handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
 try:
-    answer = urllib.request.urlopen(request, context=context, timeout=60)
+    answer = urllib.request.build_opener(*handlers).open(request, timeout=60)
 except urllib.error.HTTPError as error:
     answer = error
 except urllib.error.URLError as error:
@@ -98,20 +102,27 @@ impl Replica {
         command
     }
 
-    /// The answer of its own sidecar to its worker.
+    /// The answer of its own sidecar to a worker that also has the operator's token.
     fn asks(&self, place: &Place, manifest: &Manifest, method: &str, rest: &str) -> Value {
-        let worker = manifest.containers().into_iter().find(|container| container["name"] == "worker").unwrap();
-        let of = |name: &str| {
-            let variable = worker["env"].as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap();
-            mounted(place, variable["value"].as_str().unwrap())
-        };
-        let url = format!("{}/v1/policies/my_custom_workers/{rest}", of("SIDECAR_URL"));
+        self.asks_with(place, manifest, &mounted(place, &format!("{SECRET}/token")), method, rest)
+    }
+
+    /// The answer to a worker that has this token.
+    fn asks_with(&self, place: &Place, manifest: &Manifest, token: &str, method: &str, rest: &str) -> Value {
+        let url = format!("{}/v1/policies/my_custom_workers/{rest}", of_worker(place, manifest, "SIDECAR_URL"));
         let mut client = python();
-        client.args(["-c", CLIENT, method, &url, &of("SIDECAR_TOKEN_FILE"), &of("SIDECAR_CA_FILE")]);
+        client.args(["-c", CLIENT, method, &url, token, &of_worker(place, manifest, "SIDECAR_CA_FILE")]);
         let ran = run(self.pod.command(&client), b"");
         assert_eq!(ran.code, Some(0), "{method} {rest}: {ran:?}");
         ran.json()
     }
+}
+
+/// The value of a variable in the worker's container.
+fn of_worker(place: &Place, manifest: &Manifest, name: &str) -> String {
+    let worker = manifest.containers().into_iter().find(|container| container["name"] == "worker").unwrap();
+    let variable = worker["env"].as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap();
+    mounted(place, variable["value"].as_str().unwrap())
 }
 
 /// The value with the folder of the secret as it is here.
@@ -164,6 +175,12 @@ fn a_sidecar_reaches_the_worker_of_another_pod() {
             let answer = asking.asks(&place, &manifest, method, &rest);
             assert_eq!(answer, json!({"status": 200, "by": id, "body": format!("{id}: {heard}")}), "{rest}");
         }
+    }
+
+    let token = of_worker(&place, &manifest, "SIDECAR_TOKEN_FILE");
+    for (rest, status) in [("owned", 200), ("any/cache/flush", 403)] {
+        let answer = replicas[0].asks_with(&place, &manifest, &token, "POST", rest);
+        assert_eq!(answer["status"], status, "{rest} with the token that the manifest mounts: {answer}");
     }
 
     // The node's own requests: without a token, and without a certificate that they could verify.
