@@ -31,7 +31,6 @@ class FakeSidecar:
         self.finished_numbers: list[int] = []
         self.names: dict[str, Any] = {}
         self.seen: list[int] = []
-        self.valid_ms: Optional[int] = None
         self.is_silent, self.is_cut, self.seconds = False, False, 0.0
         self._last, self._ttl_ms = 0, 0
         self._lines: list[asyncio.Queue[dict[str, Any]]] = []
@@ -67,6 +66,10 @@ class FakeSidecar:
         self._send("ended", [], why=why)
         self._lines.clear()
 
+    def send_all(self) -> None:
+        """As to a reader that is far behind."""
+        self._send("all", list(self.grants_now.values()))
+
     def break_streams(self) -> None:
         self._send("break", [])
         self._lines.clear()
@@ -94,7 +97,7 @@ class FakeSidecar:
         self._is_live(lease)
         self.end_lease("it was ended")
 
-    async def grants(self, lease: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def grants(self, lease: str) -> AsyncGenerator[tuple[dict[str, Any], bool], None]:
         await self._answers(PATIENCE)
         self._is_live(lease)
         if self.is_cut:
@@ -102,12 +105,12 @@ class FakeSidecar:
         self.streams += 1
         lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._lines.append(lines)
-        yield self._line("all", list(self.grants_now.values()))
+        yield self._line("all", list(self.grants_now.values())), True
         while True:
             line = await lines.get()
             if line["type"] == "break":
                 raise Unavailable("broken")
-            yield line
+            yield line, True
 
     async def finished(self, lease: str, grants: list[int], within: float) -> int:
         await self._answers(within)
@@ -143,12 +146,14 @@ class FakeSidecar:
             raise LeaseEnded("410 lease-ended")
 
     def _lease(self) -> LeaseAnswer:
-        valid = self._ttl_ms if self.valid_ms is None else self.valid_ms
-        return {"id": self.lease or "", "ttl_ms": self._ttl_ms, "valid_ms": valid, "version": self.version}
+        return {"id": self.lease or "", "ttl_ms": self._ttl_ms, "valid_ms": self._valid_ms(), "version": self.version}
+
+    def _valid_ms(self) -> int:
+        # While nothing is held there is no deadline.
+        return self._ttl_ms if self.grants_now else 0
 
     def _line(self, kind: str, grants: list[dict[str, Any]]) -> dict[str, Any]:
-        valid = self._ttl_ms if self.valid_ms is None else self.valid_ms
-        return {"type": kind, "version": self.version, "valid_ms": valid, "slots": SLOTS, "grants": [dict(grant) for grant in grants]}
+        return {"type": kind, "version": self.version, "valid_ms": self._valid_ms(), "slots": SLOTS, "grants": [dict(grant) for grant in grants]}
 
     def _tell(self, kind: str, number: int) -> None:
         self.version += 1

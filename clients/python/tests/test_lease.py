@@ -56,6 +56,16 @@ class Leases(unittest.IsolatedAsyncioTestCase):
                 pass
         await lease.close()
 
+    async def test_the_first_grant_does_not_wait_for_the_next_renewal(self) -> None:
+        async with self.sidecar.client(ttl=60.0) as lease:
+            self.assertEqual((lease.state, lease.owned(KEYS)), ("active", []))
+            self.sidecar.grant_all()
+            await until("all is owned", lambda: lease.owned(KEYS) == KEYS)
+            self.sidecar.grants_now.clear()
+            self.sidecar.send_all()
+            await until("nothing is", lambda: lease.owned(KEYS) == [])
+            self.assertEqual((lease.state, self.sidecar.streams), ("active", 1))
+
     async def test_only_one_is_live(self) -> None:
         async with self.sidecar.client():
             waits = asyncio.ensure_future(self.sidecar.client().__aenter__())

@@ -74,6 +74,11 @@ class Tables(unittest.TestCase):
         self.assertEqual(table.deadline, 17.0)
         table.whole(line("all", 9, valid_ms=100), 13.5)
         self.assertEqual(table.deadline, 18.0)
+        table.renewed(14.0, 5_000, 10)
+        table.line(line("granted", 10, grant(7, 6)), is_last=False)
+        self.assertEqual((table.version, table.deadline), (9, 18.0), "another line of that version follows")
+        table.line(line("lost", 10, grant(7, 6)))
+        self.assertEqual((table.version, table.deadline), (10, 19.0))
         for version in range(100, 200):
             table.renewed(14.0, 5_000, version)
         self.assertLessEqual(len(table._pending), 32)
@@ -219,7 +224,13 @@ class Work(unittest.TestCase):
         self.holdings.leave(five)
         self.assertGreater(self.changes, changes, "others may begin")
         self.assertEqual((self.enter(5).epoch, self.holdings.in_flight()), (8, 2))
-        self.assertEqual(self.holdings.unsaid, [], "what is lost is not finished")
+        self.assertEqual(self.holdings.unsaid, [1], "the sidecar waits until the lost work has ended")
+        self.tell("lost", grant(2, 6))
+        self.holdings.leave(six)
+        self.tell("lost", grant(7, 5))
+        self.tell("granted", grant(8, 7))
+        self.tell("lost", grant(8, 7))
+        self.assertEqual(self.holdings.unsaid, [1, 2, 8], "at once where nothing works")
 
     def test_all_is_cancelled_before_the_deadline(self) -> None:
         hold, tenure = self.enter(5), self.holdings.tenure
@@ -252,6 +263,18 @@ class Work(unittest.TestCase):
         self.holdings.leave(hold)
         self.assertEqual(self.enter(5).epoch, 7)
 
+    def test_a_lease_without_grants_is_active(self) -> None:
+        self.table = self.holdings.begin(TTL)
+        self.table.renewed(self.now, 0, 1)
+        self.holdings.changed(self.table.whole(line("all", 1, valid_ms=0), self.now))
+        self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("active", []))
+        self.tell("granted", grant(1, 5))
+        self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("expired", []), "until it is renewed")
+        self.table.renewed(self.now, 5_000, 2)
+        self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("active", [key_in(5)]))
+        self.now += TTL
+        self.assertEqual(self.holdings.state, "expired")
+
     def test_names_are_released(self) -> None:
         self.holdings.release("singleton/leader", 99)
         self.assertEqual(self.holdings.unsaid, [])
@@ -261,4 +284,4 @@ class Work(unittest.TestCase):
         # A table that was read meanwhile does not know that yet.
         self.holdings.changed(self.table.whole(line("all", 2, grant(3, name="singleton/leader")), self.now))
         self.holdings.leave(leader)
-        self.assertEqual(self.holdings.unsaid, [3])
+        self.assertEqual(self.holdings.unsaid[-1:], [3])

@@ -27,6 +27,8 @@ class Holdings:
         self.over: Optional[ShardwiseError] = None
         self._is_open = False
         self._in_flight: dict[Resource, set[Hold[Any]]] = {}
+        # Grants that are lost, in which work has not ended yet.
+        self._ending: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -37,7 +39,7 @@ class Holdings:
             return "ended"
         if self.table is None:
             return "opening"
-        return "active" if self.table.may_begin(self.clock()) else "expired"
+        return "active" if self.table.may_begin(self.clock()) or self.table.is_idle(self.clock()) else "expired"
 
     def begin(self, ttl: float) -> GrantTable:
         """A lease has been opened."""
@@ -49,6 +51,7 @@ class Holdings:
         """The lease has ended; `over`: there will be no other."""
         self.table, self.over = None, over or self.over
         self.unsaid.clear()
+        self._ending.clear()
         self._lose_all(f"the lease has ended: {why}" if over is None else str(over))
 
     def refuse(self, over: ShardwiseError) -> None:
@@ -68,9 +71,14 @@ class Holdings:
     def changed(self, changes: Changes) -> None:
         """The table has changed."""
         for grant in changes.lost:
-            for hold in self._of(grant.resource):
-                if hold.grant.number == grant.number:
-                    hold.lose("another member has it, or the sidecar gave it up")
+            holds = [hold for hold in self._of(grant.resource) if hold.grant.number == grant.number]
+            for hold in holds:
+                hold.lose("another member has it, or the sidecar gave it up")
+            # The sidecar waits for the end of this work too.
+            if holds:
+                self._ending.add(grant.number)
+            else:
+                self._say(grant.number)
         for grant in changes.finish:
             for hold in self._of(grant.resource):
                 hold.ask_to_finish()
@@ -141,6 +149,9 @@ class Holdings:
         if not holds:
             self._in_flight.pop(hold.grant.resource, None)
             self._finish_if_idle(hold.grant.resource)
+        if hold.grant.number in self._ending and all(other.grant.number != hold.grant.number for other in holds):
+            self._ending.remove(hold.grant.number)
+            self._say(hold.grant.number)
         if hold.lost.is_set():
             # Others may begin there now.
             self._notify()
@@ -175,8 +186,12 @@ class Holdings:
         if table is not None and grant is not None and grant.number in table.finishing and resource not in self._in_flight:
             # From here on nothing begins there, whenever the sidecar hears it.
             table.finished([grant])
-            self.unsaid.append(grant.number)
-            self.on_unsaid()
+            self._say(grant.number)
+
+    def _say(self, number: int) -> None:
+        """It is to be said that this grant is finished."""
+        self.unsaid.append(number)
+        self.on_unsaid()
 
     def _lose_all(self, why: str) -> None:
         self._is_open = False

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Callable, Optional, TypeVar
 
 from ._answers import LeaseAnswer
-from ._clock import Clock, now, pause_of
+from ._clock import Clock, now, pause_of, set_within
 from ._entered import Entering
 from ._errors import LeaseEnded, NotHeld, Problem, ShardwiseError, Unavailable
 from ._holdings import Holdings
@@ -154,8 +154,7 @@ class Lease:
             until = self.holdings.clock() + seconds
             while self.holdings.in_flight() and (left := until - self.holdings.clock()) > 0:
                 ended.clear()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(ended.wait(), left)
+                await set_within(ended, left)
             return not self.holdings.in_flight()
         finally:
             self.holdings.unlisten(ended.set)

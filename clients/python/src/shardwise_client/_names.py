@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, Callable
 
 from ._entered import Entered
@@ -39,9 +38,12 @@ class NamedRun(Run):
     async def stop(self) -> None:
         """Withdraws the offer, cancels the work and waits until it has ended; then another member gets the name."""
         self._names.offers.remove(self._offer)
-        with suppress(asyncio.TimeoutError):
-            if self._holdings.over is None:
-                await asyncio.wait_for(self._names.offers.settled(), _WITHDRAWN_WITHIN)
+        if self._holdings.over is None:
+            settled = asyncio.ensure_future(self._names.offers.settled())
+            try:
+                await asyncio.wait({settled}, timeout=_WITHDRAWN_WITHIN)
+            finally:
+                settled.cancel()
         await super().stop()
 
     async def _stopped(self) -> None:

@@ -49,7 +49,7 @@ class RequestServer:
         self._handlers, self._host, self._port, self._prefix = handlers, host, port, prefix.rstrip("/")
         self._connections: set[asyncio.Task[None]] = set()
         self._server: Optional[asyncio.AbstractServer] = None
-        self.url = ""
+        self._is_closed, self.url = False, ""
 
     async def __aenter__(self) -> "RequestServer":
         server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_BYTES_MAX)
@@ -62,6 +62,7 @@ class RequestServer:
 
     async def close(self) -> None:
         """Ends all connections."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         connections = set(self._connections)
@@ -77,7 +78,8 @@ class RequestServer:
             return
         self._connections.add(task)
         try:
-            while await self._exchange(reader, writer):
+            # `asyncio.wait_for` before Python 3.12 may lose the cancellation of `close`.
+            while not self._is_closed and await self._exchange(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.CancelledError):
             # The other side has gone, or it is too slow, or this server is closed.

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from ._answers import LeaseAnswer
-from ._clock import pause_of
+from ._clock import pause_of, set_within
 from ._errors import LeaseEnded, Problem, ShardwiseError, Unavailable
 from ._holdings import Holdings
 from ._lease_calls import LeaseCalls
@@ -16,6 +16,7 @@ _log = logging.getLogger("shardwise_client")
 _LOOK_EVERY = 0.2
 _RETRY_FIRST, _RETRY_LONGEST = 0.05, 1.0
 _FINISHED_AT_ONCE = 4_096
+_GATHER = 0.01
 
 
 class Session:
@@ -27,8 +28,8 @@ class Session:
         self._every = ttl / 3
         self._table = holdings.begin(ttl)
         self._table.renewed(asked, answer["valid_ms"], answer["version"])
-        # `ready` is set when the first table has been read.
-        self._ready, self._unsaid = ready, asyncio.Event()
+        # `ready` is set when the first table has been read; `at_once` when the next renewal cannot wait.
+        self._ready, self._unsaid, self._at_once = ready, asyncio.Event(), asyncio.Event()
         holdings.on_unsaid = self._unsaid.set
 
     async def run(self) -> None:
@@ -48,7 +49,8 @@ class Session:
     async def _renew(self) -> None:
         clock, next_at, tries = self._holdings.clock, self._holdings.clock() + self._every, 0
         while True:
-            await asyncio.sleep(max(0.0, next_at - clock()))
+            await set_within(self._at_once, next_at - clock())
+            self._at_once.clear()
             asked = clock()
             try:
                 answer = await self._calls.renew(self.id, self._table.version, within=self._every)
@@ -68,8 +70,8 @@ class Session:
             asked, lines = self._holdings.clock(), self._calls.grants(self.id)
             try:
                 is_first = True
-                async for line in lines:
-                    self._read(line, asked, is_first)
+                async for line, is_last in lines:
+                    self._read(line, asked, is_first, is_last)
                     is_first, tries = False, 0
             except ShardwiseError as error:
                 _raise_unless_it_passes(error)
@@ -79,14 +81,19 @@ class Session:
             await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
             tries += 1
 
-    def _read(self, line: dict[str, Any], asked: float, is_first: bool) -> None:
+    def _read(self, line: dict[str, Any], asked: float, is_first: bool, is_last: bool) -> None:
         kind = line.get("type")
         if kind == "ended":
             raise LeaseEnded(str(line.get("why") or "the sidecar has ended it"))
-        if is_first != (kind == "all"):
-            raise Unavailable(f"a stream of grants has the table in its first line, and nowhere else: {kind}")
-        self._holdings.changed(self._table.whole(line, asked) if is_first else self._table.line(line))
+        if is_first and kind != "all":
+            raise Unavailable(f"a stream of grants begins with all of them, not with {kind}")
+        # A stream that is far behind sends all of them again.
+        changes = self._table.whole(line, asked) if kind == "all" else self._table.line(line, is_last)
+        self._holdings.changed(changes)
         self._ready.set()
+        if changes.granted and not self._table.may_begin(self._holdings.clock()):
+            # While nothing was held, no answer had a deadline.
+            self._at_once.set()
 
     async def _say(self) -> None:
         unsaid, tries = self._holdings.unsaid, 0
@@ -113,6 +120,8 @@ class Session:
             version = self._offers.version
             if version == sent:
                 await self._offers.next(version)
+                # What is offered at the same time is said at once: each new list interrupts the work under the names of the last one.
+                await asyncio.sleep(_GATHER)
                 continue
             try:
                 await self._calls.offer(self.id, self._offers.names(), within=max(1.0, self._every))

@@ -47,7 +47,9 @@ class GrantTable:
     """The table of grants."""
 
     def __init__(self, ttl: float) -> None:
-        self.version, self.deadline = 0, float("-inf")
+        self.version, self.deadline, self._ttl = 0, float("-inf"), ttl
+        # Until when the lease itself lasts; a lease under which nothing is held has no other deadline.
+        self._lease_ends = float("-inf")
         self.by_resource: dict[Resource, Grant] = {}
         # Numbers of grants that are to finish, and of those that were said to be finished; the latter with the moment of the answer.
         self.finishing: set[int] = set()
@@ -66,6 +68,10 @@ class GrantTable:
         """Whether there is time to begin something."""
         return now < self.deadline - self._early
 
+    def is_idle(self, now: float) -> bool:
+        """Whether the lease lasts and nothing is granted under it."""
+        return not self.by_resource and now < self._lease_ends
+
     @property
     def stop_at(self) -> float:
         """When running work has to be cancelled."""
@@ -74,7 +80,7 @@ class GrantTable:
     def renewed(self, asked: float, valid_ms: int, version: int) -> bool:
         """The answer to a renewal that was asked for at that moment. It extends the grants of its version, so it counts once this table has it:
         a grant may be lost that this table still has. Returns whether it counts already."""
-        until = asked + valid_ms / 1000
+        until, self._lease_ends = asked + valid_ms / 1000, max(self._lease_ends, asked + self._ttl)
         if version <= self.version:
             self.deadline = max(self.deadline, until)
             return True
@@ -108,8 +114,8 @@ class GrantTable:
         self.deadline = max(self.deadline, asked + _number(line, "valid_ms") / 1000)
         return Changes(granted, finish, lost)
 
-    def line(self, line: dict[str, Any]) -> Changes:
-        """A later line of the stream."""
+    def line(self, line: dict[str, Any], is_last: bool = True) -> Changes:
+        """A later line of the stream. Lines that were sent together have one version, which this table has after the last of them."""
         if _size(line) != len(self.open_slots):
             raise _unreadable("the number of slots", ValueError("it has changed"))
         kind, changes = line.get("type"), Changes([], [], [])
@@ -128,7 +134,8 @@ class GrantTable:
                 if self._has(grant):
                     self._remove(grant)
                     changes.lost.append(grant)
-        self._has_version(line)
+        if is_last:
+            self._has_version(line)
         return changes
 
     def grant(self, resource: Resource) -> Optional[Grant]:
