@@ -25,7 +25,8 @@ class Lines(unittest.IsolatedAsyncioTestCase):
             self.assertEqual([line for line, _ in await self.read(text[:cut], text[cut:])], expected, cut)
         self.assertEqual([is_last for _, is_last in await self.read(text)], [False, True], "both were sent together")
         self.assertEqual([is_last for _, is_last in await self.read(text + b"{", b"}\n")], [False, False, True], "the next one has begun")
-        self.assertEqual([is_last for _, is_last in await self.read(text[:18], text[18:])], [True, True])
+        first = text.index(b"\n") + 1
+        self.assertEqual([is_last for _, is_last in await self.read(text[:first], text[first:])], [True, True])
 
     async def test_what_is_no_line_is_an_outage(self) -> None:
         for part in (b"<html>\n", b"[]\n", b"\xff\n", b"x" * (16 * 1024 * 1024 + 1)):
