@@ -317,20 +317,20 @@ class Leases(unittest.IsolatedAsyncioTestCase):
 
     async def test_closing_waits_for_work(self) -> None:
         self.sidecar.grant_all()
-        ended: list[Optional[str]] = []
+        ended: list[tuple[Optional[str], bool]] = []
 
-        async def works(key: str, _entered: Entered) -> None:
+        async def works(key: str, entered: Entered) -> None:
             try:
                 await asyncio.sleep(PATIENCE)
             finally:
                 await asyncio.sleep(0.05)
-                ended.append(self.sidecar.lease)
+                ended.append((self.sidecar.lease, entered.is_held))
 
         async with self.sidecar.client() as lease:
             run = lease.run_owned(KEYS, works)
             await until("all are worked on", lambda: len(run.running) == len(KEYS))
             live = self.sidecar.lease
-        self.assertEqual(ended, [live] * len(KEYS), "the lease was live until the last work had ended")
+        self.assertEqual(ended, [(live, True)] * len(KEYS), "it was held until the last work had ended")
         self.assertIsNone(self.sidecar.lease)
 
 

@@ -54,7 +54,8 @@ class Handlers(unittest.IsolatedAsyncioTestCase):
         def size(_: Request) -> str:
             return "größe"
 
-        self.assertEqual(await self.asks(request("/hooks/status?a=b&c=")), (200, {"of": "one", "method": "GET", "args": {"a": "b", "c": ""}, "to": "instance"}))
+        told = {"of": "one", "method": "GET", "args": {"a": "b", "c": ""}, "to": "instance"}
+        self.assertEqual(await self.asks(request("/hooks/status?a=b&c=")), (200, told))
         self.assertEqual(await self.asks(request("/hooks/cache/size", "any")), (200, "größe".encode()))
         for path, to in (("status", "any"), ("cache/size", "instance"), ("nothing", "any")):
             status_, problem = await self.asks(request(f"/hooks/{path}", to))

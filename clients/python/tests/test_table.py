@@ -33,9 +33,11 @@ class Tables(unittest.TestCase):
     def test_lines_change_it(self) -> None:
         table = self.table
         self.assertFalse(table.is_live(0.0))
-        self.assertEqual(numbers(table.whole(line("all", 3, grant(1, 5), grant(2, 6, finish=True), grant(3, name="singleton/leader")), 10.0)), [[1, 2, 3], [2], []])
+        everything = line("all", 3, grant(1, 5), grant(2, 6, finish=True), grant(3, name="singleton/leader"))
+        self.assertEqual(numbers(table.whole(everything, 10.0)), [[1, 2, 3], [2], []])
         self.assertEqual((table.version, [slot for slot in range(SLOTS) if table.open_slots[slot]]), (3, [5]))
-        self.assertEqual(numbers(table.line(line("granted", 4, grant(4, 7, epoch=9), grant(5, name="timer/t", period={"due_ms": 60_000, "number": 1})))), [[4, 5], [], []])
+        more = line("granted", 4, grant(4, 7, epoch=9), grant(5, name="timer/t", period={"due_ms": 60_000, "number": 1}))
+        self.assertEqual(numbers(table.line(more)), [[4, 5], [], []])
         timer, slot = table.grant("timer/t"), table.grant(7)
         assert timer is not None and slot is not None
         self.assertEqual((timer.period, slot.epoch), (Period(60_000, 1), 9))
@@ -96,7 +98,7 @@ class Tables(unittest.TestCase):
         table.answered([1], 12.0)
         table.whole(line("all", 4, grant(1, 5)), 11.9)
         self.assertIsNone(table.grant(5))
-        self.assertEqual(numbers(table.whole(line("all", 5, grant(1, 5, finish=True)), 12.1)), [[1], [1], []], "the sidecar has heard it and says otherwise")
+        self.assertEqual(numbers(table.whole(line("all", 5, grant(1, 5, finish=True)), 12.1)), [[1], [1], []], "it has heard it and says otherwise")
         self.assertEqual(numbers(table.line(line("granted", 6, grant(2, 5)))), [[2], [], [1]], "the handover was called off")
         self.assertEqual(table.open_slots[5], 1)
         table.answered([], 1_000.0)
@@ -276,10 +278,12 @@ class Work(unittest.TestCase):
         self.assertEqual(self.holdings.state, "expired")
 
     def test_names_are_released(self) -> None:
-        self.holdings.release("singleton/leader", 99)
+        grant_ = self.table.grant("singleton/leader")
+        assert grant_ is not None
+        self.holdings.release(grant_._replace(number=99))
         self.assertEqual(self.holdings.unsaid, [])
         leader = self.holdings.enter("singleton/leader", "singleton/leader", threading.Event, lambda: None)
-        self.holdings.release("singleton/leader", 3)
+        self.holdings.release(grant_)
         self.assertEqual((self.holdings.unsaid, leader.finish.is_set()), ([], True))
         # A table that was read meanwhile does not know that yet.
         self.holdings.changed(self.table.whole(line("all", 2, grant(3, name="singleton/leader")), self.now))

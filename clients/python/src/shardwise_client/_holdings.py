@@ -25,10 +25,10 @@ class Holdings:
         self.tenure = 0
         # Why nothing will be held any more.
         self.over: Optional[ShardwiseError] = None
-        self._is_open = False
+        self._is_open, self._is_closing = False, False
         self._in_flight: dict[Resource, set[Hold[Any]]] = {}
         # Grants that are lost, in which work has not ended yet.
-        self._ending: set[int] = set()
+        self._ending: set[Grant] = set()
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -54,8 +54,13 @@ class Holdings:
         self._ending.clear()
         self._lose_all(f"the lease has ended: {why}" if over is None else str(over))
 
+    def close(self) -> None:
+        """The lease is about to be ended: nothing begins any more."""
+        self._is_closing = True
+        self._notify()
+
     def refuse(self, over: ShardwiseError) -> None:
-        """The lease is about to be ended: nothing begins any more, and all work is cancelled."""
+        """All work is cancelled."""
         self.over = over
         self._lose_all(str(over))
 
@@ -71,12 +76,12 @@ class Holdings:
     def changed(self, changes: Changes) -> None:
         """The table has changed."""
         for grant in changes.lost:
-            holds = [hold for hold in self._of(grant.resource) if hold.grant.number == grant.number]
+            holds = [hold for hold in self._of(grant.resource) if hold.grant == grant]
             for hold in holds:
                 hold.lose("another member has it, or the sidecar gave it up")
             # The sidecar waits for the end of this work too.
             if holds:
-                self._ending.add(grant.number)
+                self._ending.add(grant)
             else:
                 self._say(grant.number)
         for grant in changes.finish:
@@ -91,7 +96,7 @@ class Holdings:
         """Those of the keys that this worker owns, in their order; any thread may ask."""
         self.raise_if_over()
         table = self.table
-        if table is None or not table.may_begin(self.clock()):
+        if table is None or self._is_closing or not table.may_begin(self.clock()):
             return []
         slots, open_slots = table.keys, table.open_slots
         mine = slots.select(keys, open_slots) if slots.slots == len(open_slots) else []
@@ -111,7 +116,7 @@ class Holdings:
     def open_grants(self) -> dict[Resource, Grant]:
         """Slots and names in which work may begin now."""
         table = self.table
-        if table is None or self.over is not None or not table.may_begin(self.clock()):
+        if table is None or self._is_closing or self.over is not None or not table.may_begin(self.clock()):
             return {}
         return {resource: grant for resource, grant in table.by_resource.items() if grant.number not in table.finishing}
 
@@ -131,6 +136,8 @@ class Holdings:
         table = self.table
         if table is None or not table.may_begin(self.clock()):
             raise NotHeld(f"{what} is not held: the lease is {self.state}")
+        if self._is_closing:
+            raise NotHeld(f"{what} is not entered any more: the lease is being closed")
         grant = table.grant(resource)
         if grant is None:
             raise NotHeld(f"{what} is not held by this worker")
@@ -149,22 +156,21 @@ class Holdings:
         if not holds:
             self._in_flight.pop(hold.grant.resource, None)
             self._finish_if_idle(hold.grant.resource)
-        if hold.grant.number in self._ending and all(other.grant.number != hold.grant.number for other in holds):
-            self._ending.remove(hold.grant.number)
+        if hold.grant in self._ending and all(other.grant != hold.grant for other in holds):
+            self._ending.remove(hold.grant)
             self._say(hold.grant.number)
         if hold.lost.is_set():
             # Others may begin there now.
             self._notify()
 
-    def release(self, resource: Resource, number: int) -> None:
+    def release(self, grant: Grant) -> None:
         """This grant of a name is not needed any more: it is finished once nothing works there."""
         table = self.table
-        grant = None if table is None else table.grant(resource)
-        if table is not None and grant is not None and grant.number == number:
-            table.finishing.add(number)
-            for hold in self._of(resource):
+        if table is not None and table.grant(grant.resource) == grant:
+            table.finishing.add(grant.number)
+            for hold in self._of(grant.resource):
                 hold.ask_to_finish()
-            self._finish_if_idle(resource)
+            self._finish_if_idle(grant.resource)
 
     def in_flight(self) -> int:
         """How many pieces of work are in flight."""

@@ -40,13 +40,14 @@ class Lease:
         self.names = NameRuns(self.holdings)
         self._session: Optional[Session] = None
         self._main: Optional[asyncio.Task[None]] = None
-        self._ready = asyncio.Event()
         self._runs: set[Run] = set()
         self._last_error: Optional[ShardwiseError] = None
 
     async def __aenter__(self) -> "Lease":
         if self._main is not None:
             raise ShardwiseError("this lease was opened already: call lease() again")
+        # Here and not before, as an event belongs to the running loop before Python 3.10.
+        self._ready = asyncio.Event()
         self._main, ready = asyncio.ensure_future(self._live()), asyncio.ensure_future(self._ready.wait())
         self._main.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
@@ -125,10 +126,14 @@ class Lease:
             return
         holdings, over = self.holdings, LeaseEnded("it was closed")
         table, session = holdings.table, self._session
+        left = 0.0 if table is None else max(0.0, table.deadline - holdings.clock())
+        holdings.close()
+        # Their work is still held while it ends.
+        stopping = {asyncio.ensure_future(run.stop()) for run in self._runs if run.is_work}
+        if stopping:
+            await asyncio.wait(stopping, timeout=left)
         if holdings.over is None:
             holdings.refuse(over)
-        stopping = [asyncio.ensure_future(run.stop()) for run in self._runs]
-        left = 0.0 if table is None else max(0.0, table.deadline - holdings.clock())
         is_idle = await self._idle(left)
         self._main.cancel()
         await asyncio.wait({self._main})
@@ -136,6 +141,7 @@ class Lease:
             with suppress(ShardwiseError):
                 await self._calls.end(session.id, _END_WITHIN)
         holdings.end("it was closed", over)
+        stopping |= {asyncio.ensure_future(run.wait_end()) for run in self._runs}
         if stopping:
             await asyncio.wait(stopping, timeout=_END_WITHIN)
 

@@ -33,7 +33,7 @@ class NamedRun(Run):
         super().__init__(names.holdings, on_finish, event)
         self._names, self._offer, self._named_work = names, offer, work
         # The grants of a timer whose job was begun: no period is fired twice.
-        self._fired: dict[int, Grant] = {}
+        self._fired: set[Grant] = set()
 
     async def stop(self) -> None:
         """Withdraws the offer, cancels the work and waits until it has ended; then another member gets the name."""
@@ -56,7 +56,7 @@ class NamedRun(Run):
         return {
             name: (name, grant)
             for name, grant in grants.items()
-            if isinstance(name, str) and self._offer.number_in(name) is not None and grant.number not in self._fired
+            if isinstance(name, str) and self._offer.number_in(name) is not None and grant not in self._fired
         }
 
     def _wanted(self, item: str) -> bool:
@@ -67,17 +67,20 @@ class NamedRun(Run):
         if grant.period is None:
             await self._named_work(number, _NO_PERIOD, entered)
             return
-        self._fired[grant.number] = grant
+        self._fired.add(grant)
         try:
             await self._named_work(number, grant.period, entered)
         finally:
             # One period is one grant, and its job is over, however it ended.
-            self._holdings.release(grant.resource, grant.number)
+            self._holdings.release(grant)
 
     def _settle(self) -> None:
-        held = {grant.number for grant in self._holdings.all_grants().values()}
-        self._fired = {number: grant for number, grant in self._fired.items() if number in held}
+        self._fired &= set(self._holdings.all_grants().values())
         super()._settle()
+
+    def _is_done(self, done: Grant, grant: Grant) -> bool:
+        # Until the name is claimed again.
+        return done.epoch == grant.epoch
 
 
 class NameRuns:
@@ -106,7 +109,7 @@ class NameRuns:
         """A name that nothing here works under goes to another member."""
         for name, grant in self.holdings.open_grants().items():
             if isinstance(name, str) and all(offer.number_in(name) is None for offer in self._runs):
-                self.holdings.release(name, grant.number)
+                self.holdings.release(grant)
 
 
 def timer_offer(name: str, every: float, phase: float) -> Offer:

@@ -32,13 +32,16 @@ def check_on_finish(on_finish: str) -> None:
 class Run:
     """Work in the background, until `stop`, the end of its block, or the end of the lease."""
 
+    # Whether it holds something while it works.
+    is_work = True
+
     def __init__(self, holdings: Holdings, on_finish: OnFinish, event: Event = asyncio.Event) -> None:
         check_on_finish(on_finish)
         self._holdings, self._cancels, self._event = holdings, on_finish == "cancel", event
         self._changed = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Work that has ended by itself is not begun again under the same grant.
-        self._done: dict[str, int] = {}
+        self._done: dict[str, Grant] = {}
         self._main = asyncio.ensure_future(self._settles())
         self._main.add_done_callback(_report)
 
@@ -55,9 +58,12 @@ class Run:
 
     async def wait(self) -> None:
         """Waits until the run has been stopped. Raises `LeaseEnded`, or what else was wrong, if nothing will be held any more."""
-        # A cancellation of the caller does not stop the run.
-        await asyncio.wait({self._main})
+        await self.wait_end()
         self._holdings.raise_if_over()
+
+    async def wait_end(self) -> None:
+        """Waits until the run has ended. A cancellation of the caller does not stop it."""
+        await asyncio.wait({self._main})
 
     @property
     def is_over(self) -> bool:
@@ -79,8 +85,9 @@ class Run:
     async def _work_on(self, item: str, grant: Grant, entered: Hold[Any]) -> None:
         raise NotImplementedError
 
-    def _ended(self, grant: Grant) -> None:
-        """Work under that grant has ended by itself."""
+    def _is_done(self, done: Grant, grant: Grant) -> bool:
+        """Whether work that has ended by itself under the one grant is not begun again under the other."""
+        return done == grant
 
     async def _settles(self) -> None:
         self._holdings.listen(self._changed.set)
@@ -105,7 +112,7 @@ class Run:
             if not self._wanted(item):
                 task.cancel()
         items = self._items()
-        self._done = {item: number for item, number in self._done.items() if item in items and items[item][1].number == number}
+        self._done = {item: done for item, done in self._done.items() if item in items and self._is_done(done, items[item][1])}
         for item, (resource, grant) in items.items():
             if item not in self._tasks and item not in self._done and not self._holdings.is_busy(resource):
                 task = asyncio.ensure_future(self._keep(item, resource, grant))
@@ -126,7 +133,7 @@ class Run:
             failure: Optional[BaseException] = None
             try:
                 async with Entering(self._holdings, lambda: resource, item, self._event, cancel_to_finish=self._cancels) as entered:
-                    if entered.grant.number != grant.number:
+                    if entered.grant != grant:
                         return
                     try:
                         await self._work_on(item, grant, entered)
@@ -140,8 +147,7 @@ class Run:
             except (NotHeld, Lost):
                 return
             if failure is None:
-                self._done[item] = grant.number
-                self._ended(grant)
+                self._done[item] = grant
                 return
             if grant.period is not None:
                 _log.error("the job of %r failed; the next period is fired as usual", item, exc_info=failure)
@@ -198,6 +204,8 @@ class SlotChange(NamedTuple):
 
 class RebalanceRun(Run):
     """Calls back after each change, one call at a time; changes meanwhile are merged."""
+
+    is_work = False
 
     def __init__(self, holdings: Holdings, callback: Callable[[SlotChange], object], keys: Optional[Iterable[str]]) -> None:
         super().__init__(holdings, "cancel")

@@ -124,16 +124,16 @@ class GrantTable:
             for grant in grants:
                 self._add(grant, grant.number in finishing, changes)
         elif kind == "finish":
-            for grant in filter(self._has, grants):
-                self.finishing.add(grant.number)
-                self._close(grant)
-                changes.finish.append(grant)
+            for held in self._held(grants):
+                self.finishing.add(held.number)
+                self._close(held)
+                changes.finish.append(held)
         elif kind == "lost":
             for grant in grants:
                 self._said.pop(grant.number, None)
-                if self._has(grant):
-                    self._remove(grant)
-                    changes.lost.append(grant)
+            for held in self._held(grants):
+                self._remove(held)
+                changes.lost.append(held)
         if is_last:
             self._has_version(line)
         return changes
@@ -144,9 +144,9 @@ class GrantTable:
 
     def finished(self, grants: list[Grant]) -> None:
         """From now on these are not held: it is about to be said that they are finished."""
-        for grant in filter(self._has, grants):
-            self._said[grant.number] = None
-            self._remove(grant)
+        for held in self._held(grants):
+            self._said[held.number] = None
+            self._remove(held)
 
     def answered(self, numbers: list[int], now: float) -> None:
         """The sidecar has answered what was said of these."""
@@ -157,12 +157,13 @@ class GrantTable:
         """The slots in which work may begin, whether or not the deadline has passed."""
         return {slot: grant for slot, grant in self.by_resource.items() if isinstance(slot, int) and grant.number not in self.finishing}
 
-    def _has(self, grant: Grant) -> bool:
-        here = self.by_resource.get(grant.resource)
-        return here is not None and here.number == grant.number
+    def _held(self, grants: list[Grant]) -> list[Grant]:
+        """Those that are in the table, as they are there."""
+        here = (self.by_resource.get(grant.resource) for grant in grants)
+        return [held for held, grant in zip(here, grants) if held is not None and held.number == grant.number]
 
     def _add(self, grant: Grant, is_finishing: bool, changes: Changes) -> None:
-        if grant.number in self._said or self._has(grant):
+        if grant.number in self._said or self._held([grant]):
             return
         before = self.by_resource.get(grant.resource)
         if before is not None:
