@@ -97,7 +97,7 @@ class FakeSidecar:
         self._is_live(lease)
         self.end_lease("it was ended")
 
-    async def grants(self, lease: str) -> AsyncGenerator[tuple[dict[str, Any], bool], None]:
+    async def grants(self, lease: str) -> AsyncGenerator[dict[str, Any], None]:
         await self._answers(PATIENCE)
         self._is_live(lease)
         if self.is_cut:
@@ -105,12 +105,12 @@ class FakeSidecar:
         self.streams += 1
         lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._lines.append(lines)
-        yield self._line("all", list(self.grants_now.values())), True
+        yield self._line("all", list(self.grants_now.values()))
         while True:
             line = await lines.get()
             if line["type"] == "break":
                 raise Unavailable("broken")
-            yield line, True
+            yield line
 
     async def finished(self, lease: str, grants: list[int], within: float) -> int:
         await self._answers(within)

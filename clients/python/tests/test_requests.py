@@ -74,7 +74,7 @@ class Handlers(unittest.IsolatedAsyncioTestCase):
             "long": (b"x" * 1_048_577, 500, None), "strange": (object(), 500, None),
         }  # fmt: skip
         for path, (answer, _, _) in answers.items():
-            self.handlers.on_request(path)(lambda _, answer=answer: answer)  # type: ignore[misc]
+            self.handlers.on_request(path)(lambda _, answer=answer: answer)
 
         @self.handlers.on_request("body")
         async def body(request: Request) -> object:

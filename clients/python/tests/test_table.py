@@ -76,11 +76,6 @@ class Tables(unittest.TestCase):
         self.assertEqual(table.deadline, 17.0)
         table.whole(line("all", 9, valid_ms=100), 13.5)
         self.assertEqual(table.deadline, 18.0)
-        table.renewed(14.0, 5_000, 10)
-        table.line(line("granted", 10, grant(7, 6)), is_last=False)
-        self.assertEqual((table.version, table.deadline), (9, 18.0), "another line of that version follows")
-        table.line(line("lost", 10, grant(7, 6)))
-        self.assertEqual((table.version, table.deadline), (10, 19.0))
         for version in range(100, 200):
             table.renewed(14.0, 5_000, version)
         self.assertLessEqual(len(table._pending), 32)
@@ -167,6 +162,7 @@ class Work(unittest.TestCase):
     def test_a_hold_has_its_fence_and_reads_the_clock(self) -> None:
         hold = self.enter(5)
         self.assertEqual((hold.fence, hold.resource, hold.epoch, hold.is_held), ((5, 7), "slot/5", 7, True))
+        self.assertEqual((hold.deadline, self.table.deadline), (self.now + TTL, self.now + TTL))
         hold.check()
         self.now += TTL
         self.assertFalse(hold.is_held)
@@ -254,7 +250,7 @@ class Work(unittest.TestCase):
     def test_the_end_of_a_lease_cancels_all(self) -> None:
         hold = self.enter(5)
         self.holdings.end("it was renewed too late")
-        self.assertEqual((self.cancelled, hold.is_held), (["k"], False))
+        self.assertEqual((self.cancelled, hold.is_held, hold.deadline), (["k"], False, float("-inf")))
         with self.assertRaisesRegex(Lost, "renewed too late"):
             hold.check()
         with self.assertRaisesRegex(NotHeld, "opening"):

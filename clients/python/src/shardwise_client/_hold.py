@@ -57,6 +57,12 @@ class Hold(Generic[E]):
         return f"slot/{self.grant.resource}" if isinstance(self.grant.resource, int) else f"name/{self.grant.resource}"
 
     @property
+    def deadline(self) -> float:
+        """Until when it is held unless the lease is renewed, in seconds on the clock that counts while the machine sleeps (`time.CLOCK_BOOTTIME`
+        where the system has it). It has passed once this is lost."""
+        return float("-inf") if self.lost.is_set() else self._table.deadline
+
+    @property
     def is_held(self) -> bool:
         """Whether it has been held until now. It reads the clock, so it is false in a process that was paused beyond its lease, even before
         anything else has noticed."""

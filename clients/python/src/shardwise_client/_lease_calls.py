@@ -27,9 +27,7 @@ class LeaseCalls(Protocol):
 
     async def end(self, lease: str, within: float) -> None: ...
 
-    def grants(self, lease: str) -> AsyncGenerator[tuple[dict[str, Any], bool], None]:
-        """The lines of the stream. Lines that were sent together have one version; True with the last of them."""
-        ...
+    def grants(self, lease: str) -> AsyncGenerator[dict[str, Any], None]: ...
 
     async def finished(self, lease: str, grants: list[int], within: float) -> int: ...
 
@@ -55,7 +53,7 @@ class HttpLeaseCalls:
     async def end(self, lease: str, within: float) -> None:
         await _under(self._http.once("DELETE", f"leases/{encoded(lease)}", within=within))
 
-    async def grants(self, lease: str) -> AsyncGenerator[tuple[dict[str, Any], bool], None]:
+    async def grants(self, lease: str) -> AsyncGenerator[dict[str, Any], None]:
         pieces = self._http.stream("grants", {_LEASE.encode(): lease.encode(), b"accept": b"application/x-ndjson"}, _SILENCE)
         try:
             async for line in _lines(pieces):
@@ -96,22 +94,19 @@ def _meant(problem: Problem) -> ShardwiseError:
     return LeaseEnded(problem.detail or problem.title) if is_over else problem
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[dict[str, Any], bool]]:
-    """JSON objects, one a line, and whether nothing more has arrived. Only a line feed ends a line."""
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """JSON objects, one a line. Only a line feed ends a line."""
     kept = bytearray()
     async for piece in pieces:
         *ends, rest = piece.split(b"\n")
-        lines = []
         for end in ends:
             kept += end
-            lines.append(kept)
+            if kept.strip():
+                yield _object(kept)
             kept = bytearray()
         kept += rest
         if len(kept) > _LINE_BYTES:
             raise Unavailable("a line of grants without an end: is a shardwise sidecar there?")
-        lines = [line for line in lines if line.strip()]
-        for n, line in enumerate(lines, 1):
-            yield _object(line), n == len(lines) and not kept
 
 
 def _object(line: bytearray) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class Session:
             asked, lines = self._holdings.clock(), self._calls.grants(self.id)
             try:
                 is_first = True
-                async for line, is_last in lines:
-                    self._read(line, asked, is_first, is_last)
+                async for line in lines:
+                    self._read(line, asked, is_first)
                     is_first, tries = False, 0
             except ShardwiseError as error:
                 _raise_unless_it_passes(error)
@@ -81,14 +81,14 @@ class Session:
             await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
             tries += 1
 
-    def _read(self, line: dict[str, Any], asked: float, is_first: bool, is_last: bool) -> None:
+    def _read(self, line: dict[str, Any], asked: float, is_first: bool) -> None:
         kind = line.get("type")
         if kind == "ended":
             raise LeaseEnded(str(line.get("why") or "the sidecar has ended it"))
         if is_first and kind != "all":
             raise Unavailable(f"a stream of grants begins with all of them, not with {kind}")
         # A stream that is far behind sends all of them again.
-        changes = self._table.whole(line, asked) if kind == "all" else self._table.line(line, is_last)
+        changes = self._table.whole(line, asked) if kind == "all" else self._table.line(line)
         self._holdings.changed(changes)
         self._ready.set()
         if changes.granted and not self._table.may_begin(self._holdings.clock()):

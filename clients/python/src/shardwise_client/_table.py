@@ -114,8 +114,8 @@ class GrantTable:
         self.deadline = max(self.deadline, asked + _number(line, "valid_ms") / 1000)
         return Changes(granted, finish, lost)
 
-    def line(self, line: dict[str, Any], is_last: bool = True) -> Changes:
-        """A later line of the stream. Lines that were sent together have one version, which this table has after the last of them."""
+    def line(self, line: dict[str, Any]) -> Changes:
+        """A later line of the stream."""
         if _size(line) != len(self.open_slots):
             raise _unreadable("the number of slots", ValueError("it has changed"))
         kind, changes = line.get("type"), Changes([], [], [])
@@ -134,8 +134,7 @@ class GrantTable:
             for held in self._held(grants):
                 self._remove(held)
                 changes.lost.append(held)
-        if is_last:
-            self._has_version(line)
+        self._has_version(line)
         return changes
 
     def grant(self, resource: Resource) -> Optional[Grant]:
@@ -179,7 +178,7 @@ class GrantTable:
             self.open_slots[grant.resource] = 1
 
     def _remove(self, grant: Grant) -> None:
-        del self.by_resource[grant.resource]
+        self.by_resource.pop(grant.resource, None)
         self.finishing.discard(grant.number)
         self._close(grant)
 
