@@ -14,7 +14,8 @@ Ownership = TypedDict("Ownership", {
     "policy": str, "group": str, "instance_id": str, "state": str, "hint": _Text, "drained": bool, "worker": _Text, "worker_failure": _Text,
     "spared": bool, "owned_for_ms": _Number, "revision": int, "renewed_ms_ago": _Number, "viewed_ms_ago": _Number, "view_age_ms": _Number,
     "view_fingerprint": str, "policy_fingerprint": _Text, "members": int, "slots": _Number, "slots_owned": _Number,
-    "ranges": Optional[list[list[int]]], "claims_seen": _Number, "stands_still": bool})  # fmt: skip
+    "ranges": Optional[list[list[int]]], "claims_seen": _Number, "stands_still": bool, "lease_age_ms": _Number,
+    "lease_ends_in_ms": _Number})  # fmt: skip
 Member = TypedDict("Member", {"instance_id": str, "incarnation": str, "state": str, "worker": _Text, "address": _Text, "zone": _Text,
                               "version": _Text, "weight": int, "slots": _Number, "holds": _Number, "metadata": dict[str, str]})  # fmt: skip
 Vanished = TypedDict("Vanished", {"instance_id": str, "incarnation": str, "at": str, "ms_ago": int, "is_back": bool})
