@@ -224,7 +224,7 @@ class Leases(unittest.IsolatedAsyncioTestCase):
                 async with lease.enter(key_in(5), ask=True):
                     pass
 
-    @unittest.skipIf(sys.version_info < (3, 11), "cancellations cannot be told apart")
+    @unittest.skipIf(sys.version_info < (3, 11), "cancellations look the same")
     async def test_a_cancellation_of_others_is_never_swallowed(self) -> None:
         self.sidecar.grant(5)
         async with self.sidecar.client() as lease:

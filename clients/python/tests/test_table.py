@@ -80,7 +80,7 @@ class Tables(unittest.TestCase):
             table.renewed(14.0, 5_000, version)
         self.assertLessEqual(len(table._pending), 32)
 
-    def test_what_was_said_to_be_finished_is_not_held(self) -> None:
+    def test_what_was_reported_as_finished_is_not_held(self) -> None:
         table = self.table
         table.whole(line("all", 1, grant(1, 5, finish=True)), 10.0)
         held = table.grant(5)
@@ -97,7 +97,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(numbers(table.line(line("granted", 6, grant(2, 5)))), [[2], [], [1]], "the handover was called off")
         self.assertEqual(table.open_slots[5], 1)
         table.answered([], 1_000.0)
-        self.assertEqual(table._said, {})
+        self.assertEqual(table._reported, {})
 
     def test_what_is_to_finish_stays_so(self) -> None:
         self.table.whole(line("all", 1, grant(1, 5, finish=True)), 10.0)
@@ -192,7 +192,7 @@ class Work(unittest.TestCase):
 
     def test_finished_is_said_when_the_last_work_ends(self) -> None:
         said = []
-        self.holdings.on_unsaid = lambda: said.append(list(self.holdings.unsaid))
+        self.holdings.on_unreported = lambda: said.append(list(self.holdings.unreported))
         self.tell("finish", grant(1, 5, finish=True))
         self.assertEqual(said, [[1]], "at once where nothing works")
         asked: list[str] = []
@@ -222,13 +222,13 @@ class Work(unittest.TestCase):
         self.holdings.leave(five)
         self.assertGreater(self.changes, changes, "others may begin")
         self.assertEqual((self.enter(5).epoch, self.holdings.in_flight()), (8, 2))
-        self.assertEqual(self.holdings.unsaid, [1], "the sidecar waits until the lost work has ended")
+        self.assertEqual(self.holdings.unreported, [1], "the sidecar waits until the lost work has ended")
         self.tell("lost", grant(2, 6))
         self.holdings.leave(six)
         self.tell("lost", grant(7, 5))
         self.tell("granted", grant(8, 7))
         self.tell("lost", grant(8, 7))
-        self.assertEqual(self.holdings.unsaid, [1, 2, 8], "at once where nothing works")
+        self.assertEqual(self.holdings.unreported, [1, 2, 8], "at once where nothing works")
 
     def test_all_is_cancelled_before_the_deadline(self) -> None:
         hold, tenure = self.enter(5), self.holdings.tenure
@@ -277,11 +277,11 @@ class Work(unittest.TestCase):
         grant_ = self.table.grant("singleton/leader")
         assert grant_ is not None
         self.holdings.release(grant_._replace(number=99))
-        self.assertEqual(self.holdings.unsaid, [])
+        self.assertEqual(self.holdings.unreported, [])
         leader = self.holdings.enter("singleton/leader", "singleton/leader", threading.Event, lambda: None)
         self.holdings.release(grant_)
-        self.assertEqual((self.holdings.unsaid, leader.finish.is_set()), ([], True))
+        self.assertEqual((self.holdings.unreported, leader.finish.is_set()), ([], True))
         # A table that was read meanwhile does not know that yet.
         self.holdings.changed(self.table.whole(line("all", 2, grant(3, name="singleton/leader")), self.now))
         self.holdings.leave(leader)
-        self.assertEqual(self.holdings.unsaid[-1:], [3])
+        self.assertEqual(self.holdings.unreported[-1:], [3])

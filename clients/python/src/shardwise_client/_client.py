@@ -28,7 +28,7 @@ class Client:
 
     `timeout` is for a whole call in seconds, retries included; of `owned_stream` for each part. What changes nothing is tried `attempts` times
     while the sidecar is away, busy or no member yet; `drain`, `undrain` and a POST only where the try before cannot have arrived. The sidecar
-    says something every 3 s: who follows and hears nothing for `silence` seconds takes it for lost. `verify` is what httpx takes: a context with
+    says something every 3 s: a follower that hears nothing for `silence` seconds takes it for lost. `verify` is what httpx takes: a context with
     the CA of a sidecar beyond loopback. Proxies of the environment are not used.
     """
 
@@ -79,36 +79,36 @@ class Client:
 
     async def owner(self, key: str) -> Owner:
         """The key's owner in the newest view, and whether this worker owns it right now, by its own deadline."""
-        return cast(Owner, await self._http.told("GET", f"owner/{encoded(key)}"))
+        return cast(Owner, await self._http.fetch("GET", f"owner/{encoded(key)}"))
 
     async def explain(self, key: str) -> Explanation:
         """Explains the key's owner in readable form."""
-        return cast(Explanation, await self._http.told("GET", f"explain/{encoded(key)}"))
+        return cast(Explanation, await self._http.fetch("GET", f"explain/{encoded(key)}"))
 
     async def ownership(self) -> Ownership:
         """This worker's ownership, and how long it lasts without a renewal."""
-        return cast(Ownership, await self._http.told("GET", "ownership"))
+        return cast(Ownership, await self._http.fetch("GET", "ownership"))
 
     async def members(self) -> Group:
         """The members of the group."""
-        return cast(Group, await self._http.told("GET", "members"))
+        return cast(Group, await self._http.fetch("GET", "members"))
 
     async def holders(self) -> Holders:
-        """Who holds each slot and name, under which epoch and since when; exclusive ownership only."""
-        return cast(Holders, await self._http.told("GET", "holders"))
+        """The holder of each slot and name, its epoch and since when; exclusive ownership only."""
+        return cast(Holders, await self._http.fetch("GET", "holders"))
 
     async def plan(self, *, join: Iterable[tuple[str, int]] = (), leave: Iterable[str] = ()) -> Plan:
         """What would move if `join` (id and weight) joined and `leave` left; changes nothing."""
         joining = [{"instance_id": id_, "weight": weight} for id_, weight in join]
-        return cast(Plan, await self._http.told("POST", "plan", {"join": joining, "leave": list(leave)}))
+        return cast(Plan, await self._http.fetch("POST", "plan", {"join": joining, "leave": list(leave)}))
 
     async def drain(self, instance_id: str) -> Wish:
         """Drains a member: it stays registered and owns no slots, even after restarts. Needs the token."""
-        return cast(Wish, await self._http.told("POST", "drain", {"instance_id": instance_id}, is_safe=False))
+        return cast(Wish, await self._http.fetch("POST", "drain", {"instance_id": instance_id}, is_safe=False))
 
     async def undrain(self, instance_id: str) -> Wish:
         """Ends a drain: the member takes its share again. Needs the token."""
-        return cast(Wish, await self._http.told("POST", "undrain", {"instance_id": instance_id}, is_safe=False))
+        return cast(Wish, await self._http.fetch("POST", "undrain", {"instance_id": instance_id}, is_safe=False))
 
     async def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
                        json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip

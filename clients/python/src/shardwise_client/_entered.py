@@ -33,7 +33,7 @@ class Entering(Generic[E]):
             await self._before()
         self._task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
-        # Not at once: a task cannot be cancelled within a call of its own.
+        # Not at once: a task cannot be cancelled while it runs.
         def stop() -> None:
             loop.call_soon(self._stop)
 
@@ -52,7 +52,7 @@ class Entering(Generic[E]):
         is_held = hold.is_held
         self._holdings.leave(hold)
         is_ours = self._is_cancelled
-        # Before Python 3.11 another cancellation at the same time cannot be told apart.
+        # Before Python 3.11 a cancellation by others at the same time looks the same.
         if self._is_cancelled and hasattr(task, "uncancel"):
             is_ours = task.uncancel() <= self._earlier
         is_cancellation = kind is not None and issubclass(kind, asyncio.CancelledError)

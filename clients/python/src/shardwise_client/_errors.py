@@ -32,15 +32,15 @@ class Problem(ShardwiseError):
     """The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`."""
 
     def __init__(self, response: "httpx.Response") -> None:
-        told: Any = {}
+        problem: Any = {}
         if response.headers.get("content-type") == "application/problem+json":
             with suppress(ValueError):
-                told = json.loads(response.content)
-        told = told if isinstance(told, dict) else {}
+                problem = json.loads(response.content)
+        problem = problem if isinstance(problem, dict) else {}
         self.status, after = response.status_code, response.headers.get("retry-after", "0")
         self.passes, self.retry_after = self.status in (429, 503), float(after) if after.isdigit() else 0.0
-        self.type, self.title = str(told.get("type", "about:blank")), str(told.get("title", response.reason_phrase))
-        self.kind, self.detail = self.type.rpartition(":")[2], str(told.get("detail", ""))
+        self.type, self.title = str(problem.get("type", "about:blank")), str(problem.get("title", response.reason_phrase))
+        self.kind, self.detail = self.type.rpartition(":")[2], str(problem.get("detail", ""))
         super().__init__(f"{self.status} {self.title}: {self.detail}")
 
 

@@ -1,4 +1,4 @@
-"""What this worker holds, and the work that is in flight there. No I/O: a session feeds it, and says what is to be said."""
+"""What this worker holds, and the work that is in flight there. No I/O: a session feeds it, and reports what is finished."""
 
 from typing import Any, Callable, Optional
 
@@ -17,10 +17,10 @@ class Holdings:
         self.clock = clock
         # Without a lease there is none.
         self.table: Optional[GrantTable] = None
-        # Grants that are finished, in the order in which that is to be said.
-        self.unsaid: list[int] = []
-        # Set when there is something to be said.
-        self.on_unsaid: Callable[[], None] = _nothing
+        # Finished grants that the sidecar does not know yet, in order.
+        self.unreported: list[int] = []
+        # Called when there is another one.
+        self.on_unreported: Callable[[], None] = _nothing
         # It rises whenever everything is lost at once.
         self.tenure = 0
         # Why nothing will be held any more.
@@ -50,7 +50,7 @@ class Holdings:
     def end(self, why: str, over: Optional[ShardwiseError] = None) -> None:
         """The lease has ended; `over`: there will be no other."""
         self.table, self.over = None, over or self.over
-        self.unsaid.clear()
+        self.unreported.clear()
         self._ending.clear()
         self._lose_all(f"the lease has ended: {why}" if over is None else str(over))
 
@@ -83,7 +83,7 @@ class Holdings:
             if holds:
                 self._ending.add(grant)
             else:
-                self._say(grant.number)
+                self._report(grant.number)
         for grant in changes.finish:
             for hold in self._of(grant.resource):
                 hold.ask_to_finish()
@@ -158,7 +158,7 @@ class Holdings:
             self._finish_if_idle(hold.grant.resource)
         if hold.grant in self._ending and all(other.grant != hold.grant for other in holds):
             self._ending.remove(hold.grant)
-            self._say(hold.grant.number)
+            self._report(hold.grant.number)
         if hold.lost.is_set():
             # Others may begin there now.
             self._notify()
@@ -192,12 +192,12 @@ class Holdings:
         if table is not None and grant is not None and grant.number in table.finishing and resource not in self._in_flight:
             # From here on nothing begins there, whenever the sidecar hears it.
             table.finished([grant])
-            self._say(grant.number)
+            self._report(grant.number)
 
-    def _say(self, number: int) -> None:
-        """It is to be said that this grant is finished."""
-        self.unsaid.append(number)
-        self.on_unsaid()
+    def _report(self, number: int) -> None:
+        """The sidecar has to learn that this grant is finished."""
+        self.unreported.append(number)
+        self.on_unreported()
 
     def _lose_all(self, why: str) -> None:
         self._is_open = False

@@ -30,7 +30,7 @@ class Http:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def told(self, method: str, path: str, wanted: Optional[object] = None, *, is_safe: bool = True) -> Any:
+    async def fetch(self, method: str, path: str, wanted: Optional[object] = None, *, is_safe: bool = True) -> Any:
         """The object in an answer with status 200."""
         body = None if wanted is None else json.dumps(wanted).encode()
         return json_of(await self.ask(method, path, body, is_safe=is_safe))
@@ -145,4 +145,4 @@ def _reachable(base_url: str) -> str:
         is_whole = url.scheme in ("http", "https") and url.host and 0 < (80 if url.port is None else url.port) < 65536
         if is_whole and not any(sign in base_url for sign in "@?#"):
             return base_url.rstrip("/")
-    raise ShardwiseError("the URL of the sidecar is to be like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment")
+    raise ShardwiseError("write the URL of the sidecar like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment")

@@ -103,7 +103,7 @@ class Lease:
 
     def on_rebalance(self, callback: Callable[[SlotChange], object], keys: Optional[Iterable[str]] = None) -> RebalanceRun:
         """Calls `callback`, a function or a coroutine function, with the slots that were gained and lost; first with those that are owned already.
-        With `keys` it is told how many of them are owned."""
+        With `keys` it gets how many of them are owned."""
         return self.running(RebalanceRun(self.holdings, callback, keys))
 
     def singleton(self, name: str, work: NamedWork, *, on_finish: OnFinish = "cancel") -> NamedRun:

@@ -7,14 +7,14 @@ from ._errors import ShardwiseError
 
 
 class Offer(NamedTuple):
-    """One of `singletons`, `daemons` and `timers`, and what the sidecar is told there."""
+    """One of `singletons`, `daemons` and `timers`, and its form in a request."""
 
     kind: str
     name: str
     every_ms: int = 0
     phase_ms: int = 0
 
-    def told(self) -> object:
+    def as_json(self) -> object:
         return {"name": self.name, "every_ms": self.every_ms, "phase_ms": self.phase_ms} if self.kind == "timers" else self.name
 
     @property
@@ -32,12 +32,12 @@ class Offer(NamedTuple):
 
 
 class Offers:
-    """All offers of one worker. A session says them whenever their version has changed."""
+    """All offers of one worker. A session sends them whenever their version has changed."""
 
     def __init__(self) -> None:
-        # 0: there has never been an offer, and there is nothing to say.
+        # 0: there has never been an offer, and nothing is sent.
         self.version = 0
-        self._said = 0
+        self._answered = 0
         self._offers: set[Offer] = set()
         self._changed: list[asyncio.Future[None]] = []
 
@@ -54,7 +54,7 @@ class Offers:
 
     def names(self) -> dict[str, Any]:
         """All offers, as the sidecar takes them."""
-        return {kind: [offer.told() for offer in sorted(self._offers) if offer.kind == kind] for kind in ("singletons", "daemons", "timers")}
+        return {kind: [offer.as_json() for offer in sorted(self._offers) if offer.kind == kind] for kind in ("singletons", "daemons", "timers")}
 
     async def next(self, version: int) -> None:
         """Waits until there is another version than that."""
@@ -64,12 +64,12 @@ class Offers:
     async def settled(self) -> None:
         """Waits until the sidecar has answered the present version."""
         version = self.version
-        while self._said < version:
+        while self._answered < version:
             await self._wait()
 
-    def said(self, version: int) -> None:
+    def accepted(self, version: int) -> None:
         """The sidecar has answered that version."""
-        self._said = max(self._said, version)
+        self._answered = max(self._answered, version)
         self._wake()
 
     def _change(self) -> None:

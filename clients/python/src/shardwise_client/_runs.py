@@ -140,7 +140,7 @@ class Run:
                     except Exception as error:
                         failure = error
                     except asyncio.CancelledError as error:
-                        # Work that cancels itself has failed; before Python 3.11 it cannot be told from a task that is cancelled.
+                        # Work that cancels itself has failed; before Python 3.11 it looks like a task that is cancelled.
                         if getattr(asyncio.current_task(), "cancelling", lambda: 1)():
                             raise
                         failure = error
@@ -213,7 +213,7 @@ class RebalanceRun(Run):
         self._known: dict[int, tuple[int, int]] = {}
 
     def set_keys(self, keys: Iterable[str]) -> None:
-        """Replaces the keys whose number is told."""
+        """Replaces the keys that are counted."""
         self._keys = texts_of(keys)
 
     async def _settles(self) -> None:

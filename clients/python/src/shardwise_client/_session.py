@@ -1,4 +1,4 @@
-"""One lease: renews it, follows its grants, and says what is finished, until it ends."""
+"""One lease: renews it, follows its grants, and reports what is finished, until it ends."""
 
 import asyncio
 import logging
@@ -29,12 +29,12 @@ class Session:
         self._table = holdings.begin(ttl)
         self._table.renewed(asked, answer["valid_ms"], answer["version"])
         # `ready` is set when the first table has been read; `at_once` when the next renewal cannot wait.
-        self._ready, self._unsaid, self._at_once = ready, asyncio.Event(), asyncio.Event()
-        holdings.on_unsaid = self._unsaid.set
+        self._ready, self._unreported, self._at_once = ready, asyncio.Event(), asyncio.Event()
+        holdings.on_unreported = self._unreported.set
 
     async def run(self) -> None:
         """Runs until the lease has ended (`LeaseEnded`), or something is wrong that does not pass."""
-        loops = [self._renew(), self._follow(), self._say(), self._offer(), self._watch()]
+        loops = [self._renew(), self._follow(), self._report(), self._offer(), self._watch()]
         tasks = [asyncio.ensure_future(loop) for loop in loops]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -95,23 +95,23 @@ class Session:
             # While nothing was held, no answer had a deadline.
             self._at_once.set()
 
-    async def _say(self) -> None:
-        unsaid, tries = self._holdings.unsaid, 0
+    async def _report(self) -> None:
+        unreported, tries = self._holdings.unreported, 0
         while True:
-            await self._unsaid.wait()
-            self._unsaid.clear()
-            while unsaid:
-                batch = unsaid[:_FINISHED_AT_ONCE]
+            await self._unreported.wait()
+            self._unreported.clear()
+            while unreported:
+                batch = unreported[:_FINISHED_AT_ONCE]
                 try:
                     await self._calls.finished(self.id, batch, within=max(1.0, self._every))
                 except ShardwiseError as error:
                     _raise_unless_it_passes(error)
-                    _log.debug("it was not said that work is finished: %s", error)
+                    _log.debug("finished work was not reported: %s", error)
                     await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
                     tries += 1
                     continue
                 tries = 0
-                del unsaid[: len(batch)]
+                del unreported[: len(batch)]
                 self._table.answered(batch, self._holdings.clock())
 
     async def _offer(self) -> None:
@@ -120,7 +120,7 @@ class Session:
             version = self._offers.version
             if version == sent:
                 await self._offers.next(version)
-                # What is offered at the same time is said at once: each new list interrupts the work under the names of the last one.
+                # What is offered at the same time goes into one request.
                 await asyncio.sleep(_GATHER)
                 continue
             try:
@@ -132,13 +132,13 @@ class Session:
                     # A refused name is no reason to give up what is held.
                     _log.error("the sidecar refuses the names of singletons, daemons and timers: %s", error)
                     sent = version
-                    self._offers.said(version)
+                    self._offers.accepted(version)
                     continue
                 await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
                 tries += 1
                 continue
             sent, tries = version, 0
-            self._offers.said(version)
+            self._offers.accepted(version)
 
     async def _watch(self) -> None:
         """Cancels work in time when no renewal is answered."""

@@ -79,7 +79,7 @@ class Loop:
 
 
 async def in_thread(hold: Hold[threading.Event], work: Callable[[], object]) -> None:
-    """Runs `work` in a thread of its own and waits until it has ended. A thread cannot be cancelled: it is asked to finish instead."""
+    """Runs `work` in a separate thread and waits until it has ended. A thread cannot be cancelled: it is asked to finish instead."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 

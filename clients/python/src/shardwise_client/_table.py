@@ -15,8 +15,8 @@ _PENDING_MOST = 32
 _SLOTS_MOST = 65_536
 # Work is cancelled this part of a ttl before the deadline, and at most so many seconds, as it needs a moment to end.
 _EARLY_PART, _EARLY_MOST = 0.02, 0.05
-# A table that lists a grant although it was said to be finished was asked for at most so many seconds ago.
-_SAID_KEPT = 60.0
+# A table that lists a grant although it was reported as finished was asked for at most so many seconds ago.
+_REPORTED_KEPT = 60.0
 
 
 class Period(NamedTuple):
@@ -51,9 +51,9 @@ class GrantTable:
         # Until when the lease itself lasts; a lease under which nothing is held has no other deadline.
         self._lease_ends = float("-inf")
         self.by_resource: dict[Resource, Grant] = {}
-        # Numbers of grants that are to finish, and of those that were said to be finished; the latter with the moment of the answer.
+        # Numbers of grants that are to finish, and of those that were reported as finished; the latter with the moment of the answer.
         self.finishing: set[int] = set()
-        self._said: dict[int, Optional[float]] = {}
+        self._reported: dict[int, Optional[float]] = {}
         self._early = min(_EARLY_PART * ttl, _EARLY_MOST)
         # Until when a table of at least that version is valid.
         self._pending: list[tuple[int, float]] = []
@@ -95,9 +95,9 @@ class GrantTable:
             self.keys = KeySlots(slots)
         here = {grant.number: grant for grant in self.by_resource.values()}
         there = {grant.number: grant for grant in grants}
-        # What was said to be finished is not held, unless the sidecar lists it in an answer to a question that came after that.
-        self._said = {number: at for number, at in self._said.items() if number in there and (at is None or at >= asked)}
-        there = {number: grant for number, grant in there.items() if number not in self._said}
+        # What was reported as finished is not held, unless the sidecar lists it in an answer to a question that came after that.
+        self._reported = {number: at for number, at in self._reported.items() if number in there and (at is None or at >= asked)}
+        there = {number: grant for number, grant in there.items() if number not in self._reported}
         finishing = [number for number in finishing if number in there]
         lost = [grant for number, grant in here.items() if number not in there]
         granted = [grant for number, grant in there.items() if number not in here]
@@ -130,7 +130,7 @@ class GrantTable:
                 changes.finish.append(held)
         elif kind == "lost":
             for grant in grants:
-                self._said.pop(grant.number, None)
+                self._reported.pop(grant.number, None)
             for held in self._held(grants):
                 self._remove(held)
                 changes.lost.append(held)
@@ -142,15 +142,15 @@ class GrantTable:
         return self.by_resource.get(resource)
 
     def finished(self, grants: list[Grant]) -> None:
-        """From now on these are not held: it is about to be said that they are finished."""
+        """From now on these are not held: they are about to be reported as finished."""
         for held in self._held(grants):
-            self._said[held.number] = None
+            self._reported[held.number] = None
             self._remove(held)
 
     def answered(self, numbers: list[int], now: float) -> None:
-        """The sidecar has answered what was said of these."""
-        self._said.update({number: now for number in numbers if number in self._said})
-        self._said = {number: at for number, at in self._said.items() if at is None or now - at < _SAID_KEPT}
+        """The sidecar has answered the report of these."""
+        self._reported.update({number: now for number in numbers if number in self._reported})
+        self._reported = {number: at for number, at in self._reported.items() if at is None or now - at < _REPORTED_KEPT}
 
     def open_grants(self) -> dict[int, Grant]:
         """The slots in which work may begin, whether or not the deadline has passed."""
@@ -162,7 +162,7 @@ class GrantTable:
         return [held for held, grant in zip(here, grants) if held is not None and held.number == grant.number]
 
     def _add(self, grant: Grant, is_finishing: bool, changes: Changes) -> None:
-        if grant.number in self._said or self._held([grant]):
+        if grant.number in self._reported or self._held([grant]):
             return
         before = self.by_resource.get(grant.resource)
         if before is not None:
@@ -196,16 +196,16 @@ def _grants(line: dict[str, Any], slots: int) -> tuple[list[Grant], list[int]]:
     """The grants in a line, and the numbers of those that are to finish."""
     grants, finishing = [], []
     try:
-        for told in line.get("grants") or []:
-            slot, name, period = told["slot"], told["name"], told.get("period")
+        for answer in line.get("grants") or []:
+            slot, name, period = answer["slot"], answer["name"], answer.get("period")
             if (slot is None) == (name is None):
                 raise ValueError("exactly one of slot and name is set")
             resource: Resource = int(slot) if name is None else str(name)
             if isinstance(resource, int) and not 0 <= resource < slots:
                 raise ValueError(f"slot {resource} of {slots}")
-            number = int(told["grant"])
-            grants.append(Grant(number, resource, int(told["epoch"]), period and Period(int(period["due_ms"]), int(period["number"]))))
-            if told.get("finish"):
+            number = int(answer["grant"])
+            grants.append(Grant(number, resource, int(answer["epoch"]), period and Period(int(period["due_ms"]), int(period["number"]))))
+            if answer.get("finish"):
                 finishing.append(number)
     except (KeyError, TypeError, ValueError) as broken:
         raise _unreadable("a grant", broken) from broken

@@ -65,7 +65,7 @@ class Client:
         return self._loop.call(self._client.members())
 
     def holders(self) -> Holders:
-        """Who holds each slot and name; exclusive ownership only."""
+        """The holder of each slot and name; exclusive ownership only."""
         return self._loop.call(self._client.holders())
 
     def plan(self, *, join: Iterable[tuple[str, int]] = (), leave: Iterable[str] = ()) -> Plan:
