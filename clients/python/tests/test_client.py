@@ -43,6 +43,13 @@ class Answers(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.one.owned([])), ([], "active"))
         self.assertEqual([key async for key in self.one.owned_stream([])], [])
 
+    async def test_a_text_is_no_list(self) -> None:
+        for keys in ("tenant-7", b"tenant-7"):
+            with self.assertRaisesRegex(TypeError, "one"):
+                await self.one.owned(keys)  # type: ignore[arg-type]
+            with self.assertRaises(TypeError):
+                await self.one.owned_stream(keys).__anext__()  # type: ignore[arg-type]
+
     async def test_a_list_has_one_deadline(self) -> None:
         async with Scripted("active", seconds=0.5) as slow:
             async with client(slow.url, timeout=1.2) as hasty:

@@ -5,11 +5,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import httpx
 
-from shardwise_client import Explanation, Group, Owner, Ownership, Plan, Rebalance, Wish
+from shardwise_client import Explanation, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish
+from shardwise_client._answers import EnterAnswer, Finished, GrantTableAnswer, LeaseAnswer, Names
 from tests.common import ONE, TOKEN
 
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
-ANSWERS = {
+ANSWERS: dict[tuple[str, str], Any] = {
     ("get", "owner/{key}"): Owner,
     ("get", "explain/{key}"): Explanation,
     ("get", "ownership"): Ownership,
@@ -17,6 +18,13 @@ ANSWERS = {
     ("post", "plan"): Plan,
     ("post", "drain"): Wish,
     ("post", "undrain"): Wish,
+    ("get", "holders"): Holders,
+    ("post", "leases"): LeaseAnswer,
+    ("put", "leases/{lease}"): LeaseAnswer,
+    ("get", "grants"): GrantTableAnswer,
+    ("post", "grants/finished"): Finished,
+    ("post", "enter"): list[EnterAnswer],
+    ("put", "names"): Names,
 }
 
 
@@ -59,7 +67,8 @@ class Types(unittest.IsolatedAsyncioTestCase):
             document = (await http.get(f"{ONE}/openapi.json")).json()
 
         def told(method: str, route: str) -> Any:
-            answer = document["paths"]["/v1/policies/{policy}/" + route][method]["responses"]["200"]
+            answers = document["paths"]["/v1/policies/{policy}/" + route][method]["responses"]
+            answer = answers.get("200") or answers["201"]
             return of_schema(answer["content"]["application/json"]["schema"], document["components"]["schemas"])
 
         for (method, route), kind in ANSWERS.items():

@@ -1,0 +1,206 @@
+"""Asks one sidecar about one policy."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Callable, Optional, Union, cast
+from urllib.parse import unquote, urlencode
+
+from ._answers import Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish
+from ._clock import pause_of
+from ._errors import LeaseEnded, NotOwning, ShardwiseError, Unavailable
+from ._http import Http, encoded, json_of
+from ._lease import Lease
+from ._lease_calls import HttpLeaseCalls
+from ._requests import Answer, is_path
+from ._slots import list_of
+
+# The most bytes of a list in one request. The sidecar buffers nothing, and httpx sends the whole body before it reads.
+_LIST_BYTES = 512 * 1024
+_EVENT_BYTES = 1024 * 1024
+_OWNING = ("active", "stale", "unsharded")
+
+
+class Client:
+    """Asks one sidecar about one policy.
+
+    `timeout` is for a whole call in seconds, retries included; of `owned_stream` for each part. What changes nothing is tried `attempts` times
+    while the sidecar is away, busy or no member yet; `drain`, `undrain` and a POST only where the try before cannot have arrived. The sidecar
+    says something every 3 s: a follower that hears nothing for `silence` seconds takes it for lost. `verify` is what httpx takes: a context with
+    the CA of a sidecar beyond loopback. Proxies of the environment are not used.
+    """
+
+    def __init__(self, policy: str, base_url: str = "http://127.0.0.1:8087", *, token: Optional[str] = None, timeout: float = 15.0,
+                 attempts: int = 3, silence: float = 10.0, verify: Union[ssl.SSLContext, bool] = True) -> None:  # fmt: skip
+        self._http = Http(policy, base_url, token=token, timeout=timeout, attempts=attempts, verify=verify)
+        self._timeout, self._silence = timeout, silence
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        await self._http.close()
+
+    def lease(self, ttl: float = 5.0, *, reopen: bool = True, on_ended: Optional[Callable[[LeaseEnded], object]] = None,
+              within: Optional[float] = None) -> Lease:  # fmt: skip
+        """The lease of this worker under exclusive ownership, for `async with`: it is opened, renewed every third of `ttl` seconds (1 to 60), and
+        ended at the end of the block. Waits up to `within` seconds (default: the timeout and `ttl`) while another lease is live.
+
+        If it ends, `on_ended` is called, all work under it is cancelled, and another one is opened, unless `reopen` is false."""
+        return Lease(HttpLeaseCalls(self._http), ttl, reopen=reopen, on_ended=on_ended, within=self._timeout + ttl if within is None else within)
+
+    async def owned(self, keys: Iterable[str]) -> Owned:
+        """The keys that this worker owns, in their order. Each was owned when its part of the list was answered. In a state without ownership
+        the list is empty, also if earlier parts had keys. Under exclusive ownership use `lease().owned`."""
+        until, mine, state = time.monotonic() + self._timeout, cast("list[str]", []), ""
+        async for part in _parts(list_of(keys)):
+            found, state = await self._owned(part, until)
+            if state not in _OWNING:
+                return Owned([], state)
+            mine += found
+        return Owned(mine, state)
+
+    async def owned_stream(self, keys: Union[Iterable[str], AsyncIterable[str]]) -> AsyncGenerator[str, None]:
+        """Like `owned`, for a list of any length; one part at a time is in memory. Raises `NotOwning` as soon as this worker owns nothing."""
+        if isinstance(keys, (str, bytes)):
+            list_of(keys)
+        async for part in _parts(keys):
+            found, state = await self._owned(part, time.monotonic() + self._timeout)
+            if state not in _OWNING:
+                raise NotOwning(state)
+            for mine in found:
+                yield mine
+
+    async def owner(self, key: str) -> Owner:
+        """The key's owner in the newest view, and whether this worker owns it right now, by its own deadline."""
+        return cast(Owner, await self._http.fetch("GET", f"owner/{encoded(key)}"))
+
+    async def explain(self, key: str) -> Explanation:
+        """Explains the key's owner in readable form."""
+        return cast(Explanation, await self._http.fetch("GET", f"explain/{encoded(key)}"))
+
+    async def ownership(self) -> Ownership:
+        """This worker's ownership, and how long it lasts without a renewal."""
+        return cast(Ownership, await self._http.fetch("GET", "ownership"))
+
+    async def members(self) -> Group:
+        """The members of the group."""
+        return cast(Group, await self._http.fetch("GET", "members"))
+
+    async def holders(self) -> Holders:
+        """The holder of each slot and name, its epoch and since when; exclusive ownership only."""
+        return cast(Holders, await self._http.fetch("GET", "holders"))
+
+    async def plan(self, *, join: Iterable[tuple[str, int]] = (), leave: Iterable[str] = ()) -> Plan:
+        """What would move if `join` (id and weight) joined and `leave` left; changes nothing."""
+        joining = [{"instance_id": id_, "weight": weight} for id_, weight in join]
+        return cast(Plan, await self._http.fetch("POST", "plan", {"join": joining, "leave": list(leave)}))
+
+    async def drain(self, instance_id: str) -> Wish:
+        """Drains a member: it stays registered and owns no slots, even after restarts. Needs the token."""
+        return cast(Wish, await self._http.fetch("POST", "drain", {"instance_id": instance_id}, is_safe=False))
+
+    async def undrain(self, instance_id: str) -> Wish:
+        """Ends a drain: the member takes its share again. Needs the token."""
+        return cast(Wish, await self._http.fetch("POST", "undrain", {"instance_id": instance_id}, is_safe=False))
+
+    async def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
+                       json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip
+        """Asks one member: its own answer, of any status. `Problem` if the sidecar or the way there refuses. A POST needs the token."""
+        return await self._forwarded(f"instances/{encoded(instance_id)}/{_path(path)}", method, query, json, body, content_type)
+
+    async def any(self, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None, json: Optional[object] = None,
+                  body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip
+        """Asks any member that works: `answer.instance` says which one answered."""
+        return await self._forwarded(f"any/{_path(path)}", method, query, json, body, content_type)
+
+    async def rebalances(self, last_event_id: Optional[str] = None) -> AsyncGenerator[Event, None]:
+        """What moves, as it happens, until the iteration is left or cancelled. It goes on behind the event of that id, and by itself behind the last
+        one after each break of the connection. A refusal that does not pass by itself is raised."""
+        last, is_lost, tries = last_event_id, False, 0
+        while True:
+            headers = {b"accept": b"text/event-stream", **({b"last-event-id": last.encode()} if last else {})}
+            error: ShardwiseError = Unavailable(f"{self._http.base}rebalances has ended")
+            pieces = self._http.stream("rebalances", headers, self._silence)
+            try:
+                await pieces.__anext__()
+                if is_lost or last is None:
+                    yield Event("gap")
+                is_lost, tries = False, 0
+                async for fields in _fields(pieces):
+                    if fields.get("event") == "gap":
+                        yield Event("gap")
+                    elif fields.get("event") == "rebalance":
+                        rebalance: Rebalance = json.loads(fields["data"])
+                        last = rebalance["id"]
+                        yield Event("rebalance", rebalance)
+            except (ShardwiseError, ValueError) as broken:
+                error = self._http.error(broken)
+                if not error.passes:
+                    raise error from broken
+            finally:
+                await pieces.aclose()
+            if not is_lost:
+                is_lost = True
+                yield Event("lost", error=error)
+            await asyncio.sleep(pause_of(tries))
+            tries += 1
+
+    async def _owned(self, part: bytes, until: float) -> Owned:
+        response = await self._http.ask("POST", "owned", part, until=until)
+        return Owned(json_of(response, list), response.headers.get("shardwise-state") or "unknown")
+
+    async def _forwarded(self, path: str, method: str, query: Optional[Mapping[str, str]], value: Optional[object], body: Optional[bytes],
+                         content_type: Optional[str]) -> Answer:  # fmt: skip
+        method = method.upper()
+        if method not in ("GET", "POST"):
+            raise ShardwiseError(f"a request to a member is a GET or a POST, not {method}")
+        if value is not None:
+            body, content_type = json.dumps(value).encode(), content_type or "application/json"
+        response = await self._http.ask(method, path + (f"?{urlencode(query)}" if query else ""), body, is_safe=method == "GET",
+                                        content_type=content_type or "application/octet-stream", any_of_a_member=True)  # fmt: skip
+        by = unquote(response.headers.get("shardwise-instance", ""))
+        return Answer(response.content, response.headers.get("content-type", "application/octet-stream"), response.status_code, by)
+
+
+
+def _path(path: str) -> str:
+    if not is_path(path):
+        raise ShardwiseError(f"{path!r:.300} is no path of a member: write parts of letters, digits and -._~ with single slashes between them")
+    return path
+
+
+async def _parts(keys: Union[Iterable[str], AsyncIterable[str]]) -> AsyncIterator[bytes]:
+    """JSON lists of bounded size, at least one; a longer key is alone in its list."""
+    part, size = cast("list[bytes]", []), 0
+    async for key in keys if isinstance(keys, AsyncIterable) else _one_by_one(keys):
+        text = json.dumps(key, ensure_ascii=False).encode()
+        if part and size + len(text) > _LIST_BYTES:
+            yield b"[" + b",".join(part) + b"]"
+            part, size = [], 0
+        part.append(text)
+        size += len(text) + 1
+    yield b"[" + b",".join(part) + b"]"
+
+
+async def _one_by_one(keys: Iterable[str]) -> AsyncIterator[str]:
+    for key in keys:
+        yield key
+
+
+async def _fields(pieces: AsyncIterator[bytes]) -> AsyncIterator[dict[str, str]]:
+    """Server-sent events. Only a line feed ends a line: ids may contain other line separators."""
+    kept = b""
+    async for piece in pieces:
+        *events, kept = (kept + piece).split(b"\n\n")
+        if len(kept) > _EVENT_BYTES:
+            raise ShardwiseError("an event without an end: is a shardwise sidecar there?")
+        for event in events:
+            lines = (line.partition(":") for line in event.decode().split("\n"))
+            yield {name: value.removeprefix(" ") for name, _, value in lines if name}

@@ -1,0 +1,69 @@
+"""The errors of the client."""
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class ShardwiseError(Exception):
+    """The base of all errors. `passes`: the error is transient, and a retry may succeed after `retry_after` seconds."""
+
+    passes, retry_after = False, 0.0
+
+
+class Unavailable(ShardwiseError):
+    """The sidecar did not answer in time."""
+
+    passes = True
+
+
+class NotOwning(Unavailable):
+    """This worker owns no keys at the moment; `state` says why."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(f"this worker owns nothing at the moment: it is {state}")
+
+
+class Problem(ShardwiseError):
+    """The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`."""
+
+    def __init__(self, response: "httpx.Response") -> None:
+        problem: Any = {}
+        if response.headers.get("content-type") == "application/problem+json":
+            with suppress(ValueError):
+                problem = json.loads(response.content)
+        problem = problem if isinstance(problem, dict) else {}
+        self.status, after = response.status_code, response.headers.get("retry-after", "0")
+        self.passes, self.retry_after = self.status in (429, 503), float(after) if after.isdigit() else 0.0
+        self.type, self.title = str(problem.get("type", "about:blank")), str(problem.get("title", response.reason_phrase))
+        self.kind, self.detail = self.type.rpartition(":")[2], str(problem.get("detail", ""))
+        super().__init__(f"{self.status} {self.title}: {self.detail}")
+
+
+class LeaseEnded(ShardwiseError):
+    """The lease of this worker has ended, and so has all work under it: `why` says what ended it."""
+
+    passes = True
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"the lease has ended: {why}")
+
+
+class NotHeld(ShardwiseError):
+    """Work was not begun: this worker does not hold the key or the name, or is asked to hand it over."""
+
+    passes = True
+
+
+class Lost(ShardwiseError):
+    """Work was cancelled, or has to stop: what was entered is not held any more."""
+
+    passes = True
+
+    def __init__(self, what: str, why: Optional[str]) -> None:
+        super().__init__(f"{what} is not held any more: {why or 'the sidecar has not renewed the lease in time'}")

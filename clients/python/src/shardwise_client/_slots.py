@@ -1,0 +1,74 @@
+"""From a key to its slot: rules 1 and 2 of docs/reference/placement.md. The hash is XXH3 of the key's UTF-8.
+
+The package `xxhash` makes it faster where it is installed (`pip install shardwise-client[fast]`). The slots of recent keys are kept, as a worker
+usually asks for the same keys again and again.
+"""
+
+from collections.abc import Iterable
+from itertools import compress
+from typing import Callable, Union
+
+from ._xxh3 import xxh3_64
+
+
+def _fastest() -> tuple[Callable[[bytes], int], str]:
+    try:
+        from xxhash import xxh3_64_intdigest
+    except ImportError:
+        return xxh3_64, "Python"
+    return xxh3_64_intdigest, "xxhash"
+
+
+_hash, HASHED_BY = _fastest()
+
+# Beyond this many keys the memory of earlier ones is dropped; a longer key is not kept. Together at most some 40 MB.
+_KEPT_KEYS, _KEPT_LENGTH = 131_072, 128
+
+
+def hash_of(key: str) -> int:
+    """The hash of a key, from 0 to 2^64 - 1."""
+    return _hash(key.encode())
+
+
+def slot_of(hash_: int, slots: int) -> int:
+    """The slot of a hash, of that many slots."""
+    return hash_ * slots >> 64
+
+
+def list_of(keys: Iterable[str]) -> list[str]:
+    """The keys as a list. A text is refused: its characters are hardly the keys that were meant."""
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"keys are a list or another iterable of texts, not one {type(keys).__name__}: write [key]")
+    return keys if isinstance(keys, list) else list(keys)
+
+
+def texts_of(keys: Iterable[str]) -> list[str]:
+    """The same, where each key is checked to be a text."""
+    texts = list_of(keys)
+    for key in texts:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a text, not {type(key).__name__}: {key!r:.80}")
+    return texts
+
+
+class KeySlots(dict[str, int]):
+    """The slot of each key, of that many slots. It is computed when it is first asked for."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.slots = slots
+
+    def __missing__(self, key: str) -> int:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a text, not {type(key).__name__}: {key!r:.80}")
+        slot = _hash(key.encode()) * self.slots >> 64
+        if len(key) <= _KEPT_LENGTH:
+            if len(self) >= _KEPT_KEYS:
+                self.clear()
+            self[key] = slot
+        return slot
+
+    def select(self, keys: list[str], chosen: Union[bytes, bytearray]) -> list[str]:
+        """Those of the keys whose slot has a 1 in `chosen`, in their order."""
+        # No step of Python's interpreter for a key whose slot is known.
+        return list(compress(keys, map(chosen.__getitem__, map(self.__getitem__, keys))))

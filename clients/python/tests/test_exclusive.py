@@ -1,0 +1,275 @@
+"""Leases under exclusive ownership, with sidecars that run."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Callable
+
+from shardwise_client import Client, Entered, Lease, LeaseEnded, Lost, NotHeld, Problem, Request, RequestHandlers, RequestServer, SlotChange, sync
+from shardwise_client._clock import now
+from tests.sidecars import PATIENCE, ROOT, SLOTS, TOKEN, Program, WithSidecars, free_port
+
+KEYS = [f"tenant {n} größe/.." for n in range(200)]
+# A dead worker's slots are with others after its lease and this, in seconds; a busy machine may be slower.
+TAKEOVER = 1.0
+
+
+async def until(what: str, condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > limit:
+            raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
+        await asyncio.sleep(0.005)
+
+
+def shared(*leases: Lease) -> bool:
+    """Whether each key is owned once, and each worker owns some."""
+    owned = [lease.owned(KEYS) for lease in leases]
+    return all(owned) and sorted(key for keys in owned for key in keys) == sorted(KEYS)
+
+
+class Exclusive(WithSidecars):
+    def run_here(self, test: "Coroutine[Any, Any, None]") -> None:
+        asyncio.run(test)
+
+    def test_two_workers_share_the_keys_and_hand_them_over(self) -> None:
+        self.run_here(self.share())
+
+    async def share(self) -> None:
+        one, two = self.sidecar("one"), self.sidecar("two")
+        async with Client("workers", one.url) as client, Client("workers", two.url) as other:
+            changes: list[SlotChange] = []
+            async with client.lease(ttl=2.0) as first:
+                first.on_rebalance(changes.append, KEYS)
+                await until("one owns all", lambda: first.owned(KEYS) == KEYS)
+                with self.assertRaises(Problem) as caught:
+                    async with client.lease(within=0.5):
+                        pass
+                self.assertEqual((caught.exception.status, caught.exception.kind), (409, "lease-taken"))
+                async with other.lease(ttl=2.0) as second:
+                    await until("both share", lambda: shared(first, second))
+                    self.assertEqual((changes[-1].keys_owned, changes[-1].slots_owned < SLOTS), (len(first.owned(KEYS)), True))
+                    key = second.owned(KEYS)[0]
+                    with self.assertRaises(NotHeld):
+                        async with first.enter(key):
+                            pass
+                    async with second.enter(key, ask=True) as entered:
+                        entered.check()
+                        slot, epoch = entered.fence
+                        # Another member reads the claims a moment later.
+                        limit = time.monotonic() + PATIENCE
+                        while (owner := await client.owner(key))["holder"] != "two":
+                            self.assertLess(time.monotonic(), limit, owner)
+                        self.assertEqual((owner["slot"], owner["epoch"]), (slot, epoch))
+                    holders = await other.holders()
+                    self.assertEqual({held["holder"] for held in holders["slots"]}, {"one", "two"})
+                begun = time.monotonic()
+                await until("the first one has all again", lambda: first.owned(KEYS) == KEYS)
+                self.assertLess(time.monotonic() - begun, PATIENCE / 4, "a lease that was ended gives its slots up at once")
+                async with first.enter(key) as entered:
+                    self.assertGreater(entered.epoch, epoch)
+
+    def test_handover_waits_for_the_work(self) -> None:
+        self.run_here(self.waits())
+
+    async def waits(self) -> None:
+        one, two = self.sidecar("one"), self.sidecar("two")
+        async with Client("workers", one.url) as client, Client("workers", two.url) as other, client.lease(ttl=2.0) as first:
+            await until("one owns all", lambda: first.owned(KEYS) == KEYS)
+            entered = {key: first.enter(key) for key in KEYS}
+            holds = {key: await entering.__aenter__() for key, entering in entered.items()}
+            async with other.lease(ttl=2.0) as second:
+                await until("some are to go", lambda: any(hold.finish.is_set() for hold in holds.values()))
+                going = [key for key, hold in holds.items() if hold.finish.is_set()]
+                await asyncio.sleep(0.5)
+                self.assertEqual((second.owned(KEYS), [holds[key].is_held for key in going]), ([], [True] * len(going)))
+                for entering in entered.values():
+                    await entering.__aexit__(None, None, None)
+                begun = time.monotonic()
+                await until("they are handed over", lambda: shared(first, second))
+                self.assertLess(time.monotonic() - begun, PATIENCE / 4)
+
+    def test_a_worker_that_loses_its_sidecar_stops_by_its_own_clock(self) -> None:
+        self.run_here(self.stops())
+
+    async def stops(self) -> None:
+        one, two = self.sidecar("one"), self.sidecar("two")
+        async with Client("workers", one.url) as client, Client("workers", two.url) as other:
+            async with client.lease(ttl=1.5) as first, other.lease(ttl=1.5) as second:
+                await until("both share", lambda: shared(first, second))
+                key, ended = second.owned(KEYS)[0], list[float]()
+
+                async def works() -> None:
+                    async with second.enter(key):
+                        try:
+                            await asyncio.sleep(PATIENCE)
+                        finally:
+                            ended.append(now())
+
+                working = asyncio.ensure_future(works())
+                await asyncio.sleep(0)
+                two.kill()
+                killed = now()
+                await asyncio.wait({working}, timeout=PATIENCE)
+                self.assertIsInstance(working.exception(), Lost)
+                self.assertLess(ended[0] - killed, 1.5 + TAKEOVER)
+                self.assertEqual(second.owned(KEYS), [])
+                await until("the other one takes over", lambda: first.owned(KEYS) == KEYS)
+
+    def test_a_dead_workers_slots_are_taken_over(self) -> None:
+        self.run_here(self.dies())
+
+    async def dies(self) -> None:
+        one, two = self.sidecar("one"), self.sidecar("two")
+        async with Client("workers", one.url) as client, client.lease(ttl=1.0) as first:
+            port = free_port()
+            dies = self.program(str(ROOT / "clients/python/examples/alert_monitor.py"), "run", "workers", two.url, str(port))
+            # In a thread: a loop that is blocked renews no lease.
+            await asyncio.to_thread(dies.prints, "it works", lambda lines: any(line["did"] == "evaluated" for line in lines))
+            dies.kill()
+            begun = time.monotonic()
+            await until("all are taken over", lambda: first.owned(KEYS) == KEYS)
+            # The example's lease lasts 2 s.
+            self.assertLess(time.monotonic() - begun, PATIENCE / 4)
+
+    def test_a_sidecar_that_is_restarted_has_no_lease(self) -> None:
+        self.run_here(self.restarts())
+
+    async def restarts(self) -> None:
+        port = free_port()
+        one, ends = self.sidecar("one", port=port), list[LeaseEnded]()
+        async with Client("workers", one.url) as client, client.lease(ttl=2.0, on_ended=ends.append) as lease:
+            await until("it owns all", lambda: lease.owned(KEYS) == KEYS)
+            async with lease.enter(KEYS[0]) as entered:
+                epoch = entered.epoch
+            one.kill()
+            self.sidecar("one", port=port)
+            await until("the lease has ended", lambda: ends)
+            await until("it owns all again", lambda: lease.owned(KEYS) == KEYS)
+            async with lease.enter(KEYS[0]) as entered:
+                self.assertGreater(entered.epoch, epoch)
+
+    def test_names(self) -> None:
+        self.run_here(self.names())
+
+    async def names(self) -> None:
+        one, two = self.sidecar("one"), self.sidecar("two")
+        leads: list[str] = []
+        fired: list[int] = []
+
+        def leader(of: str) -> Callable[[Entered], "Coroutine[Any, Any, None]"]:
+            async def works(entered: Entered) -> None:
+                self.assertEqual(entered.resource, "name/singleton/leader")
+                leads.append(of)
+                try:
+                    await asyncio.sleep(PATIENCE)
+                finally:
+                    leads.remove(of)
+
+            return works
+
+        async def job(period: Any, _entered: Entered) -> None:
+            fired.append(period.number)
+
+        async with Client("workers", one.url) as client, Client("workers", two.url) as other, client.lease(ttl=2.0) as first:
+            async with other.lease(ttl=2.0) as second:
+                first.singleton("leader", leader("one"))
+                second.singleton("leader", leader("two"))
+                first.timer("tick", 1.0, job)
+                second.timer("tick", 1.0, job)
+                await until("one of them leads", lambda: leads)
+                await until("the timer is fired", lambda: len(fired) >= 3)
+                self.assertEqual(len(leads), 1)
+                self.assertEqual(fired, sorted(set(fired)), "each period once")
+            await until("the one that is left leads", lambda: leads == ["one"])
+
+    def test_without_a_loop(self) -> None:
+        one = self.sidecar("one")
+        with sync.Client("workers", one.url) as client, client.lease(ttl=2.0) as lease:
+            limit = time.monotonic() + PATIENCE
+            while lease.owned(KEYS) != KEYS and time.monotonic() < limit:
+                time.sleep(0.01)
+            with lease.enter(KEYS[0], ask=True) as entered:
+                entered.check()
+                while client.owner(KEYS[0])["epoch"] != entered.epoch:
+                    self.assertLess(time.monotonic(), limit, "the holder is shown")
+            self.assertEqual({held["holder"] for held in client.holders()["slots"]}, {"one"})
+            self.assertEqual(client.members()["members"][0]["instance_id"], "one")
+
+
+class Requests(WithSidecars):
+    def test_requests_come_to_the_worker(self) -> None:
+        asyncio.run(self.come())
+
+    async def come(self) -> None:
+        handlers = RequestHandlers()
+
+        @handlers.on_request("cache/flush")
+        async def flush(request: Request) -> dict[str, Any]:
+            return {"method": request.method, "body": request.json(), "args": request.args}
+
+        @handlers.on_any("cache/size")
+        def size(_: Request) -> str:
+            return "7"
+
+        tokens = ("--token-file", "token", "--peer-token-file", "peers")
+        async with RequestServer(handlers, prefix="/hooks") as server:
+            one = self.sidecar("one", *tokens)
+            self.sidecar("two", *tokens, "--forward-to", server.url)
+            async with Client("workers", one.url, token=TOKEN) as client:
+                limit = time.monotonic() + PATIENCE
+                while len((await client.members())["members"]) < 2 and time.monotonic() < limit:
+                    await asyncio.sleep(0.02)
+                answer = await client.instance("two", "cache/flush", method="POST", json=[1], query={"a": "b c"})
+                self.assertEqual((answer.status, answer.instance, answer.json()), (200, "two", {"method": "POST", "body": [1], "args": {"a": "b c"}}))
+                self.assertEqual((await client.instance("two", "cache/size")).status, 404, "it is not for one instance")
+                answer = await client.any("cache/size", query={"instance": "two"})
+                self.assertEqual((answer.is_ok, answer.text, answer.instance), (True, "7", "two"))
+                status = await client.instance("two", "status")
+                self.assertEqual(status.json()["instance_id"], "two", "without a handler the sidecar answers")
+                with self.assertRaises(Problem) as caught:
+                    await client.instance("nobody", "status")
+                self.assertEqual(caught.exception.kind, "unknown-instance")
+
+
+class Examples(WithSidecars):
+    def test_the_alert_monitor(self) -> None:
+        tokens = ("--token-file", "token", "--peer-token-file", "peers")
+        ports = {name: free_port() for name in ("one", "two")}
+        sidecars = {name: self.sidecar(name, *tokens, "--forward-to", f"http://127.0.0.1:{port}") for name, port in ports.items()}
+        example = str(ROOT / "clients/python/examples/alert_monitor.py")
+
+        def monitor(verb: str, *rest: str, at: str = "one") -> Program:
+            return self.program(example, verb, "workers", sidecars[at].url, *rest, SHARDWISE_TOKEN=TOKEN)
+
+        def told(verb: str, *rest: str) -> list[dict[str, Any]]:
+            program = monitor(verb, *rest)
+            self.assertEqual(program.process.wait(PATIENCE), 0, program.log.read_text())
+            program.prints("it has answered", lambda lines: lines)
+            return program.lines
+
+        def rules() -> dict[str, list[str]]:
+            return {line["by"]: line["answer"]["rules"] for line in told("status") if line["did"] == "answered" and "rules" in line["answer"]}
+
+        running = {name: monitor("run", str(port), at=name) for name, port in ports.items()}
+        limit = time.monotonic() + PATIENCE
+        while not (len(shares := rules()) == 2 and all(shares.values()) and sum(map(len, shares.values())) == 8):
+            self.assertLess(time.monotonic(), limit, f"each rule on one monitor: {shares}")
+        rule = shares["two"][0]
+        self.assertEqual(told("silence", "two", rule)[0]["answer"], {"silenced": [rule]})
+        self.assertEqual(told("status", "two")[0]["answer"]["silenced"], [rule])
+        self.assertEqual(len(told("rules")[0]["answer"]["rules"]), 8)
+        running["two"].kill()
+        running["one"].prints("it takes over", lambda lines: sum({"began": 1, "ended": -1}.get(line["did"], 0) for line in lines) == 8)
+        self.assertEqual(running["one"].ends(), 0, running["one"].log.read_text())
+        running["one"].prints("it has left", lambda lines: lines[-1]["did"] == "left")
+        self.assertEqual(running["one"].log.read_text(), "")
+
+    def test_the_django_command(self) -> None:
+        one, tenants = self.sidecar("one"), self.place / "tenants"
+        tenants.write_text("".join(f"{key}\n" for key in KEYS), encoding="utf-8")
+        example = str(ROOT / "clients/python/examples/django_command.py")
+        arguments = ["--policy", "workers", "--url", one.url, "--tenants", str(tenants), "--pause", "0.05"]
+        command = self.program(example, *arguments)
+        command.prints("all are reminded", lambda lines: all(any(f"reminded {key} under" in line["text"] for line in lines) for key in KEYS))
+        self.assertEqual(command.ends(), 0, command.log.read_text())
