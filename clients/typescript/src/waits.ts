@@ -41,7 +41,8 @@ export function tied(signal: AbortSignal | undefined): [AbortController, () => v
 export async function unless<T>(ends: AbortController, ms: number, coming: Promise<T>): Promise<T> {
   let stop = () => {};
   const aborted = new Promise<never>((_, reject) => { stop = () => reject(new Error(`nothing for ${ms} ms`)); });
-  const timer = setTimeout(() => ends.abort(), ms);
+  // First the reason: whatever waits for the signal fails as well.
+  const timer = setTimeout(() => { stop(); ends.abort(); }, ms);
   ends.signal.addEventListener("abort", stop);
   if (ends.signal.aborted) stop();
   return Promise.race([coming, aborted]).finally(() => { clearTimeout(timer); ends.signal.removeEventListener("abort", stop); });
