@@ -34,8 +34,6 @@ export class Deadline {
 
   /** Whether it is ahead, by the clock. */
   get isAhead(): boolean { return this.#clock.now() < this.#at; }
-  /** Whether it is ahead, and every time at which it was reached is reported. */
-  get isWatched(): boolean { return this.#isWatched && this.isAhead; }
 
   /**
    * The grants of that version hold until then. A later version may have lost some of those that are known, so the moment counts only once the changes

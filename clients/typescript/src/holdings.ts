@@ -126,7 +126,7 @@ export class Holdings {
   /** Differs for each time at which the resource is gained; `undefined` while no work may begin. */
   tenure(resource: Resource): string | undefined {
     const holding = this.#current.get(resource);
-    return this.#deadline.isWatched && this.isOpen(resource) && holding !== undefined ? `${holding.grant.grant}/${this.#deadline.lapses}` : undefined;
+    return this.isValid && this.isOpen(resource) && holding !== undefined ? `${holding.grant.grant}/${this.#deadline.lapses}` : undefined;
   }
 
   /** Begins work; `undefined` if it may not begin. */
@@ -146,8 +146,7 @@ export class Holdings {
     const holding = this.#current.get(resource);
     if (holding === undefined) throw new NotHeld(`${what} is not held by this worker`);
     if (!holding.isOpen) throw new NotHeld(`${what} is being handed over to another worker`);
-    // Both: work that began before a lapse is reported would not hear of it.
-    if (!this.#deadline.isWatched) throw this.#late();
+    if (!this.isValid) throw this.#late();
     const entry = new Entry(this, holding);
     const entries = this.#work.get(resource);
     if (entries === undefined) this.#work.set(resource, new Set([entry]));
@@ -216,7 +215,7 @@ export class Holdings {
     if (holding === undefined) return;
     this.#remove(holding);
     const reason = new NotHeld(`${nameOf(holding.resource)} is not held by this worker any more`);
-    for (const entry of this.#work.get(holding.resource) ?? []) if (entry.holding === holding) this.#lose(entry, reason);
+    for (const entry of this.#work.get(holding.resource) ?? []) this.#lose(entry, reason);
     this.#owe(holding);
   }
 

@@ -240,6 +240,7 @@ test("another circle needs another lease", () => {
 test("with the lease everything ends", () => {
   const held = Held.of(3);
   const [old] = held.guard(3);
+  held.line("finish", [grant(10, 3)]);
   held.holdings.extend(held.clock.time + 9_000, held.version + 1);
   const ended = new LeaseEnded("it was not renewed in time", false);
   held.holdings.end(ended);
@@ -254,7 +255,7 @@ test("with the lease everything ends", () => {
   guard.leave();
   assert.deepEqual(held.finished, [], "work of the former lease still runs in the slot");
   old.leave();
-  assert.deepEqual(held.finished, [20]);
+  assert.deepEqual(held.finished, [20], "grants of the former lease are none any more");
 });
 
 test("closing lets nothing begin and waits", async () => {
