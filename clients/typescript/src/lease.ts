@@ -199,7 +199,7 @@ export class Lease implements AsyncDisposable {
         await sleep(pause(tries), this.#closing.signal);
       }
     } catch (error) {
-      if (!this.#closing.signal.aborted) this.#ended({ why: "no other one can be opened", isFatal: true, cause: error });
+      if (!this.#closing.signal.aborted) this.#ended({ why: `no other one can be opened: ${error}`, isFatal: true, cause: error });
     }
   }
 

@@ -24,7 +24,7 @@ test("workers share the keys, hand them over and take them over", async () => {
   await using first = await one.lease({ ttlMs: 2_000 });
   await areShared(first);
   const guards = new Map<string, Guard>(KEYS.map((key) => [key, first.enter(key)]));
-  const second = await other.lease({ ttlMs: 2_000 });
+  await using second = await other.lease({ ttlMs: 2_000 });
   const asked = () => KEYS.filter((key) => guards.get(key)?.finish.aborted);
   await eventually("some are to be handed over", () => asked().length > KEYS.length / 4);
   assert.deepEqual(second.owned(KEYS), [], "work is in flight in all of them");
@@ -33,13 +33,16 @@ test("workers share the keys, hand them over and take them over", async () => {
   for (const guard of guards.values()) guard.leave();
   await areShared(first, second);
 
-  const holders = await one.holders();
-  const epochs = new Map(holders.slots.map(({ slot, epoch }) => [slot, epoch]));
-  for (const key of second.owned(KEYS)) {
-    await using guard = second.enter(key);
+  const fences = second.owned(KEYS).map((key) => {
+    const guard = second.enter(key);
+    guard.leave();
     assert.ok(guard.fence.epoch > (guards.get(key)?.fence.epoch ?? Infinity), "a higher epoch than its former owner's");
-    assert.equal(epochs.get(guard.fence.slot), guard.fence.epoch);
-  }
+    return guard.fence;
+  });
+  await eventually("the other sidecar has seen it", async () => {
+    const epochs = new Map((await one.holders()).slots.map(({ slot, epoch }) => [slot, epoch]));
+    return fences.every(({ slot, epoch }) => epochs.get(slot) === epoch);
+  });
   const moved = second.owned(KEYS)[0] ?? "";
   assert.equal((await other.owner(moved)).mine, true);
   await second.close();
@@ -51,7 +54,7 @@ test("a worker that is cut off stops before another one takes over", async () =>
   await areShared(first);
   await Proxy.with(async (proxy, url) => {
     proxy.target = LEASED[1].url;
-    const second = await client(url).lease({ ttlMs: 1_000 });
+    await using second = await client(url).lease({ ttlMs: 1_000 });
     await areShared(first, second);
     const mine = second.owned(KEYS);
     const guards = mine.map((key) => second.enter(key));
@@ -65,7 +68,6 @@ test("a worker that is cut off stops before another one takes over", async () =>
     for (const guard of guards) guard.leave();
     proxy.isCut = false;
     await areShared(first, second);
-    await second.close();
   });
 });
 
