@@ -1,5 +1,11 @@
 /** All tests in one process: they share the sidecars, and drain them. */
 
+import "./alert_monitor.test.js";
 import "./client.test.js";
+import "./hash.test.js";
+import "./holdings.test.js";
+import "./lease.test.js";
+import "./requests.test.js";
+import "./sidecar.test.js";
 import "./types.test.js";
 import "./worker.test.js";

@@ -1,7 +1,9 @@
 /**
  * What several tests need: two sidecars that run, and ways to them that fail.
  *
- * SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of both; the policy is `workers`.
+ * SHARDWISE_ONE and SHARDWISE_OTHER are their addresses, SHARDWISE_TOKEN is the token of all; the policy is `workers`. Two more are of another group
+ * with exclusive ownership: SHARDWISE_LEASED_ONE and SHARDWISE_LEASED_OTHER, which forward requests to the ports SHARDWISE_FORWARD_ONE and
+ * SHARDWISE_FORWARD_OTHER.
  */
 
 import assert from "node:assert/strict";
@@ -12,6 +14,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Client, type Options } from "../src/index.js";
 
 export const [ONE, OTHER, TOKEN] = ["ONE", "OTHER", "TOKEN"].map((name) => process.env[`SHARDWISE_${name}`] ?? "") as [string, string, string];
+const leased = (name: string) => ({ url: process.env[`SHARDWISE_LEASED_${name}`] ?? "", port: Number(process.env[`SHARDWISE_FORWARD_${name}`]) });
+export const LEASED = [leased("ONE"), leased("OTHER")] as const;
 export const PATIENCE_MS = 60_000;
 
 export function client(url: string, options: Options = {}, policy = "workers"): Client {
@@ -33,6 +37,7 @@ export class Proxy {
   isCut = false;
   isMute = false;
   swallows = false;
+  target = ONE;
   readonly #sockets = new Set<net.Socket>();
   readonly #server = net.createServer((socket) => this.#serve(socket));
 
@@ -66,7 +71,7 @@ export class Proxy {
       socket.once("data", () => socket.end("HTTP/1.1 503 Not Now\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"));
       return;
     }
-    const target = new URL(ONE);
+    const target = new URL(this.target);
     const back = net.connect(Number(target.port), target.hostname);
     this.#sockets.add(back);
     back.on("error", () => undefined);

@@ -20,6 +20,8 @@ interface Document { paths: Record<string, Record<string, { responses: Record<st
 const ANSWERS = [
   ["Owner", "get", "owner/{key}"], ["Explanation", "get", "explain/{key}"], ["Ownership", "get", "ownership"], ["Group", "get", "members"],
   ["Plan", "post", "plan"], ["Wish", "post", "drain"], ["Wish", "post", "undrain"], ["{ rebalances: Rebalance[] }", "get", "rebalances"],
+  ["Holders", "get", "holders"], ["WorkerLease", "post", "leases"], ["WorkerLease", "put", "leases/{lease}"], ["GrantTable", "get", "grants"],
+  ["GrantLine", "get", "grants", "application/x-ndjson"],
 ] as const;
 
 /** What the schema says, as TypeScript. */
@@ -38,13 +40,14 @@ function typed(schema: Schema, schemas: Record<string, Schema>): string {
 
 test("types are those of the document", async () => {
   const document = (await (await fetch(`${ONE}/openapi.json`, { headers: { authorization: `Bearer ${TOKEN}` } })).json()) as Document;
-  const lines = ANSWERS.map(([type, method, route], at) => {
-    const answer = document.paths[`/v1/policies/{policy}/${route}`]?.[method]?.responses["200"]?.content["application/json"];
+  const lines = ANSWERS.map(([type, method, route, media = "application/json"], at) => {
+    const { responses = {} } = document.paths[`/v1/policies/{policy}/${route}`]?.[method] ?? {};
+    const answer = (responses["200"] ?? responses["201"])?.content[media];
     assert.ok(answer, route);
     return `export const answer${at}: Same<${type}, ${typed(answer.schema, document.components.schemas)}> = true;`;
   });
   const text = `
-    import type { Explanation, Group, Owner, Ownership, Plan, Rebalance, Wish } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
+    import type { Explanation, GrantLine, GrantTable, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish, WorkerLease } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
     type Same<A, B> = [Required<A>] extends [B] ? ([B] extends [Required<A>] ? true : false) : false;
     type Flat<A> = { [Name in keyof A]: A[Name] };
     // The comparison finds a field that is missing on one side or has another type.

@@ -1,0 +1,46 @@
+/** The errors of the client. */
+
+/** The base of all errors. `passes`: the error is transient, and a retry may succeed after `retryAfterMs`. */
+export class ShardwiseError extends Error {
+  override name = "ShardwiseError";
+  readonly passes: boolean = false;
+  readonly retryAfterMs: number = 0;
+}
+
+/** The sidecar did not answer in time. */
+export class Unavailable extends ShardwiseError { override name = "Unavailable"; override readonly passes = true; }
+
+/** This worker owns no keys at the moment; `state` says why. */
+export class NotOwning extends Unavailable {
+  override name = "NotOwning";
+  constructor(readonly state: string) { super(`this worker owns nothing at the moment: it is ${state}`); }
+}
+
+/** The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`. */
+export class Problem extends ShardwiseError {
+  override name = "Problem";
+  override readonly passes: boolean;
+  readonly kind: string;
+  constructor(readonly status: number, readonly type: string, readonly title: string, readonly detail: string, override readonly retryAfterMs: number) {
+    super(`${status} ${title}: ${detail}`);
+    this.passes = status === 429 || status === 503;
+    this.kind = type.slice(type.lastIndexOf(":") + 1);
+  }
+  static async of(response: Response): Promise<Problem> {
+    const isProblem = response.headers.get("content-type") === "application/problem+json";
+    const told = (isProblem ? await response.json() : {}) as Partial<Problem>;
+    if (!isProblem) await response.body?.cancel();
+    const after = Number(response.headers.get("retry-after") ?? 0);
+    const title = String(told.title ?? response.statusText);
+    return new Problem(response.status, String(told.type ?? "about:blank"), title, String(told.detail ?? ""), after > 0 ? after * 1000 : 0);
+  }
+}
+
+/** Why a key or a name cannot be worked on now, or why work in it has to stop: this worker does not hold it, or not any more. */
+export class NotHeld extends ShardwiseError { override name = "NotHeld"; }
+
+/** The lease has ended: all work under it has to stop. `isFinal`: no other one is opened. `cause` is the error that ended it, if there was one. */
+export class LeaseEnded extends NotHeld {
+  override name = "LeaseEnded";
+  constructor(why: string, readonly isFinal: boolean, options?: ErrorOptions) { super(`the lease has ended: ${why}`, options); }
+}

@@ -1,0 +1,356 @@
+/** Grants, their deadline and the work in flight, with a clock that the test moves. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import type { Clock, Grant, GrantLine } from "../src/index.js";
+import { LeaseEnded, NotHeld } from "../src/index.js";
+import { Guard, type Entry } from "../src/guard.js";
+import { Holdings } from "../src/holdings.js";
+
+class TestClock implements Clock {
+  time = 1_000;
+  readonly #timers = new Set<{ at: number; call: () => void }>();
+  now(): number { return this.time; }
+  after(ms: number, call: () => void): () => void {
+    const timer = { at: this.time + ms, call };
+    this.#timers.add(timer);
+    return () => this.#timers.delete(timer);
+  }
+  /** Moves the time on, and lets timers run only if `runs`, as in a process that is busy. */
+  pass(ms: number, runs = true): void {
+    this.time += ms;
+    for (const timer of runs ? [...this.#timers] : []) {
+      if (timer.at > this.time) continue;
+      this.#timers.delete(timer);
+      timer.call();
+    }
+  }
+}
+
+/** What a worker holds, with a lease that has begun, and what it has reported. */
+class Held {
+  readonly clock = new TestClock();
+  readonly finished: number[] = [];
+  readonly changes: string[] = [];
+  readonly holdings = new Holdings(this.clock, {
+    finished: (grants) => this.finished.push(...grants),
+    changed: ({ gained, lost }) => this.changes.push(`+${gained} -${lost}`),
+  });
+  version = 0;
+
+  constructor() { this.holdings.begin(); }
+
+  line(type: string, grants: Grant[] = [], validMs = 0, asked = this.clock.time): void {
+    this.version += 1;
+    this.holdings.apply({ type, version: this.version, valid_ms: validMs, slots: 16, grants } satisfies GrantLine, asked);
+  }
+  /** Those slots are granted as grants 10, 11 and so on under epoch 5, for 1,000 ms. */
+  static of(...slots: number[]): Held {
+    const held = new Held();
+    held.line("all", slots.map((slot, at) => grant(10 + at, slot)), 1_000);
+    return held;
+  }
+  guard(slot: number): [Guard, Entry] {
+    const entry = this.holdings.enter(slot);
+    return [new Guard(entry, { slot, epoch: entry.holding.grant.epoch }), entry];
+  }
+  refuses(slot: number, why: RegExp): void {
+    assert.throws(() => this.holdings.enter(slot), (error) => error instanceof NotHeld && why.test(error.message), String(why));
+  }
+}
+
+function grant(number: number, slot: number, epoch = 5, finish = false): Grant {
+  return { grant: number, slot, name: null, epoch, period: null, finish };
+}
+
+test("a deadline counts from before the question", () => {
+  const held = new Held();
+  held.refuses(3, /slot 3 is not held/);
+  const asked = held.clock.time;
+  held.clock.pass(400);
+  held.line("all", [grant(10, 3)], 1_000, asked);
+  const [guard] = held.guard(3);
+  held.clock.pass(599, false);
+  assert.ok(guard.isHeld && held.holdings.isValid);
+  held.clock.pass(1, false);
+  assert.ok(!guard.isHeld && !held.holdings.isValid, "by the clock alone, before any timer has run");
+  held.refuses(3, /no renewal of the lease was answered in time/);
+  assert.ok(!guard.lost.aborted);
+  held.clock.pass(0);
+  assert.ok(guard.lost.aborted && guard.finish.aborted && guard.lost.reason instanceof NotHeld);
+});
+
+test("an answer that comes too late extends nothing", () => {
+  const held = Held.of(3);
+  const asked = held.clock.time;
+  held.clock.pass(2_000);
+  held.holdings.extend(asked + 1_000, held.version);
+  assert.ok(!held.holdings.isValid);
+  held.holdings.extend(NaN, held.version);
+  assert.ok(!held.holdings.isValid);
+  held.holdings.extend(held.clock.time + 1_000, held.version);
+  assert.ok(held.holdings.isValid);
+});
+
+test("what was lost through a gap stays lost", () => {
+  for (const runs of [true, false]) {
+    const held = Held.of(3);
+    const [old] = held.guard(3);
+    held.clock.pass(1_000, runs);
+    held.holdings.extend(held.clock.time + 1_000, held.version);
+    assert.ok(!old.isHeld && old.lost.aborted, "also if the renewal is processed before the timer");
+    const [guard] = held.guard(3);
+    assert.ok(guard.isHeld && !guard.lost.aborted);
+    assert.deepEqual(held.changes.at(-1), runs ? "+3 -" : "+3 -3");
+    held.line("finish", [grant(10, 3, 5, true)]);
+    guard.leave();
+    assert.deepEqual(held.finished, [], "the old work still runs in the slot");
+    old.leave();
+    assert.deepEqual(held.finished, [10]);
+  }
+});
+
+test("a renewal counts once the stream has come so far", () => {
+  const held = Held.of(3, 4);
+  const [guard] = held.guard(3);
+  held.holdings.extend(held.clock.time + 5_000, held.version + 1);
+  held.clock.pass(999);
+  held.line("lost", [grant(10, 3)]);
+  assert.ok(!guard.isHeld && guard.lost.aborted, "it was lost before the renewal");
+  held.clock.pass(4_000);
+  assert.ok(held.holdings.isValid, "the renewal counts for the other slot");
+  held.guard(4);
+  for (let ahead = 2; ahead < 50; ahead++) held.holdings.extend(held.clock.time + 100 * ahead, held.version + ahead);
+  held.clock.pass(1);
+  assert.ok(!held.holdings.isValid, "the stream is behind");
+  held.version += 60;
+  held.line("alive");
+  assert.ok(held.holdings.isValid, "the newest are kept");
+});
+
+test("only the first line says how long the grants hold", () => {
+  const held = Held.of(3);
+  held.line("alive", [], 60_000);
+  held.line("granted", [grant(11, 4)], 60_000);
+  held.guard(4);
+  held.clock.pass(1_000);
+  held.refuses(4, /no renewal/);
+});
+
+test("the deadline has a margin", () => {
+  const clock = new TestClock();
+  const holdings = new Holdings(clock, { finished: () => undefined, changed: () => undefined }, 50);
+  holdings.begin();
+  holdings.apply({ type: "all", version: 1, valid_ms: 1_000, slots: 16, grants: [grant(10, 3)] }, clock.time);
+  clock.pass(949, false);
+  assert.ok(holdings.isValid);
+  clock.pass(1, false);
+  assert.ok(!holdings.isValid);
+});
+
+test("a slot is let go when its last work has ended", () => {
+  const held = Held.of(3, 4);
+  const [first, second] = [held.guard(3)[0], held.guard(3)[0]];
+  held.line("finish", [grant(10, 3), grant(11, 4)]);
+  assert.deepEqual(held.finished, [11], "nothing works in it: at once");
+  held.refuses(3, /slot 3 is being handed over/);
+  held.refuses(4, /slot 4 is not held/);
+  assert.ok(first.finish.aborted && !first.lost.aborted && first.isHeld, "work in flight may end");
+  first.leave();
+  first.leave();
+  assert.deepEqual(held.finished, [11]);
+  second.leave();
+  assert.deepEqual(held.finished, [11, 10]);
+  assert.ok(!second.isHeld);
+  held.line("lost", [grant(10, 3)]);
+  assert.deepEqual([held.finished, held.changes], [[11, 10], ["+3,4 -", "+ -3,4"]], "and only once");
+});
+
+test("a listener may leave", () => {
+  const held = Held.of(3);
+  const [guard] = held.guard(3);
+  guard.finish.addEventListener("abort", () => guard.leave());
+  held.line("finish", [grant(10, 3)]);
+  assert.deepEqual(held.finished, [10]);
+});
+
+test("what is lost is confirmed once its work has ended", () => {
+  const held = Held.of(3, 4);
+  const [guard] = held.guard(3);
+  held.line("lost", [grant(10, 3), grant(11, 4)]);
+  assert.ok(guard.lost.aborted && !guard.isHeld);
+  assert.deepEqual(held.finished, [11]);
+  held.line("granted", [grant(12, 3, 6)]);
+  const [next] = held.guard(3);
+  assert.equal(next.fence.epoch, 6);
+  guard.leave();
+  assert.deepEqual(held.finished, [11, 10], "work under the next grant does not count");
+  assert.ok(next.isHeld);
+});
+
+test("a handover that is called off is a new grant", () => {
+  const held = Held.of(3);
+  const [guard] = held.guard(3);
+  held.line("finish", [grant(10, 3)]);
+  guard.leave();
+  held.line("granted", [grant(11, 3)]);
+  assert.equal(held.guard(3)[0].fence.epoch, 5);
+  assert.ok(!guard.isHeld);
+  assert.deepEqual(held.changes, ["+3 -", "+ -3", "+3 -"]);
+});
+
+test("a grant that replaces another one is a loss and a gain", () => {
+  const held = Held.of(3);
+  const [guard] = held.guard(3);
+  held.line("granted", [grant(11, 3, 6)]);
+  assert.ok(guard.lost.aborted && held.guard(3)[0].isHeld);
+  assert.equal(held.changes.at(-1), "+3 -3");
+});
+
+test("a new connection brings the whole table", () => {
+  const held = Held.of(3, 4, 5);
+  const [stays, goes, ends] = [3, 4, 5].map((slot) => held.guard(slot)[0]) as [Guard, Guard, Guard];
+  held.line("finish", [grant(12, 5)]);
+  ends.leave();
+  assert.deepEqual(held.finished, [12]);
+  held.clock.pass(500);
+  held.line("all", [grant(10, 3), grant(12, 5, 5, true), grant(13, 6)], 1_000);
+  assert.ok(stays.isHeld && !goes.isHeld && goes.lost.aborted);
+  held.refuses(5, /not held/);
+  assert.deepEqual(held.finished, [12], "a table from before it was let go does not bring it back");
+  held.clock.pass(999);
+  assert.ok(stays.isHeld && held.guard(6)[0].isHeld);
+  goes.leave();
+  assert.deepEqual(held.finished, [12, 11]);
+});
+
+test("another circle needs another lease", () => {
+  const held = Held.of(3);
+  const line = { type: "all", version: 9, valid_ms: 9_000, slots: 32, grants: [grant(10, 3), grant(11, 20)] };
+  assert.throws(() => held.holdings.apply(line, held.clock.time), /the number of slots has changed from 16 to 32/);
+  assert.ok(held.guard(3)[0].isHeld);
+  held.refuses(20, /not held/);
+  held.holdings.end(new LeaseEnded("it is over", false));
+  held.holdings.begin();
+  held.holdings.apply(line, held.clock.time);
+  assert.ok(held.guard(20)[0].isHeld);
+});
+
+test("with the lease everything ends", () => {
+  const held = Held.of(3);
+  const [old] = held.guard(3);
+  held.line("finish", [grant(10, 3)]);
+  held.holdings.extend(held.clock.time + 9_000, held.version + 1);
+  const ended = new LeaseEnded("it was not renewed in time", false);
+  held.holdings.end(ended);
+  assert.ok(!old.isHeld && old.lost.reason === ended && held.holdings.version === undefined);
+  held.refuses(3, /the lease has ended: it was not renewed in time/);
+  held.holdings.begin();
+  held.line("all", [grant(20, 3, 6)]);
+  assert.ok(!held.holdings.isValid, "a renewal of the former lease does not count for the next one");
+  held.holdings.extend(held.clock.time + 1_000, held.version);
+  const [guard] = held.guard(3);
+  held.line("finish", [grant(20, 3, 6)]);
+  guard.leave();
+  assert.deepEqual(held.finished, [], "work of the former lease still runs in the slot");
+  old.leave();
+  assert.deepEqual(held.finished, [20], "grants of the former lease are none any more");
+});
+
+test("closing lets nothing begin and waits", async () => {
+  const held = Held.of(3, 4);
+  const [guard] = held.guard(3);
+  held.holdings.stop(new LeaseEnded("it is being closed", true));
+  held.refuses(4, /being closed/);
+  assert.ok(guard.isHeld && guard.finish.aborted && !guard.lost.aborted);
+  let isIdle = false;
+  const idle = held.holdings.idle().then(() => { isIdle = true; });
+  await Promise.resolve();
+  assert.ok(!isIdle);
+  guard.leave();
+  await idle;
+});
+
+test("names are held like slots", () => {
+  const held = new Held();
+  const leader: Grant = { grant: 10, slot: null, name: "singleton/leader", epoch: 5, period: null, finish: false };
+  held.line("all", [leader], 1_000);
+  const entry = held.holdings.enter("singleton/leader");
+  held.holdings.giveUp(entry.holding);
+  assert.ok(entry.finish.isSet);
+  assert.deepEqual(held.finished, []);
+  held.holdings.left(entry);
+  assert.deepEqual([held.finished, held.changes], [[10], ["+singleton/leader -", "+ -singleton/leader"]]);
+});
+
+/** Numbers that look random, the same for the same seed. */
+function numbers(seed: number): (below: number) => number {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+test("whatever happens, work and grants keep to the rules", () => {
+  for (let seed = 1; seed <= 40; seed++) {
+    const [held, next] = [new Held(), numbers(seed)];
+    const { clock, holdings } = held;
+    // The sidecar's side: what is granted, and what was asked back; and each guard with the grant under which it began.
+    const [granted, asked, guards] = [new Map<number, Grant>(), new Set<number>(), new Map<Guard, Grant>()];
+    let [count, proven, heard] = [0, -Infinity, 0];
+    const check = () => {
+      for (const number of held.finished.slice(heard)) {
+        assert.ok(asked.delete(number), `seed ${seed}: ${number} was let go without need, or twice`);
+        const slot = granted.get(number)?.slot;
+        const rest = [...guards].filter(([, under]) => under.slot === slot && under.grant <= number);
+        assert.equal(rest.length, 0, `seed ${seed}: ${number} was let go while work runs`);
+      }
+      heard = held.finished.length;
+      for (const [guard, { grant: number }] of guards) {
+        if (guard.isHeld) assert.ok(clock.time < proven && held.holdings.isValid && !gone.has(number), `seed ${seed}: ${number} is not held`);
+      }
+    };
+    const gone = new Set<number>();
+    held.line("all");
+    for (let step = 0; step < 1_000; step++) {
+      const slot = next(4);
+      const live = [...granted.values()].filter((each) => each.slot === slot && !gone.has(each.grant) && !held.finished.includes(each.grant));
+      const at = live.at(-1);
+      const [what, guard] = [next(8), [...guards.keys()][next(guards.size)]];
+      if (what === 0 && at === undefined) {
+        const fresh = grant(++count, slot, count);
+        granted.set(count, fresh);
+        held.line("granted", [fresh]);
+      } else if (what === 1 && at !== undefined && !asked.has(at.grant)) {
+        asked.add(at.grant);
+        held.line("finish", [at]);
+      } else if (what === 2 && at !== undefined && next(4) === 0) {
+        gone.add(at.grant);
+        asked.add(at.grant);
+        held.line("lost", [at]);
+      } else if (what === 3) {
+        const until = clock.time + 50 - next(60);
+        proven = Math.max(proven, until);
+        holdings.extend(until, held.version);
+      } else if (what === 4) {
+        clock.pass(next(30), next(2) === 0);
+      } else if (what === 5 && guard !== undefined) {
+        guards.delete(guard);
+        guard.leave();
+      } else if (what >= 6) {
+        const entry = holdings.tryEnter(slot);
+        const mayBegin = at !== undefined && !asked.has(at.grant) && clock.time < proven;
+        assert.equal(entry !== undefined, mayBegin, `seed ${seed}: whether work may begin in slot ${slot}`);
+        if (entry !== undefined) guards.set(new Guard(entry, { slot, epoch: entry.holding.grant.epoch }), entry.holding.grant);
+      }
+      check();
+    }
+    for (const guard of [...guards.keys()]) {
+      guards.delete(guard);
+      guard.leave();
+    }
+    check();
+  }
+});

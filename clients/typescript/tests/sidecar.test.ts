@@ -1,0 +1,133 @@
+/** Leases on two sidecars that run, of one group with exclusive ownership, which forward requests to this process. */
+
+import assert from "node:assert/strict";
+import http from "node:http";
+import { test } from "node:test";
+
+import { type Client, type Guard, type Lease, NotHeld, Problem, RequestHandlers } from "../src/index.js";
+import { LEASED, Proxy, client, eventually } from "./common.js";
+
+const [one, other] = LEASED.map(({ url }) => client(url)) as [Client, Client];
+const KEYS = Array.from({ length: 500 }, (_, n) => `tenant ${n} größe`);
+
+/** Each key is owned by one of these workers, and each of them owns some. */
+async function areShared(...leases: Lease[]): Promise<void> {
+  await eventually("the leases share the keys", () => {
+    const owned = leases.map((lease) => lease.owned(KEYS));
+    const all = owned.flat();
+    assert.equal(new Set(all).size, all.length, "no key twice");
+    return all.length === KEYS.length && owned.every((keys) => keys.length > 0);
+  });
+}
+
+test("workers share the keys, hand them over and take them over", async () => {
+  await using first = await one.lease({ ttlMs: 2_000 });
+  await areShared(first);
+  const guards = new Map<string, Guard>(KEYS.map((key) => [key, first.enter(key)]));
+  await using second = await other.lease({ ttlMs: 2_000 });
+  const asked = () => KEYS.filter((key) => guards.get(key)?.finish.aborted);
+  await eventually("some are to be handed over", () => asked().length > KEYS.length / 4);
+  assert.deepEqual(second.owned(KEYS), [], "work is in flight in all of them");
+  for (const key of asked()) assert.throws(() => first.enter(key), NotHeld);
+  assert.ok([...guards.values()].every((guard) => guard.isHeld && !guard.lost.aborted));
+  for (const guard of guards.values()) guard.leave();
+  await areShared(first, second);
+
+  const fences = second.owned(KEYS).map((key) => {
+    const guard = second.enter(key);
+    guard.leave();
+    assert.ok(guard.fence.epoch > (guards.get(key)?.fence.epoch ?? Infinity), "a higher epoch than its former owner's");
+    return guard.fence;
+  });
+  await eventually("the other sidecar has seen it", async () => {
+    const epochs = new Map((await one.holders()).slots.map(({ slot, epoch }) => [slot, epoch]));
+    return fences.every(({ slot, epoch }) => epochs.get(slot) === epoch);
+  });
+  const moved = second.owned(KEYS)[0] ?? "";
+  assert.equal((await other.owner(moved)).mine, true);
+  await second.close();
+  await areShared(first);
+});
+
+test("a worker that is cut off stops before another one takes over", async () => {
+  await using first = await one.lease({ ttlMs: 1_000 });
+  await areShared(first);
+  await Proxy.with(async (proxy, url) => {
+    proxy.target = LEASED[1].url;
+    await using second = await client(url).lease({ ttlMs: 1_000 });
+    await areShared(first, second);
+    const mine = second.owned(KEYS);
+    const guards = mine.map((key) => second.enter(key));
+    proxy.cut();
+    await eventually("others take over", () => {
+      const taken = first.owned(KEYS).length === KEYS.length;
+      assert.ok(!taken || guards.every((guard) => !guard.isHeld), "never while the other one still works");
+      return taken;
+    });
+    assert.ok(guards.every((guard) => guard.lost.aborted) && second.owned(KEYS).length === 0);
+    for (const guard of guards) guard.leave();
+    proxy.isCut = false;
+    await areShared(first, second);
+  });
+});
+
+test("names run on one worker", async () => {
+  const [first, second] = [await one.lease({ ttlMs: 2_000 }), await other.lease({ ttlMs: 2_000 })];
+  try {
+    const [running, fired] = [new Set<string>(), [] as number[]];
+    const leader = (name: string) => async ({ finish, isHeld }: { finish: AbortSignal; isHeld: boolean }) => {
+      assert.ok(isHeld && running.size === 0, `${name} beside ${[...running]}`);
+      running.add(name);
+      await new Promise((stop) => finish.addEventListener("abort", stop));
+      running.delete(name);
+    };
+    const run = await first.singleton("leader", leader("first"));
+    await eventually("the first runs it", () => running.has("first"));
+    await second.singleton("leader", leader("second"));
+    for (const lease of [first, second]) await lease.timer("tick", { everyMs: 1_000 }, ({ number }) => void fired.push(number));
+    await eventually("periods are fired", () => fired.length >= 3);
+    assert.equal(new Set(fired).size, fired.length, "each once");
+    await run.stop();
+    await eventually("the second runs it", () => running.has("second"));
+    await assert.rejects(first.singleton("x".repeat(1_000), () => undefined), (error) => error instanceof Problem);
+  } finally {
+    await Promise.all([first.close(), second.close()]);
+  }
+});
+
+test("without a lease nothing is owned, and there is one", async () => {
+  await assert.rejects(one.owned(["a"]), (error) => error instanceof Problem && error.kind === "lease-missing");
+  const lease = await one.lease({ ttlMs: 1_000 });
+  await assert.rejects(one.lease({ ttlMs: 1_000, waitMs: 300 }), (error) => error instanceof Problem && error.kind === "lease-taken");
+  await lease.close();
+});
+
+test("requests reach the workers", async () => {
+  const servers = LEASED.map(({ port }) => {
+    const handlers = new RequestHandlers().onRequest("whoami", () => port).onAny("rules", () => ["a"]).onRequest("status", () => ({ mine: port }));
+    return http.createServer(handlers.listener).listen(port, "127.0.0.1");
+  });
+  try {
+    const ids = await Promise.all([one, other].map(async (each) => (await each.ownership()).instance_id));
+    for (const [at, id] of ids.entries()) {
+      const port = LEASED[at]?.port;
+      assert.equal((await one.instance(id, "whoami")).json(), port);
+      assert.deepEqual((await other.instance(id, "status")).json(), { mine: port }, "a worker's own status");
+      assert.equal((await one.instance(id, "rules")).status, 404);
+      assert.equal((await one.any("rules", { query: { instance: id } })).instance, id);
+    }
+    const leases = await Promise.all([one, other].map((each) => each.lease({ ttlMs: 2_000 })));
+    await eventually("they take turns, once both have a lease", async () => {
+      const by = await Promise.all(Array.from({ length: 6 }, async () => (await one.any("rules")).instance));
+      return new Set(by).size === 2;
+    });
+    await Promise.all(leases.map((lease) => lease.close()));
+    assert.equal((await one.any("whoami")).status, 404, "what is for one instance never answers any");
+    assert.ok(ids.includes((await one.any("status")).json<{ instance_id: string }>().instance_id), "the sidecar's own");
+  } finally {
+    for (const server of servers) {
+      server.closeAllConnections();
+      server.close();
+    }
+  }
+});
