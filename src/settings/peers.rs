@@ -95,9 +95,7 @@ impl MessagesSettings {
     pub(crate) fn mistake(&self, networks: &[Network]) -> Option<&'static str> {
         let ip = self.listen.ip();
         if !ip.is_loopback() && self.token.is_none() {
-            return Some(
-                "others than this machine's processes can connect there: write messages_token_file too, or listen on 127.0.0.1",
-            );
+            return Some("others than this machine's processes can connect there: write messages_token_file too, or listen on 127.0.0.1");
         }
         // A wildcard address does not say how others reach it; with a loopback address no others are expected.
         let is_reached = ip.is_unspecified() || ip.is_loopback() || networks.iter().any(|network| network.contains(ip));

@@ -93,10 +93,7 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     let said = refused_policy_line("messages_listen = \"127.0.0.1:0\"");
     assert!(said.starts_with("messages_listen is \"127.0.0.1:0\": it is about singletons, which need claims"), "{said}");
     for (line, value) in lines {
-        assert_eq!(
-            refused_policy_line(line),
-            format!("{value}: it is about claims: write ownership = \"exclusive\" too, or remove it")
-        );
+        assert_eq!(refused_policy_line(line), format!("{value}: it is about claims: write ownership = \"exclusive\" too, or remove it"));
     }
     let exclusive = |line: &str| refused_policy_line(&format!("{line}\nownership = \"exclusive\""));
     assert_eq!(exclusive("on_drain_timeout = \"wait\""), "on_drain_timeout is \"wait\": write \"hold\" or \"release\"");

@@ -86,7 +86,7 @@ pub(crate) enum Command {
     /// Confirm that members which have vanished are gone for good
     ConfirmLoss(live::ConfirmLoss),
     /// Answer over HTTP beside a worker in any language
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Ask a sidecar or a publisher on this machine whether it is healthy
     Probe(probe::Probe),
     /// List a group's members, without joining it

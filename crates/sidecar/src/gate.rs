@@ -117,16 +117,21 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     let is_shown = |token: &Option<Token>| token.as_ref().zip(shown).is_some_and(|(token, shown)| token.is(shown));
     let is_for_workers = leases::is_for_workers(route);
     let is_open = options.token.is_none() && !(is_for_workers && options.worker_token.is_some());
-    if !is_open && !is_shown(&options.token) && !(is_for_workers && is_shown(&options.worker_token)) {
+    let is_let_in = is_open || is_shown(&options.token) || is_for_workers && is_shown(&options.worker_token);
+    if !is_let_in {
         if is_shown(&options.worker_token) {
-            return Err(FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's"));
+            return Err(
+                FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's")
+            );
         }
         let acts = !matches!(*request.method(), Method::GET | Method::HEAD);
         if let Some(refused) = app.log.intruders.another(acts) {
             let may_act = if acts { " that may have been actions" } else { "" };
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
-        return Err(UNAUTHORIZED.because("send the operator's token, or for a worker's routes the worker's: Authorization: Bearer <token>").with(WWW_AUTHENTICATE, "Bearer"));
+        return Err(UNAUTHORIZED
+            .because("send the operator's token, or for a worker's routes the worker's: Authorization: Bearer <token>")
+            .with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
     app.admit()

@@ -133,7 +133,8 @@ mod tests {
         for row in &rows {
             assert!(page.contains(row.as_str()), "docs/reference/http.md has no row {row}");
         }
-        let written = page.lines().filter(|line| ["| `GET ", "| `POST ", "| `PUT ", "| `DELETE "].iter().any(|start| line.starts_with(start)));
+        let written =
+            page.lines().filter(|line| ["| `GET ", "| `POST ", "| `PUT ", "| `DELETE "].iter().any(|start| line.starts_with(start)));
         assert_eq!(written.count(), rows.len(), "docs/reference/http.md has a route that is not there");
     }
 }

@@ -95,7 +95,9 @@ impl Options {
         if is_of_members(&self.token) {
             return Err(Error::Options("the operator's token (--token-file) and the members' (--peer-token-file, peer_token_file) are the same: members would be operators; make two".into()));
         }
-        if is_of_members(&self.worker_token) || self.token.as_ref().zip(self.worker_token.as_ref()).is_some_and(|(one, other)| one.is(other.bytes())) {
+        if is_of_members(&self.worker_token)
+            || self.token.as_ref().zip(self.worker_token.as_ref()).is_some_and(|(one, other)| one.is(other.bytes()))
+        {
             return Err(Error::Options("the worker's token (--worker-token-file) is also the operator's (--token-file) or the members' (--peer-token-file, peer_token_file): make one for each".into()));
         }
         Ok(())

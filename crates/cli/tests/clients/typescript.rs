@@ -137,7 +137,8 @@ fn the_package_can_be_installed() {
     let packed = npm(&package, &["pack", "--pack-destination", ".."]);
     std::fs::write(project.join("package.json"), r#"{"name": "a-worker", "private": true, "type": "module"}"#).unwrap();
     npm(&project, &["install", "--no-package-lock", &format!("../{}", packed.trim())]);
-    let uses = "import { Client, RequestHandlers } from 'shardwise-client'; console.log(typeof new Client('workers').lease, RequestHandlers.name)";
+    let uses =
+        "import { Client, RequestHandlers } from 'shardwise-client'; console.log(typeof new Client('workers').lease, RequestHandlers.name)";
     let mut node = oldest_node();
     node.args(["--input-type=module", "--eval", uses]).current_dir(&project);
     assert_eq!(run(node, b"").well(), "function RequestHandlers\n");

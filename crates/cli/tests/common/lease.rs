@@ -17,7 +17,7 @@ pub(crate) fn request(at: SocketAddr, method: &str, path: &str, headers: &[(&str
     let body = body.map(Value::to_string);
     let kind = if body.is_some() { "Content-Type: application/json\r\n" } else { "" };
     let body = body.unwrap_or_default();
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let headers = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nContent-Length: {length}\r\n{kind}{headers}\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).unwrap();

@@ -113,7 +113,10 @@ impl Pair {
     pub(crate) fn kill(&mut self, whom: Whom) -> Vec<u32> {
         let processes = [self.sidecar.take_if(|_| whom.has_sidecar()), self.worker.take_if(|_| whom.has_worker())];
         let mut killed: Vec<Child> = processes.into_iter().flatten().collect();
-        killed.iter_mut().for_each(|child| child.kill().unwrap());
+        // All at once, before the end of any is waited for.
+        for child in &mut killed {
+            child.kill().unwrap();
+        }
         for child in &mut killed {
             child.wait().unwrap();
         }

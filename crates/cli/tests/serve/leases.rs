@@ -173,7 +173,13 @@ fn singletons_and_timers_are_held_over_http() {
     }
     let named = |lease: &Lease, name: &str| {
         let (_, table) = lease.asks("GET", "grants?wait=0", None);
-        table["grants"].as_array().unwrap().iter().filter(|grant| grant["name"] == name && grant["finish"] == false).cloned().collect::<Vec<_>>()
+        table["grants"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|grant| grant["name"] == name && grant["finish"] == false)
+            .cloned()
+            .collect::<Vec<_>>()
     };
     let holder = |name: &str| {
         eventually(name, PATIENCE, || {
@@ -226,13 +232,15 @@ fn the_workers_token_admits_to_its_routes_alone() {
     refused(&ask("POST", "leases", None, ttl()), 401, "unauthorized");
     refused(&ask("POST", "leases", Some("not-the-right-one-at-all"), ttl()), 401, "unauthorized");
     assert_eq!(ask("POST", "leases", Some(worker), ttl()).0, 201);
-    for (method, rest, body) in [("GET", "ownership", None), ("GET", "members", None), ("POST", "drain", Some(json!({"instance_id": "x"})))] {
+    for (method, rest, body) in [("GET", "ownership", None), ("GET", "members", None), ("POST", "drain", Some(json!({"instance_id": "x"})))]
+    {
         refused(&ask(method, rest, Some(worker), body), 403, "forbidden");
     }
     assert_eq!(ask("GET", "ownership", Some(TOKEN), None).0, 200);
     eventually("an operator may do it too", PATIENCE, || (ask("POST", "leases", Some(TOKEN), ttl()).0 == 201).then_some(()));
 
-    place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0", "--token-file", "token", "--worker-token-file", "token"])
+    place
+        .run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0", "--token-file", "token", "--worker-token-file", "token"])
         .fails(2, &["--worker-token-file"]);
 }
 

@@ -58,7 +58,11 @@ pub(crate) struct WorkerLease {
     request_body(content = LeaseRequest, content_type = "application/json"),
     responses((status = 201, description = "The lease", body = WorkerLease))
 )]
-pub(crate) async fn open(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<(StatusCode, Json<WorkerLease>)> {
+pub(crate) async fn open(
+    State(app): State<Arc<App>>,
+    PolicyPath(joined): PolicyPath,
+    request: Request,
+) -> Result<(StatusCode, Json<WorkerLease>)> {
     let LeaseRequest { ttl_ms } = body::json(&app, request).await?;
     let leases = leasable(&joined)?;
     if !TTL_MS.contains(&ttl_ms) {

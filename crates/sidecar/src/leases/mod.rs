@@ -16,8 +16,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::answers::millis;
 use crate::problem::{CONFLICT, LEASE_ENDED, LEASE_MISSING, LEASE_TAKEN, Problem, Result};
-pub(crate) use state::LeaseId;
 use names::Offers;
+pub(crate) use state::LeaseId;
 use state::{LeaseRefusal, LeaseState};
 
 /// The header with the id of the worker's lease.
@@ -45,7 +45,14 @@ impl Leases {
         let policy = service.policy();
         let slots = if policy.placement.kind.by_key().is_some() { 0 } else { policy.placement.slots };
         let followers = Arc::new(Semaphore::new(FOLLOWERS_MOST));
-        Self { service, state: Mutex::new(LeaseState::new(slots)), news: watch::Sender::default(), wake: Notify::new(), offers: Mutex::default(), followers }
+        Self {
+            service,
+            state: Mutex::new(LeaseState::new(slots)),
+            news: watch::Sender::default(),
+            wake: Notify::new(),
+            offers: Mutex::default(),
+            followers,
+        }
     }
 
     /// Whether nothing may be owned without a lease.

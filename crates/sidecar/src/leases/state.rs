@@ -47,7 +47,7 @@ struct LiveLease {
 }
 
 /// Why a call about a lease is refused.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseRefusal {
     /// Another lease is live: for how long already, and for how long still.
     Taken { age: Duration, left: Duration },
@@ -221,7 +221,8 @@ impl LeaseState {
     pub(crate) fn is_stale(&self, ownership: &Ownership) -> bool {
         let mut slots = ownership.fences().map(|fence| (Resource::Slot(fence.slot), fence.epoch));
         let mut names = ownership.names().map(|(name, epoch)| (Resource::Name(name.clone()), epoch));
-        !self.former.is_empty() && (slots.any(|(slot, epoch)| self.was_others(&slot, epoch)) || names.any(|(name, epoch)| self.was_others(&name, epoch)))
+        !self.former.is_empty()
+            && (slots.any(|(slot, epoch)| self.was_others(&slot, epoch)) || names.any(|(name, epoch)| self.was_others(&name, epoch)))
     }
 
     fn was_others(&self, resource: &Resource, epoch: Epoch) -> bool {

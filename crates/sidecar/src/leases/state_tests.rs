@@ -66,7 +66,10 @@ fn a_lease_that_ends_releases_everything_at_once() {
     state.expire(at(5_000));
     assert!(first.1.is_cancelled() && second.1.is_cancelled());
     assert_eq!((state.grants().count(), state.slots().len(), state.live()), (0, 0, None));
-    assert!(state.grant(at(5_001), Resource::Slot(3), epoch(9), None, &CancellationToken::new()).is_none(), "nothing is granted without a lease");
+    assert!(
+        state.grant(at(5_001), Resource::Slot(3), epoch(9), None, &CancellationToken::new()).is_none(),
+        "nothing is granted without a lease"
+    );
 }
 
 #[test]
