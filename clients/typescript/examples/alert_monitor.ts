@@ -23,7 +23,7 @@ const ROUND_MS = 200;
 /** A monitor's answer at `status`. */
 export interface Status { rules: string[]; silenced: string[]; evaluations: number }
 
-function tell(did: string, more: Record<string, unknown> = {}): void {
+function report(did: string, more: Record<string, unknown> = {}): void {
   process.stdout.write(`${JSON.stringify({ did, ...more })}\n`);
 }
 
@@ -36,16 +36,16 @@ class Monitor {
   /** Evaluates one rule again and again, until this monitor must hand it over or has lost it. */
   async evaluate(rule: string, guard: Guard): Promise<void> {
     this.#evaluating.add(rule);
-    tell("began", { rule, ...guard.fence });
+    report("began", { rule, ...guard.fence });
     // It looks before each piece of work, because another monitor may evaluate the rule as soon as this one does not hold it.
     while (guard.isHeld && !guard.finish.aborted) {
       // Here a real one reads its metrics. What it writes carries the fence, so that a monitor that was paused overwrites nothing.
       this.#evaluations += 1;
-      if (!this.#silenced.has(rule)) tell("evaluated", { rule, epoch: guard.fence.epoch });
+      if (!this.#silenced.has(rule)) report("evaluated", { rule, epoch: guard.fence.epoch });
       await sleep(ROUND_MS, undefined, { signal: guard.finish }).catch(() => undefined);
     }
     this.#evaluating.delete(rule);
-    tell("ended", { rule });
+    report("ended", { rule });
   }
 
   handlers(): RequestHandlers {
@@ -57,7 +57,7 @@ class Monitor {
       const rule = RULES.find((each) => each === wanted);
       if (rule === undefined) return new Reply(`POST {"rule": R}, where R is one of ${RULES.join(", ")}`, 400);
       this.#silenced.add(rule);
-      tell("silenced", { rule });
+      report("silenced", { rule });
       return { silenced: status().silenced };
     });
     handlers.onAny("rules", () => ({ rules: RULES }));
@@ -71,13 +71,13 @@ export async function run(client: Client, port: number, leaving: AbortSignal): P
   const server = http.createServer(monitor.handlers().listener);
   await new Promise<void>((listening, failed) => server.once("error", failed).listen(port, "127.0.0.1", listening));
   try {
-    tell("listening", { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` });
+    report("listening", { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` });
     await using lease = await client.lease({ ttlMs: 2_000, signal: leaving });
-    lease.onRebalance(({ gained, lost, keysOwned }) => tell("rebalanced", { gained: gained.length, lost: lost.length, rules: keysOwned }), RULES);
+    lease.onRebalance(({ gained, lost, keysOwned }) => report("rebalanced", { gained: gained.length, lost: lost.length, rules: keysOwned }), RULES);
     lease.runOwned(RULES, (rule, guard) => monitor.evaluate(rule, guard));
     await new Promise<void>((left, failed) => {
       lease.onEnded((ended) => {
-        tell("lease_ended", { why: ended.message });
+        report("lease_ended", { why: ended.message });
         // Such as a wrong token: another lease would be refused as well.
         if (ended.isFinal) failed(ended);
       });
@@ -92,7 +92,7 @@ export async function run(client: Client, port: number, leaving: AbortSignal): P
 
 async function silence(client: Client, instance = "", rule = ""): Promise<void> {
   const answer = await client.instance(instance, "silence", { body: JSON.stringify({ rule }) });
-  tell("answered", { by: instance, answer: answer.isOk ? answer.json() : answer.text() });
+  report("answered", { by: instance, answer: answer.isOk ? answer.json() : answer.text() });
 }
 
 /** One that is dead and still has a record does not answer; the others do. */
@@ -100,16 +100,16 @@ async function status(client: Client, instance?: string): Promise<void> {
   const instances = instance === undefined ? (await client.members()).members.map(({ instance_id }) => instance_id) : [instance];
   for (const by of instances) {
     try {
-      tell("answered", { by, answer: (await client.instance(by, "status")).json() });
+      report("answered", { by, answer: (await client.instance(by, "status")).json() });
     } catch (error) {
-      tell("unanswered", { by, why: String(error) });
+      report("unanswered", { by, why: String(error) });
     }
   }
 }
 
 async function rules(client: Client): Promise<void> {
   const answer = await client.any("rules");
-  tell("answered", { by: answer.instance, answer: answer.json() });
+  report("answered", { by: answer.instance, answer: answer.json() });
 }
 
 async function main(): Promise<void> {
@@ -120,7 +120,7 @@ async function main(): Promise<void> {
   for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, () => leaving.abort());
   if (verb === "run") {
     await run(client, Number(rest[0]), leaving.signal).catch((error: unknown) => { if (!leaving.signal.aborted) throw error; });
-    tell("left");
+    report("left");
   } else if (verb === "silence") await silence(client, ...rest);
   else if (verb === "status") await status(client, ...rest);
   else if (verb === "rules") await rules(client);

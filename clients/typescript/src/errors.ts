@@ -28,11 +28,11 @@ export class Problem extends ShardwiseError {
   }
   static async of(response: Response): Promise<Problem> {
     const isProblem = response.headers.get("content-type") === "application/problem+json";
-    const told = (isProblem ? await response.json() : {}) as Partial<Problem>;
+    const problem = (isProblem ? await response.json() : {}) as Partial<Problem>;
     if (!isProblem) await response.body?.cancel();
     const after = Number(response.headers.get("retry-after") ?? 0);
-    const title = String(told.title ?? response.statusText);
-    return new Problem(response.status, String(told.type ?? "about:blank"), title, String(told.detail ?? ""), after > 0 ? after * 1000 : 0);
+    const title = String(problem.title ?? response.statusText);
+    return new Problem(response.status, String(problem.type ?? "about:blank"), title, String(problem.detail ?? ""), after > 0 ? after * 1000 : 0);
   }
 }
 

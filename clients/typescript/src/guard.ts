@@ -50,7 +50,7 @@ export class Guard<F = Fence> implements AsyncDisposable {
     const { holdings, holding, lost, isInFlight } = this.#entry;
     return isInFlight && !lost.isSet && holdings.holds(holding);
   }
-  /** Aborts when the work should end: the slot is to be handed over or is lost, the key is not wanted any more, or the lease is being closed. */
+  /** Aborts when the work should end: the slot must be handed over or is lost, the key is not wanted any more, or the lease is being closed. */
   get finish(): AbortSignal { return this.#entry.finish.signal; }
   /** Aborts when the work has to stop at once: the slot is lost, or the lease was not renewed in time. Its reason is a `NotHeld`. */
   get lost(): AbortSignal { return this.#entry.lost.signal; }

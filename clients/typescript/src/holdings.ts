@@ -18,7 +18,7 @@ export class Holding {
 }
 
 export interface HoldingsEvents {
-  /** No work is in flight any more under these grants, which were to be handed over or are lost. */
+  /** No work is in flight any more under these grants, which must be handed over or are lost. */
   finished(grants: number[]): void;
   changed(change: HoldingsChange): void;
 }
@@ -33,7 +33,7 @@ export class Holdings {
   readonly #byNumber = new Map<number, Holding>();
   readonly #current = new Map<Resource, Holding>();
   readonly #work = new Map<Resource, Set<Entry>>();
-  /** Holdings that are to be handed over or are lost, and in which work is in flight. */
+  /** Holdings that must be handed over or are lost, and in which work is in flight. */
   readonly #owed = new Map<Resource, Holding[]>();
   readonly #released = new Set<number>();
   #orders = 0;
@@ -202,10 +202,10 @@ export class Holdings {
     if (grant.finish) this.#close(holding);
   }
 
-  /** It is to be handed over. */
+  /** It must be handed over. */
   #close(holding: Holding): void {
     if (!holding.isOpen) return;
-    const reason = new NotHeld(`${nameOf(holding.resource)} is to be handed over to another worker`);
+    const reason = new NotHeld(`${nameOf(holding.resource)} must be handed over to another worker`);
     for (const entry of this.#work.get(holding.resource) ?? []) this.#finish(entry, reason);
     this.#owe(holding);
   }

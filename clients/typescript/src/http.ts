@@ -97,7 +97,7 @@ function reachable(url: string): string {
     const { href, protocol } = new URL(url);
     if (/^https?:$/.test(protocol) && !/[@?#]/.test(url)) return href.replace(/\/+$/, "");
   } catch { /* It is none. */ }
-  throw new ShardwiseError("the URL of the sidecar is to be like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment");
+  throw new ShardwiseError("the URL of the sidecar must be like http://127.0.0.1:8087: http or https, a host, and no name, query or fragment");
 }
 
 /** A name as one part of a URL. */

@@ -1,4 +1,4 @@
-/** A worker's side of `shardwise serve`, the process beside it: which keys are mine and under which lease, who owns what, what moves, and requests. */
+/** A worker's side of `shardwise serve`, the process next to it: which keys are mine and under which lease, who owns what, what moves, and requests. */
 
 export { Client } from "./client.js";
 export { LeaseEnded, NotHeld, NotOwning, Problem, ShardwiseError, Unavailable } from "./errors.js";

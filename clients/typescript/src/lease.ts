@@ -16,7 +16,7 @@ import type { Period } from "./types.js";
 import { type Clock, pause, sleep, systemClock, tied } from "./waits.js";
 
 const TTL_MS = { least: 1_000, most: 60_000 };
-/** Work is told to stop so much of the ttl before the deadline, but not earlier than so many milliseconds. */
+/** Work has to stop before the deadline by this part of the ttl, and by at most so many milliseconds. */
 const MARGIN = { part: 0.02, most: 50 };
 
 /**
@@ -148,7 +148,7 @@ export class Lease implements AsyncDisposable {
     return () => this.#followers.delete(follower);
   }
 
-  /** Calls back when a lease has ended: all work was told to stop. Returns what ends it. */
+  /** Calls back when a lease has ended: its work was asked to stop. Returns what ends it. */
   onEnded(callback: (ended: LeaseEnded) => unknown): () => void {
     this.#onEnded.add(callback);
     return () => this.#onEnded.delete(callback);

@@ -45,7 +45,7 @@ export interface Holders { revision: number; view_fingerprint: string; slots: He
 export interface WorkerLease { id: string; ttl_ms: number; valid_ms: number; version: number }
 /** The period that a timer has fired: when it was due, in milliseconds since 1970, and its number. */
 export interface Period { due_ms: number; number: number }
-/** A slot or a name that this worker holds under an epoch. `finish`: it is to be handed over. */
+/** A slot or a name that this worker holds under an epoch. `finish`: it must be handed over. */
 export interface Grant { grant: number; slot: Num; name: Str; epoch: number; period: Period | null; finish: boolean }
 /** All grants; `slots` is the size of the circle. */
 export interface GrantTable { version: number; valid_ms: number; slots: number; grants: Grant[] }

@@ -44,7 +44,7 @@ test("what is granted is owned, entered and finished", async () => {
       assert.deepEqual([guard.fence, guard.isHeld], [{ slot: 3, epoch: 5 }, true]);
       sidecar.ask(three ?? 0, four ?? 0);
       await eventually("slot 4 is let go at once", () => sidecar.finished.includes(four ?? 0));
-      await eventually("slot 3 is to be finished", () => guard.finish.aborted);
+      await eventually("slot 3 must be finished", () => guard.finish.aborted);
       assert.throws(() => lease.enter(key(3)), NotHeld);
       assert.ok(!lease.owns(key(3)) && guard.isHeld && !guard.lost.aborted && !sidecar.finished.includes(three ?? 0));
     }
@@ -120,7 +120,7 @@ test("a lease that has ended takes everything with it", async () => {
       sidecar.end(isTold);
       await eventually("the work is lost", () => guard.lost.aborted);
       assert.ok(guard.lost.reason instanceof LeaseEnded && !guard.lost.reason.isFinal && !guard.isHeld);
-      await eventually("it is told", () => ended.length === 1);
+      await eventually("it is reported", () => ended.length === 1);
       assert.match(String(ended[0]), isTold ? /the test says so/ : /not renewed in time/);
       await eventually("another one is opened", () => sidecar.lease !== undefined && lease.id !== undefined);
       assert.notEqual(lease.id, id);
@@ -221,23 +221,23 @@ test("a renewal from behind a change waits for the change", async () => {
 
 test("work runs while its key is held", async () => {
   await leased({}, async (lease, sidecar, errors) => {
-    const told: string[] = [];
+    const events: string[] = [];
     const guards = new Map<string, Guard>();
     let slow: Promise<void> | undefined;
     const run = lease.runOwned(KEYS.slice(0, 6), async (each, guard) => {
-      told.push(`+${each}`);
+      events.push(`+${each}`);
       guards.set(each, guard);
       if (each === key(1)) return;
       if (each === key(2)) throw new RangeError("no such tenant");
       await new Promise((stop) => guard.finish.addEventListener("abort", stop));
       if (each === key(4)) await slow;
-      told.push(`-${each}`);
+      events.push(`-${each}`);
     });
-    const said = (...all: string[]) => eventually(`${all}`, () => all.every((each) => told.includes(each)));
-    const times = (what: string) => told.filter((each) => each === what).length;
+    const said = (...all: string[]) => eventually(`${all}`, () => all.every((each) => events.includes(each)));
+    const times = (what: string) => events.filter((each) => each === what).length;
     const [one = 0, , three = 0, four = 0] = sidecar.grant(5, 1, 2, 3, 4);
     await said(`+${key(1)}`, `+${key(2)}`, `+${key(3)}`, `+${key(4)}`);
-    await eventually("the failure is told", () => errors.length === 1 && errors[0] instanceof RangeError);
+    await eventually("the failure is reported", () => errors.length === 1 && errors[0] instanceof RangeError);
     sidecar.ask(one, three);
     await said(`-${key(3)}`);
     await eventually("both are let go", () => sidecar.finished.includes(one) && sidecar.finished.includes(three));
@@ -246,7 +246,7 @@ test("work runs while its key is held", async () => {
     let end = () => {};
     slow = new Promise((ends) => { end = ends; });
     sidecar.lose(four);
-    await eventually("its work is told to stop", () => guards.get(key(4))?.lost.aborted === true);
+    await eventually("its work is asked to stop", () => guards.get(key(4))?.lost.aborted === true);
     sidecar.grant(6, 4, 1);
     await eventually("work that had ended begins again", () => times(`+${key(1)}`) === 2);
     assert.equal(times(`+${key(4)}`), 1, "one task of a key at a time");
@@ -267,7 +267,7 @@ test("work runs while its key is held", async () => {
     assert.deepEqual(errors.length, times(`+${key(2)}`), `${errors}`);
     sidecar.grant(7, 12);
     await eventually("it is granted", () => lease.owns(key(12)));
-    assert.ok(!told.includes(`+${key(12)}`), "nothing begins after the stop");
+    assert.ok(!events.includes(`+${key(12)}`), "nothing begins after the stop");
   });
 });
 
@@ -285,7 +285,7 @@ test("exclusive work says if it has lost its key", async () => {
   });
 });
 
-test("changes are told with the keys that are owned", async () => {
+test("changes are reported with the keys that are owned", async () => {
   await leased({}, async (lease, sidecar, errors) => {
     const changes: SlotChange[] = [];
     sidecar.grant(5, 1, 2);
@@ -313,20 +313,20 @@ test("changes are told with the keys that are owned", async () => {
 
 test("singletons, daemons and timers run while their names are held", async () => {
   await leased({}, async (lease, sidecar, errors) => {
-    const told: string[] = [];
-    const until = (what: string) => eventually(what, () => told.includes(what));
+    const events: string[] = [];
+    const until = (what: string) => eventually(what, () => events.includes(what));
     const leader = await lease.singleton("leader", async (tenure) => {
-      told.push(`leader ${tenure.fence.epoch} ${told.length}`);
+      events.push(`leader ${tenure.fence.epoch} ${events.length}`);
       if (tenure.fence.epoch === 5 && errors.length === 0) throw new RangeError("not yet");
       if (tenure.fence.epoch === 6) await new Promise((stop) => tenure.finish.addEventListener("abort", stop));
     });
     await lease.daemons("", async (number, { finish }) => {
-      told.push(`daemon ${number}`);
+      events.push(`daemon ${number}`);
       await new Promise((stop) => finish.addEventListener("abort", stop));
     });
-    await lease.daemons("indexers", (number) => void told.push(`indexer ${number}`));
+    await lease.daemons("indexers", (number) => void events.push(`indexer ${number}`));
     await lease.timer("report", { everyMs: 60_000, phaseMs: 5 }, (period) => {
-      told.push(`report ${period.number}`);
+      events.push(`report ${period.number}`);
       if (period.number === 12) throw new RangeError("no report");
     });
     const timers = [{ name: "report", every_ms: 60_000, phase_ms: 5 }];
@@ -335,23 +335,23 @@ test("singletons, daemons and timers run while their names are held", async () =
 
     const [first = 0] = sidecar.grant(5, "singleton/leader");
     await until("leader 5 0");
-    await eventually("it begins again under the same epoch, and ends well", () => told.some((each) => each.startsWith("leader 5") && each !== "leader 5 0"));
+    await eventually("it begins again under the same epoch, and ends well", () => events.some((each) => each.startsWith("leader 5") && each !== "leader 5 0"));
     await eventually("its name is given up", () => sidecar.finished.includes(first));
     assert.deepEqual(errors.map(String), ["RangeError: not yet"]);
 
     const [second = 0, daemon = 0] = sidecar.grant(6, "singleton/leader", "daemon/3", "daemon/indexers/7", "daemon/others/1");
     await until("daemon 3");
     await until("indexer 7");
-    await eventually("it runs", () => told.some((each) => each.startsWith("leader 6")));
+    await eventually("it runs", () => events.some((each) => each.startsWith("leader 6")));
     sidecar.ask(daemon);
     await eventually("the daemon has ended", () => sidecar.finished.includes(daemon));
     assert.ok(!sidecar.finished.includes(second));
 
     for (const number of [11, 12, 12, 11, 13]) {
       sidecar.fire("timer/report", number);
-      await eventually("the end of each job is told", () => [...sidecar.grants.values()].every(({ period }) => period === null));
+      await eventually("the end of each job is reported", () => [...sidecar.grants.values()].every(({ period }) => period === null));
     }
-    assert.deepEqual(told.filter((each) => each.startsWith("report")), ["report 11", "report 12", "report 13"], "no period twice");
+    assert.deepEqual(events.filter((each) => each.startsWith("report")), ["report 11", "report 12", "report 13"], "no period twice");
     assert.deepEqual(errors.map(String).slice(1), ["RangeError: no report"]);
 
     await leader.stop();

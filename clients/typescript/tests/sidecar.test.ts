@@ -76,7 +76,7 @@ test("names run on one worker", async () => {
   try {
     const [running, fired] = [new Set<string>(), [] as number[]];
     const leader = (name: string) => async ({ finish, isHeld }: { finish: AbortSignal; isHeld: boolean }) => {
-      assert.ok(isHeld && running.size === 0, `${name} beside ${[...running]}`);
+      assert.ok(isHeld && running.size === 0, `${name} at the same time as ${[...running]}`);
       running.add(name);
       await new Promise((stop) => finish.addEventListener("abort", stop));
       running.delete(name);
