@@ -1,5 +1,6 @@
 //! Bodies of requests, with limits on size and time.
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
@@ -8,7 +9,8 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use futures::StreamExt;
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
@@ -111,4 +113,54 @@ pub(crate) fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 
 pub(crate) async fn json<T: DeserializeOwned>(app: &App, request: Request) -> Result<T> {
     parsed(&whole_json(app, request).await?.0)
+}
+
+/// A whole number of a body. In JSON `5000.0` is one too; the schema's format, int64, has the maximum.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Whole(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct WholeVisitor;
+
+        impl Visitor<'_> for WholeVisitor {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 0 to {}", i64::MAX)
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> std::result::Result<Whole, E> {
+                if i64::try_from(number).is_ok() { Ok(Whole(number)) } else { Err(E::invalid_value(Unexpected::Unsigned(number), &self)) }
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> std::result::Result<Whole, E> {
+                // Only such a number has no fraction in this text; larger ones are not exact.
+                let text = format!("{number:.0}");
+                let whole = text.parse::<u64>().ok().filter(|_| number.fract() == 0.0);
+                match whole {
+                    Some(whole) => self.visit_u64(whole),
+                    None => Err(E::invalid_value(Unexpected::Float(number), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(WholeVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_number_may_have_a_point() {
+        let read = |text: &str| serde_json::from_str::<Whole>(text).ok().map(|Whole(number)| number);
+        for (text, number) in [("0", 0), ("7", 7), ("5880.0", 5_880), ("5e3", 5_000), ("9223372036854775807", 9_223_372_036_854_775_807)] {
+            assert_eq!(read(text), Some(number), "{text}");
+        }
+        for wrong in ["-1", "0.5", "9223372036854775808", "1e300", "-1.0", "null", "\"7\"", "true"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 }

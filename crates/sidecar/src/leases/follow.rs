@@ -22,7 +22,7 @@ use super::state::{Grant, GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseS
 use super::{FOLLOWERS_MOST, Leases, refused, shown};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
-use crate::body;
+use crate::body::{self, Whole};
 use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
 
 /// The interval of lines in a stream without changes, so that both sides notice when the other one is gone.
@@ -139,8 +139,8 @@ fn wanted(query: &str) -> Result<Option<(Duration, Option<u64>)>> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct FinishRequest {
     /// The numbers of the grants.
-    #[schema(max_items = 65_536)]
-    grants: Vec<u64>,
+    #[schema(value_type = Vec<u64>, max_items = 65_536)]
+    grants: Vec<Whole>,
 }
 
 /// How many were released.
@@ -167,6 +167,7 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
     if grants.len() > FINISHED_MOST {
         return Err(BAD_REQUEST.because(format!("at most {FINISHED_MOST} grants in one request")));
     }
+    let grants: Vec<u64> = grants.into_iter().map(|Whole(number)| number).collect();
     let finished = leases.update(|state, now| state.check(now, id).map(|_| state.finished(&grants)));
     leases.wake.notify_one();
     Ok(Json(Finished { finished: finished.map_err(refused)? }))

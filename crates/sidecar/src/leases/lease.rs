@@ -14,7 +14,7 @@ use super::state::{self, LeaseId, LeaseRefusal, LeaseState};
 use super::{Leases, refused};
 use crate::answers::millis;
 use crate::app::{App, NamePath, PolicyPath, ServedGroup};
-use crate::body;
+use crate::body::{self, Whole};
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The shortest and the longest lease, in milliseconds.
@@ -25,8 +25,8 @@ const TTL_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeaseRequest {
     /// How long the lease lasts after each renewal, in milliseconds.
-    #[schema(minimum = 1_000, maximum = 60_000)]
-    ttl_ms: u64,
+    #[schema(value_type = u64, minimum = 1_000, maximum = 60_000)]
+    ttl_ms: Whole,
 }
 
 /// The renewal of a lease.
@@ -34,7 +34,8 @@ pub(crate) struct LeaseRequest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeaseRenewal {
     /// The version of the grants that the worker has processed. A worker that is behind for a whole `ttl_ms` is not renewed.
-    seen: Option<u64>,
+    #[schema(value_type = Option<u64>)]
+    seen: Option<Whole>,
 }
 
 /// A live lease.
@@ -63,7 +64,7 @@ pub(crate) async fn open(
     PolicyPath(joined): PolicyPath,
     request: Request,
 ) -> Result<(StatusCode, Json<WorkerLease>)> {
-    let LeaseRequest { ttl_ms } = body::json(&app, request).await?;
+    let LeaseRequest { ttl_ms: Whole(ttl_ms) } = body::json(&app, request).await?;
     let leases = leasable(&joined)?;
     if !TTL_MS.contains(&ttl_ms) {
         let (least, most) = (TTL_MS.start(), TTL_MS.end());
@@ -98,7 +99,7 @@ pub(crate) async fn renew(
     let has_body = request.headers().contains_key(CONTENT_TYPE);
     let LeaseRenewal { seen } = if has_body { body::json(&app, request).await? } else { LeaseRenewal::default() };
     let (leases, id) = (leasable(&joined)?, named(&id)?);
-    leases.update(|state, now| state.renew(now, id, seen)).map_err(refused)?;
+    leases.update(|state, now| state.renew(now, id, seen.map(|Whole(version)| version))).map_err(refused)?;
     let renewed = leases.look(|state, now, valid| {
         let ttl = state.check(now, id)?;
         Ok(WorkerLease::of(state, id, ttl, valid))

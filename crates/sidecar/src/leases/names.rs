@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::lease::leasable;
 use super::{Leases, refused, shown};
 use crate::app::{App, PolicyPath};
-use crate::body;
+use crate::body::{self, Whole};
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The most names of a kind in one offer.
@@ -58,11 +58,12 @@ pub(crate) struct OfferRequest {
 pub(crate) struct OfferedTimer {
     name: String,
     /// The length of a period in milliseconds.
-    #[schema(minimum = 1_000)]
-    every_ms: u64,
+    #[schema(value_type = u64, minimum = 1_000)]
+    every_ms: Whole,
     /// How much later than the start of 1970 (UTC) the first period starts, in milliseconds.
     #[serde(default)]
-    phase_ms: u64,
+    #[schema(value_type = u64)]
+    phase_ms: Whole,
 }
 
 /// What is offered now.
@@ -111,8 +112,8 @@ impl OfferRequest {
         let names: BTreeSet<&str> = timers.iter().map(|timer| timer.name.as_str()).collect();
         let timer = |OfferedTimer { name, every_ms, phase_ms }: &OfferedTimer| OfferedWork::Timer {
             name: name.clone(),
-            every: Duration::from_millis(*every_ms),
-            phase: Duration::from_millis(*phase_ms),
+            every: Duration::from_millis(every_ms.0),
+            phase: Duration::from_millis(phase_ms.0),
         };
         let different: BTreeSet<OfferedWork> = timers.iter().map(timer).collect();
         if different.len() != names.len() {
