@@ -27,7 +27,7 @@ use crate::{descriptors, output, recorder, signals, traces};
 Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \
 {\"listening\":\"127.0.0.1:8087\",...}. GET / is the page.
 Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
-SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
+SIGTERM and Ctrl-C drain and leave; twice, at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
 
   shardwise serve --id worker-1
   shardwise serve --observe outbox_publishers --outbox orders")]
