@@ -111,12 +111,25 @@ class Worker:
             os._exit(1)
 
     async def _stay(self, key, entered):
-        """Works until the slot is handed over, or is found to be lost. Every few steps it writes without asking anything first."""
+        """Works until the slot is handed over, or is found to be lost, and writes down once how it ended."""
         slot, epoch = entered.fence
         at, deadline = self._look(entered)
         if deadline is None:
             return
         self._log.write("enter", slot, epoch, at=at, until=deadline)
+        try:
+            await self._steps(entered, deadline)
+        finally:
+            at, until = self._look(entered)
+            if until is None:
+                await self._work_late(key, entered)
+            else:
+                # What follows until the client says that it is finished does not wait for anything.
+                self._log.write("leave", slot, epoch, at=at)
+
+    async def _steps(self, entered, deadline):
+        """Works until the slot must be handed over, or is not held. Every few steps it writes without asking anything first."""
+        slot, epoch = entered.fence
         finish = asyncio.ensure_future(entered.finish.wait())
         try:
             for step in itertools.count():
@@ -124,23 +137,11 @@ class Worker:
                     await self._table.write(slot, epoch)
                 await asyncio.wait({finish}, timeout=STEP)
                 at, until = self._look(entered)
-                if until is None:
-                    await self._work_late(key, entered)
-                    return
-                if entered.finish.is_set():
-                    # What follows until the client says that it is finished does not wait for anything.
-                    self._log.write("leave", slot, epoch, at=at)
+                if until is None or entered.finish.is_set():
                     return
                 if until > deadline:
                     deadline = until
                     self._log.write("held", slot, epoch, at=at, until=until)
-        except asyncio.CancelledError:
-            at, until = self._look(entered)
-            if until is None:
-                await self._work_late(key, entered)
-            else:
-                self._log.write("leave", slot, epoch, at=at)
-            raise
         finally:
             finish.cancel()
 
@@ -151,11 +152,23 @@ class Worker:
         return at, max(until, at) if entered.is_held else None
 
     async def _work_late(self, key, entered):
-        """The writes of code that was paused and asks nothing before it writes."""
+        """The writes of code that was paused and asks nothing before it writes. The client cancels work when it notices the loss, which may be
+        before or after the work has noticed it: the writes go on all the same, and the cancellation counts after them."""
         slot, epoch = entered.fence
         # What has passed its deadline is not owned either, unless it was lost and granted again meanwhile.
         owns = not entered.lost.is_set() and self._lease.owns(key)
         self._log.write("lost", slot, epoch, at=now(), owns=owns)
+        writes, cancelled = asyncio.ensure_future(self._write_late(slot, epoch)), None
+        while not writes.done():
+            try:
+                await asyncio.wait({writes})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        writes.result()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _write_late(self, slot, epoch):
         for _ in range(LATE_TRIES):
             if await self._table.write(slot, epoch):
                 return

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
 use super::lease::leasable;
-use super::state::{Grant, GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState};
+use super::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
 use super::{FOLLOWERS_MOST, Leases, refused, shown};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
@@ -174,7 +174,7 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
 }
 
 impl ShownGrant {
-    fn of(grant: &Grant) -> Self {
+    fn of(grant: &WorkerGrant) -> Self {
         let (slot, name) = match &grant.resource {
             Resource::Slot(slot) => (Some(*slot), None),
             Resource::Name(name) => (None, Some(name.to_string())),
@@ -255,13 +255,19 @@ fn as_line(line: &GrantLine) -> String {
 }
 
 impl GrantList {
-    fn of<'a>(state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a Grant>) -> Self {
+    fn of<'a>(state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a WorkerGrant>) -> Self {
         Self { version, valid_ms: millis(valid), slots: state.slots().slots(), grants: grants.map(ShownGrant::of).collect() }
     }
 }
 
 /// A line up to that version.
-fn line<'a>(kind: &'static str, state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a Grant>) -> String {
+fn line<'a>(
+    kind: &'static str,
+    state: &LeaseState,
+    version: u64,
+    valid: Duration,
+    grants: impl Iterator<Item = &'a WorkerGrant>,
+) -> String {
     as_line(&GrantLine { kind, why: None, list: GrantList::of(state, version, valid, grants) })
 }
 

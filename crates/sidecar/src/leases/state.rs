@@ -74,7 +74,7 @@ pub(crate) enum GrantPhase {
 
 /// A slot or a name that the worker was granted.
 #[derive(Clone)]
-pub(crate) struct Grant {
+pub(crate) struct WorkerGrant {
     /// No other grant has this number.
     pub(crate) number: u64,
     pub(crate) resource: Resource,
@@ -94,7 +94,7 @@ pub(crate) struct GrantChange {
     pub(crate) version: u64,
     at: Moment,
     /// The grant as it was after the change.
-    pub(crate) grant: Grant,
+    pub(crate) grant: WorkerGrant,
 }
 
 /// The lease and the grants of one policy.
@@ -103,7 +103,7 @@ pub(crate) struct LeaseState {
     opened: u64,
     /// The lease that ended last, and why.
     ended: Option<(LeaseId, &'static str)>,
-    grants: BTreeMap<u64, Grant>,
+    grants: BTreeMap<u64, WorkerGrant>,
     /// The latest grant of each slot.
     of_slot: HashMap<u32, u64>,
     /// The slots in which work may start.
@@ -262,7 +262,8 @@ impl LeaseState {
             self.of_slot.insert(slot, number);
         }
         self.former.insert(resource.clone(), (epoch, lease));
-        let grant = Grant { number, resource, epoch, period, phase: GrantPhase::Granted, lost: lost.clone(), released: released.clone() };
+        let grant =
+            WorkerGrant { number, resource, epoch, period, phase: GrantPhase::Granted, lost: lost.clone(), released: released.clone() };
         self.grants.insert(number, grant.clone());
         self.changed(now, grant);
         Some((number, released))
@@ -298,7 +299,7 @@ impl LeaseState {
     pub(crate) fn finished(&mut self, numbers: &[u64]) -> usize {
         let mut released = 0;
         for number in numbers {
-            let may_end = |grant: &Grant| grant.phase != GrantPhase::Granted || matches!(grant.resource, Resource::Name(_));
+            let may_end = |grant: &WorkerGrant| grant.phase != GrantPhase::Granted || matches!(grant.resource, Resource::Name(_));
             if !self.grants.get(number).is_some_and(may_end) {
                 continue;
             }
@@ -315,7 +316,7 @@ impl LeaseState {
         released
     }
 
-    fn changed(&mut self, at: Moment, grant: Grant) {
+    fn changed(&mut self, at: Moment, grant: WorkerGrant) {
         self.version += 1;
         if self.changes.len() == CHANGES_MOST {
             self.changes.pop_front();
@@ -334,12 +335,12 @@ impl LeaseState {
     }
 
     /// The grant of that slot, if work may start in it.
-    pub(crate) fn open_slot(&self, slot: u32) -> Option<&Grant> {
+    pub(crate) fn open_slot(&self, slot: u32) -> Option<&WorkerGrant> {
         self.of_slot.get(&slot).and_then(|number| self.grants.get(number)).filter(|grant| grant.phase == GrantPhase::Granted)
     }
 
     /// All grants under which the worker may still work, by their numbers.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = &Grant> {
+    pub(crate) fn grants(&self) -> impl Iterator<Item = &WorkerGrant> {
         self.grants.values().filter(|grant| grant.phase != GrantPhase::Lost)
     }
 

@@ -28,7 +28,7 @@ fn granted(state: &mut LeaseState, slot: u32, number: u64) -> (u64, Cancellation
 /// The changes after that version: slot and phase.
 fn changes(state: &LeaseState, version: u64) -> Vec<(u32, GrantPhase)> {
     let changes = state.changes_after(version).unwrap();
-    let slot = |grant: &Grant| if let Resource::Slot(slot) = grant.resource { slot } else { unreachable!("slots only") };
+    let slot = |grant: &WorkerGrant| if let Resource::Slot(slot) = grant.resource { slot } else { unreachable!("slots only") };
     changes.map(|change| (slot(&change.grant), change.grant.phase)).collect()
 }
 
