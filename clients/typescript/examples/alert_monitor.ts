@@ -13,6 +13,7 @@
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
+import { realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 import { Client, type Guard, Reply, RequestHandlers } from "../src/index.js";
@@ -127,4 +128,5 @@ async function main(): Promise<void> {
   else throw new Error("the verbs are run, silence, status and rules; the head of this file has their arguments");
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) await main();
+// Node resolves links in the address of a module.
+if (import.meta.url === pathToFileURL(realpathSync(process.argv[1] ?? ".")).href) await main();

@@ -8,6 +8,7 @@
 
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
+import { realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 import { Client, ShardwiseError } from "../src/index.js";
@@ -103,4 +104,5 @@ async function main(): Promise<void> {
   await follow(new Client(policy, { url }), keys, work, leaving.signal);
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) await main();
+// Node resolves links in the address of a module.
+if (import.meta.url === pathToFileURL(realpathSync(process.argv[1] ?? ".")).href) await main();

@@ -34,6 +34,8 @@ export function isFatal(error: ShardwiseError): boolean {
 /** Opens a lease. Tries until the time is over, for ever without one, while another lease is live or the sidecar does not answer. */
 export async function openLease({ http, clock, ttlMs }: TermContext, signal: AbortSignal, waitMs?: number): Promise<OpenedLease> {
   const until = waitMs === undefined ? Infinity : http.until(waitMs);
+  // What the last answer said: it says more than that the time was over before the next one.
+  let taken: ShardwiseError | undefined;
   for (let tries = 0; ; tries++) {
     const asked = clock.now();
     try {
@@ -45,9 +47,11 @@ export async function openLease({ http, clock, ttlMs }: TermContext, signal: Abo
       signal.throwIfAborted();
       const error = http.error(broken);
       // A lease that is taken may end before its time.
-      const retryAfter = error instanceof Problem && error.kind === "lease-taken" ? Math.min(error.retryAfterMs, TAKEN_MS) : error.retryAfterMs;
+      const isTaken = error instanceof Problem && error.kind === "lease-taken";
+      if (isTaken) taken = error;
+      const retryAfter = isTaken ? Math.min(error.retryAfterMs, TAKEN_MS) : error.retryAfterMs;
       const wait = Math.max(pause(tries), retryAfter);
-      if (isFatal(error) || performance.now() + wait >= until) throw error;
+      if (isFatal(error) || performance.now() + wait >= until) throw error instanceof Problem ? error : (taken ?? error);
       await sleep(wait, signal);
     }
   }

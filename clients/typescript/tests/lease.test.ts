@@ -159,7 +159,7 @@ test("a lease may end for good", async () => {
 
 test("a second lease waits for the first", async () => {
   await leased({}, async (lease, sidecar, _, url) => {
-    await assert.rejects(client(url).lease({ ttlMs: 1_000, waitMs: 300 }), (error) => error instanceof Problem && error.kind === "lease-taken");
+    await assert.rejects(client(url).lease({ ttlMs: 1_000, waitMs: 3_000 }), (error) => error instanceof Problem && error.kind === "lease-taken");
     const leaving = new AbortController();
     const aborted = client(url).lease({ ttlMs: 1_000, signal: leaving.signal });
     leaving.abort(new Error("enough"));

@@ -15,6 +15,8 @@ _log = logging.getLogger("shardwise_client")
 # A timer of the loop may stand still during a suspend, so the clock is read at least this often, in seconds.
 _LOOK_EVERY = 0.2
 _RETRY_FIRST, _RETRY_LONGEST = 0.05, 1.0
+# What is granted for a shorter time than the lease is renewed so many times in it, but not more often than so, in seconds.
+_RENEWALS, _RENEW_LEAST = 3, 0.1
 _FINISHED_AT_ONCE = 4_096
 _GATHER = 0.01
 
@@ -62,7 +64,11 @@ class Session:
                 continue
             self._table.renewed(asked, answer["valid_ms"], answer["version"])
             self._holdings.look()
-            next_at, tries = asked + self._every, 0
+            next_at, tries = asked + self._pause(answer["valid_ms"] / 1000), 0
+
+    def _pause(self, valid: float) -> float:
+        """From one renewal to the next. The sidecar may hold its slots for a shorter time than the lease lasts: Consul grants half a TTL."""
+        return min(self._every, max(valid / _RENEWALS, _RENEW_LEAST)) if valid > 0 else self._every
 
     async def _follow(self) -> None:
         tries = 0
