@@ -72,7 +72,17 @@ impl ShardingService {
     /// [`ErrorKind::Settings`] under a key placement, whose members cannot be drained.
     pub fn set_worker_leased(&self, is_leased: bool) -> Result<()> {
         self.can_be_drained()?;
-        self.membership().worker.update(|report| report.leased = Some(is_leased));
+        let mut before = None;
+        self.membership().worker.update(|report| before = report.leased.replace(is_leased));
+        if before != Some(is_leased) {
+            let policy = &self.policy().name;
+            // Warnings, because a member without a share has to be seen where only warnings are shown, and so does its end.
+            match (before, is_leased) {
+                (_, true) => tracing::warn!(%policy, "the worker has a lease: this member takes its share"),
+                (None, false) => tracing::warn!(%policy, "this member owns nothing until its worker opens a lease"),
+                (Some(_), false) => tracing::warn!(%policy, "the worker's lease has ended: this member gives up its share"),
+            }
+        }
         Ok(())
     }
 

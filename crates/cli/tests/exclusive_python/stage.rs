@@ -111,7 +111,7 @@ impl Stage {
     /// Drains a member, or ends that.
     pub(crate) fn drain(&self, name: &str, drained: bool) {
         let verb = if drained { "drain" } else { "undrain" };
-        // A machine that stands still for a TTL loses a member, which then comes back.
+        // A member is fenced if the machine stalls for a TTL, and joins again.
         eventually("it is a member", PATIENCE, || {
             let ran = self.place.run(&[verb, name, "--policy", "workers", "--settings", &settings_of(name)]);
             assert!(matches!(ran.code, Some(0 | 4)), "{ran:?}");

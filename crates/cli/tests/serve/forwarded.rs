@@ -1,4 +1,4 @@
-//! Requests for the worker beside a sidecar: who answers `status`, which members `any` passes over, and whom a request is for.
+//! Requests for a sidecar's local worker: which handler answers `status`, which members `any` passes over, and the addressee of a request.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

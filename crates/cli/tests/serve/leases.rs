@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::lease::{Lease, request};
@@ -29,7 +30,7 @@ fn refused(answer: &(u16, Value), status: u16, kind: &str) -> String {
 #[test]
 fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     let place = exclusive("");
-    let served = Served::start(&place, &[]);
+    let mut served = Served::start(&place, &[]);
     assert_eq!((&served.ownership()["worker"], &served.ownership()["slots_owned"]), (&json!("absent"), &json!(0)));
     let why = http::get(served.at, "/readyz").refuses(503, "no worker has a lease");
     assert!(why["detail"].as_str().unwrap().contains("POST …/leases"), "{why}");
@@ -57,6 +58,13 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     assert_eq!(lease.asks("DELETE", &format!("leases/{}", lease.id), None).0, 204);
     refused(&lease.asks("POST", "owned", Some(&json!(["a"]))), 410, "lease-ended");
     assert!(refused(&lease.asks("GET", "grants?wait=0", None), 410, "lease-ended").contains("ended by a request"));
+
+    served.process.signal(Signal::SIGTERM);
+    let ran = served.process.ends("after SIGTERM");
+    let logged = ["owns nothing until its worker opens a lease", "the worker has a lease", "the worker's lease has ended"];
+    for line in logged {
+        assert_eq!(ran.err.matches(line).count(), 1, "{line}: {ran:?}");
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) struct LeaseRenewal {
 /// A live lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkerLease {
-    /// Sent in the header `shardwise-lease`; whoever knows it can act for the worker.
+    /// Sent in the header `shardwise-lease`; a client that has it can act for the worker.
     id: String,
     ttl_ms: u64,
     /// For how long all grants hold, counted from before the request was sent, in milliseconds; 0 while nothing is held.
