@@ -61,9 +61,14 @@ class Slots(unittest.TestCase):
         expected = [key for key in keys if slot_of(xxh3_64(key.encode()), 16_384) % 2]
         self.assertEqual([slots.select(keys, chosen) for _ in range(2)], [expected, expected])
         self.assertEqual(len(slots), len(keys) - 1, "a long key is not kept")
-        for n in range(140_000):
-            slots[str(n)]
-        self.assertLessEqual(len(slots), 131_072)
+        mixed = [key for pair in zip(keys, (f"customer-{n}" for n in range(5_000))) for key in pair]
+        expected = [key for key in mixed if slot_of(xxh3_64(key.encode()), 16_384) % 2]
+        self.assertEqual([slots.select(mixed, chosen) for _ in range(2)], [expected, expected], "every second key is known")
+        for first in (0, 100_000):
+            slots.select([str(n) for n in range(first, first + 140_000)], chosen)
+            self.assertLessEqual(len(slots), 131_072)
+        self.assertEqual(KeySlots(1).select(["a", "b"], b"\1"), ["a", "b"])
+        self.assertEqual(KeySlots(8).select([], bytes(8)), [])
 
     def test_what_is_no_list_of_texts_is_an_error(self) -> None:
         for keys in ("tenant-7", b"tenant-7"):
@@ -74,6 +79,8 @@ class Slots(unittest.TestCase):
                 texts_of([key])  # type: ignore[list-item]
             with self.assertRaises(TypeError):
                 KeySlots(8)[key]  # type: ignore[index]
+            with self.assertRaisesRegex(TypeError, "a key is a text"):
+                KeySlots(8).select(["a", key], bytes(8))  # type: ignore[list-item]
         self.assertEqual(list_of(key for key in "ab"), ["a", "b"])
 
     def test_ten_thousand_keys_take_milliseconds(self) -> None:

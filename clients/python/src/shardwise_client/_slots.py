@@ -5,8 +5,8 @@ usually asks for the same keys again and again.
 """
 
 from collections.abc import Iterable
-from itertools import compress
-from typing import Callable, Union
+from itertools import compress, islice
+from typing import Callable, Optional, Union, cast
 
 from ._xxh3 import xxh3_64
 
@@ -57,18 +57,42 @@ class KeySlots(dict[str, int]):
     def __init__(self, slots: int) -> None:
         super().__init__()
         self.slots = slots
+        # For a power of two the slot is the head of the hash, and small numbers are faster than large ones.
+        self._shift = 65 - slots.bit_length() if slots & (slots - 1) == 0 else 0
 
     def __missing__(self, key: str) -> int:
-        if not isinstance(key, str):
-            raise TypeError(f"a key is a text, not {type(key).__name__}: {key!r:.80}")
-        slot = _hash(key.encode()) * self.slots >> 64
-        if len(key) <= _KEPT_LENGTH:
-            if len(self) >= _KEPT_KEYS:
-                self.clear()
-            self[key] = slot
-        return slot
+        return self._computed([key])[0]
 
     def select(self, keys: list[str], chosen: Union[bytes, bytearray]) -> list[str]:
         """Those of the keys whose slot has a 1 in `chosen`, in their order."""
-        # No step of Python's interpreter for a key whose slot is known.
-        return list(compress(keys, map(chosen.__getitem__, map(self.__getitem__, keys))))
+        # The interpreter takes no step for a key whose slot is known, and few for another: this decides how long a long list takes.
+        known = list(map(self.get, keys))
+        slots = cast("list[int]", known) if None not in known else self._completed(keys, known)
+        return list(compress(keys, map(chosen.__getitem__, slots)))
+
+    def _completed(self, keys: list[str], known: list[Optional[int]]) -> list[int]:
+        new = [key for key, slot in zip(keys, known) if slot is None]
+        computed = self._computed(new)
+        if len(new) == len(keys):
+            return computed
+        rest = iter(computed)
+        return [next(rest) if slot is None else slot for slot in known]
+
+    def _computed(self, keys: list[str]) -> list[int]:
+        hashes, shift = map(_hash, map(str.encode, keys)), self._shift
+        try:
+            slots = [hashed >> shift for hashed in hashes] if shift else [slot_of(hashed, self.slots) for hashed in hashes]
+        except TypeError:
+            # It says which key is no text.
+            texts_of(keys)
+            raise
+        self._keep(keys, slots)
+        return slots
+
+    def _keep(self, keys: list[str], slots: list[int]) -> None:
+        pairs: Iterable[tuple[str, int]] = zip(keys, slots)
+        if max(map(len, keys)) > _KEPT_LENGTH:
+            pairs = (pair for pair in pairs if len(pair[0]) <= _KEPT_LENGTH)
+        if len(self) + len(keys) > _KEPT_KEYS:
+            self.clear()
+        self.update(islice(pairs, _KEPT_KEYS))

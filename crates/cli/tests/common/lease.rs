@@ -49,10 +49,16 @@ impl Lease {
         Self::opened(at, ttl_ms, "")
     }
 
+    /// Asks for a lease; returns the status and the body.
+    pub(crate) fn asked(at: SocketAddr, headers: &[(&str, &str)], body: &Value) -> (u16, Value) {
+        request(at, "POST", &Self::path("leases"), headers, Some(body))
+    }
+
     fn opened(at: SocketAddr, ttl_ms: u64, token: &str) -> Self {
         let bearer = format!("Bearer {token}");
         let headers = [("Authorization", bearer.as_str())];
-        let (status, opened) = request(at, "POST", &Self::path("leases"), &headers, Some(&json!({"ttl_ms": ttl_ms})));
+        // Under exclusive ownership `health` makes no difference.
+        let (status, opened) = Self::asked(at, &headers, &json!({"ttl_ms": ttl_ms, "health": true}));
         assert_eq!(status, 201, "{opened}");
         let id = opened["id"].as_str().unwrap().to_owned();
         Self { at, id, bearer, finishes: Arc::new(AtomicBool::new(true)), stops: Arc::default(), keeper: None }

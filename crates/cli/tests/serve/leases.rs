@@ -215,6 +215,8 @@ fn under_eventual_ownership_a_lease_only_says_that_the_worker_lives() {
     let place = Place::of_workers("2s", "slots = 64");
     let served = Served::start(&place, &[]);
     served.settles(1, |owned| owned == 64);
+    // A client that takes the policy for an exclusive one must not make leases count.
+    refused(&Lease::asked(served.at, &[], &json!({"ttl_ms": 1_000})), 409, "conflict");
     let lease = Lease::once(served.at, 1_000);
     refused(&lease.asks("GET", "grants?wait=0", None), 409, "conflict");
     eventually("its lease ends and so does its share", PATIENCE, || {

@@ -27,6 +27,9 @@ pub(crate) struct LeaseRequest {
     /// How long the lease lasts after each renewal, in milliseconds.
     #[schema(value_type = u64, minimum = 1_000, maximum = 60_000)]
     ttl_ms: Whole,
+    /// Under eventual ownership a lease grants nothing, and when it ends the member is drained: `true` says that this is meant.
+    #[serde(default)]
+    health: bool,
 }
 
 /// The renewal of a lease.
@@ -53,7 +56,8 @@ pub(crate) struct WorkerLease {
 /// Open the worker's lease.
 ///
 /// One lease on a policy is live at a time; the processes of one worker share it. While it is live, this member takes its share. When it
-/// ends, the member gives its share up at once. Under exclusive ownership nothing is owned without a lease.
+/// ends, the member gives its share up at once. Under exclusive ownership nothing is owned without a lease; under eventual ownership a
+/// lease is refused without `health`.
 #[utoipa::path(
     post, path = "/v1/policies/{policy}/leases", tag = "worker",
     request_body(content = LeaseRequest, content_type = "application/json"),
@@ -64,8 +68,15 @@ pub(crate) async fn open(
     PolicyPath(joined): PolicyPath,
     request: Request,
 ) -> Result<(StatusCode, Json<WorkerLease>)> {
-    let LeaseRequest { ttl_ms: Whole(ttl_ms) } = body::json(&app, request).await?;
+    let LeaseRequest { ttl_ms: Whole(ttl_ms), health } = body::json(&app, request).await?;
     let leases = leasable(&joined)?;
+    if !health && !leases.are_required() {
+        let name = &joined.service.policy().name;
+        return Err(CONFLICT.because(format!(
+            "policy {name} has ownership = \"eventual\": a lease grants nothing there, and when it ends this member is drained. Send \
+             \"health\": true too if that is meant, ask owned without a lease, or write ownership = \"exclusive\""
+        )));
+    }
     if !TTL_MS.contains(&ttl_ms) {
         let (least, most) = (TTL_MS.start(), TTL_MS.end());
         return Err(BAD_REQUEST.because(format!("ttl_ms = {ttl_ms} is not allowed: a lease lasts {least} to {most} ms")));
