@@ -228,7 +228,7 @@ class Requests(WithSidecars):
                 status = await client.instance("two", "status")
                 self.assertEqual(status.json()["instance_id"], "two", "without a handler the sidecar answers")
                 with self.assertRaises(Problem) as caught:
-                    await client.instance("nobody", "status")
+                    await client.instance("nowhere", "status")
                 self.assertEqual(caught.exception.kind, "unknown-instance")
 
 
@@ -242,23 +242,23 @@ class Examples(WithSidecars):
         def monitor(verb: str, *rest: str, at: str = "one") -> Program:
             return self.program(example, verb, "workers", sidecars[at].url, *rest, SHARDWISE_TOKEN=TOKEN)
 
-        def told(verb: str, *rest: str) -> list[dict[str, Any]]:
+        def run_verb(verb: str, *rest: str) -> list[dict[str, Any]]:
             program = monitor(verb, *rest)
             self.assertEqual(program.process.wait(PATIENCE), 0, program.log.read_text())
             program.prints("it has answered", lambda lines: lines)
             return program.lines
 
         def rules() -> dict[str, list[str]]:
-            return {line["by"]: line["answer"]["rules"] for line in told("status") if line["did"] == "answered" and "rules" in line["answer"]}
+            return {line["by"]: line["answer"]["rules"] for line in run_verb("status") if line["did"] == "answered" and "rules" in line["answer"]}
 
         running = {name: monitor("run", str(port), at=name) for name, port in ports.items()}
         limit = time.monotonic() + PATIENCE
         while not (len(shares := rules()) == 2 and all(shares.values()) and sum(map(len, shares.values())) == 8):
             self.assertLess(time.monotonic(), limit, f"each rule on one monitor: {shares}")
         rule = shares["two"][0]
-        self.assertEqual(told("silence", "two", rule)[0]["answer"], {"silenced": [rule]})
-        self.assertEqual(told("status", "two")[0]["answer"]["silenced"], [rule])
-        self.assertEqual(len(told("rules")[0]["answer"]["rules"]), 8)
+        self.assertEqual(run_verb("silence", "two", rule)[0]["answer"], {"silenced": [rule]})
+        self.assertEqual(run_verb("status", "two")[0]["answer"]["silenced"], [rule])
+        self.assertEqual(len(run_verb("rules")[0]["answer"]["rules"]), 8)
         running["two"].kill()
         running["one"].prints("it takes over", lambda lines: sum({"began": 1, "ended": -1}.get(line["did"], 0) for line in lines) == 8)
         self.assertEqual(running["one"].ends(), 0, running["one"].log.read_text())

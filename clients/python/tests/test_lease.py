@@ -424,27 +424,27 @@ class Runs(unittest.IsolatedAsyncioTestCase):
                 lease.run_owned([], works, on_finish="never")  # type: ignore[arg-type]
 
     async def test_rebalances_are_told(self) -> None:
-        first, told = self.sidecar.grant(5), list[SlotChange]()
+        first, heard = self.sidecar.grant(5), list[SlotChange]()
         keys = [key_in(5), key_in(6), key_in(6)]
 
         async def callback(change: SlotChange) -> None:
-            told.append(change)
-            if len(told) == 1:
+            heard.append(change)
+            if len(heard) == 1:
                 raise RuntimeError("it is called again")
 
         with self.assertLogs("shardwise_client", "ERROR"):
             async with self.sidecar.client() as lease:
                 lease.on_rebalance(callback, keys)
-                await until("what is owned already", lambda: told == [([5], [], 1, 1)])
+                await until("what is owned already", lambda: heard == [([5], [], 1, 1)])
                 self.sidecar.grant(6)
-                await until("what is gained", lambda: told[1:] == [([6], [], 2, 3)])
+                await until("what is gained", lambda: heard[1:] == [([6], [], 2, 3)])
                 self.sidecar.ask(first)
-                await until("what is to go", lambda: told[2:] == [([], [5], 1, 2)])
+                await until("what is to go", lambda: heard[2:] == [([], [5], 1, 2)])
                 self.sidecar.is_silent = True
-                await until("what has expired", lambda: told[3:] == [([], [6], 0, 0)])
+                await until("what has expired", lambda: heard[3:] == [([], [6], 0, 0)])
                 self.sidecar.is_silent = False
-                await until("what is back", lambda: told[4:] == [([6], [], 1, 2)])
-        await until("the end", lambda: told[5:] == [([], [6], 0, 0)])
+                await until("what is back", lambda: heard[4:] == [([6], [], 1, 2)])
+        await until("the end", lambda: heard[5:] == [([], [6], 0, 0)])
 
     async def test_singletons(self) -> None:
         steps: list[str] = []

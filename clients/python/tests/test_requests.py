@@ -13,7 +13,7 @@ from shardwise_client import Answer, Refused, Request, RequestHandlers, RequestS
 PATIENCE = 20.0
 
 
-async def told(port: int, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+async def exchanged(port: int, raw: bytes) -> tuple[int, dict[str, str], bytes]:
     """The answer to these bytes, on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(raw)
@@ -42,7 +42,7 @@ class Handlers(unittest.IsolatedAsyncioTestCase):
         self.port = int(self.server.url.rpartition(":")[2].partition("/")[0])
 
     async def asks(self, raw: bytes) -> tuple[int, Any]:
-        status, headers, body = await told(self.port, raw)
+        status, headers, body = await exchanged(self.port, raw)
         return status, json.loads(body) if "json" in headers["content-type"] else body
 
     async def test_what_is_for_one_instance_never_answers_any(self) -> None:
@@ -54,8 +54,8 @@ class Handlers(unittest.IsolatedAsyncioTestCase):
         def size(_: Request) -> str:
             return "größe"
 
-        told = {"of": "one", "method": "GET", "args": {"a": "b", "c": ""}, "to": "instance"}
-        self.assertEqual(await self.asks(request("/hooks/status?a=b&c=")), (200, told))
+        seen = {"of": "one", "method": "GET", "args": {"a": "b", "c": ""}, "to": "instance"}
+        self.assertEqual(await self.asks(request("/hooks/status?a=b&c=")), (200, seen))
         self.assertEqual(await self.asks(request("/hooks/cache/size", "any")), (200, "größe".encode()))
         for path, to in (("status", "any"), ("cache/size", "instance"), ("nothing", "any")):
             status_, problem = await self.asks(request(f"/hooks/{path}", to))

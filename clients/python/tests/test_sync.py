@@ -31,11 +31,11 @@ class Blocking(unittest.TestCase):
     def lease(self, reopen: bool = True) -> sync.Lease:
         return sync.Lease(self.loop, lambda: self.sidecar.client(reopen=reopen))
 
-    def tell(self, call: Callable[[], Optional[int]]) -> int:
+    def in_loop(self, call: Callable[[], Optional[int]]) -> int:
         return self.loop.run(call) or 0
 
     def test_work_under_a_lease(self) -> None:
-        number = self.tell(lambda: self.sidecar.grant(5))
+        number = self.in_loop(lambda: self.sidecar.grant(5))
         with self.lease() as lease:
             self.assertEqual((lease.state, lease.id), ("active", self.sidecar.lease))
             self.assertEqual(lease.owned(KEYS), [key for key in KEYS if slot(key) == 5])
@@ -47,16 +47,16 @@ class Blocking(unittest.TestCase):
                     pass
             with lease.enter(key_in(5), ask=True) as entered:
                 self.assertEqual((entered.fence, entered.is_held), ((5, 1), True))
-                self.tell(lambda: self.sidecar.ask(number))
+                self.in_loop(lambda: self.sidecar.ask(number))
                 self.assertTrue(entered.finish.wait(PATIENCE))
                 entered.check()
                 self.assertEqual(self.sidecar.finished_numbers, [])
             until("it is handed over", lambda: self.sidecar.finished_numbers == [number])
-            number = self.tell(lambda: self.sidecar.grant(5, 2))
+            number = self.in_loop(lambda: self.sidecar.grant(5, 2))
             until("it is there again", lambda: lease.owns(key_in(5)))
             with self.assertRaisesRegex(Lost, "slot 5"):
                 with lease.enter(key_in(5)) as entered:
-                    self.tell(lambda: self.sidecar.lose(number))
+                    self.in_loop(lambda: self.sidecar.lose(number))
                     self.assertTrue(entered.lost.wait(PATIENCE))
                     with self.assertRaises(Lost):
                         entered.check()
@@ -65,7 +65,7 @@ class Blocking(unittest.TestCase):
             lease.owned(KEYS)
 
     def test_silence(self) -> None:
-        self.tell(self.sidecar.grant_all)
+        self.in_loop(self.sidecar.grant_all)
         with self.lease() as lease:
             with self.assertRaises(Lost):
                 with lease.enter("a") as entered:
@@ -77,7 +77,7 @@ class Blocking(unittest.TestCase):
             until("it is answered", lambda: lease.owned(KEYS) == KEYS)
 
     def test_threads_for_owned_keys(self) -> None:
-        self.tell(self.sidecar.grant_all)
+        self.in_loop(self.sidecar.grant_all)
         at_work, changes = set[str](), list[SlotChange]()
 
         def works(key: str, entered: sync.Entered) -> None:
@@ -117,18 +117,18 @@ class Blocking(unittest.TestCase):
                 lease.daemons("x", daemon)
                 lease.timer("t", 60, job)
                 until("all are offered", lambda: len(self.sidecar.names.get("timers", [])) == 1)
-                leader = self.tell(lambda: self.sidecar.grant("singleton/leader"))
+                leader = self.in_loop(lambda: self.sidecar.grant("singleton/leader"))
                 until("it leads", lambda: steps == ["name/singleton/leader"])
-                self.tell(lambda: self.sidecar.grant("daemon/x/3"))
+                self.in_loop(lambda: self.sidecar.grant("daemon/x/3"))
                 until("it is there", lambda: steps[1:] == [3])
-                self.tell(lambda: self.sidecar.grant("timer/t", period={"due_ms": 1, "number": 2}))
+                self.in_loop(lambda: self.sidecar.grant("timer/t", period={"due_ms": 1, "number": 2}))
                 until("it is fired", lambda: steps[2:] == [(1, 2)])
             until("it is let go", lambda: leader in self.sidecar.finished_numbers)
 
     def test_the_only_lease(self) -> None:
         with self.lease(reopen=False) as lease:
             run = lease.on_rebalance(lambda _: None)
-            self.tell(self.sidecar.end_lease)
+            self.in_loop(self.sidecar.end_lease)
             with self.assertRaises(LeaseEnded):
                 run.wait()
 

@@ -138,7 +138,7 @@ class Work(unittest.TestCase):
         self.table = self.holdings.begin(TTL)
         self.holdings.changed(self.table.whole(line("all", 1, grant(1, 5, epoch=7), grant(2, 6), grant(3, name="singleton/leader")), self.now))
 
-    def tell(self, kind: str, *grants: dict[str, Any]) -> None:
+    def line_arrives(self, kind: str, *grants: dict[str, Any]) -> None:
         self.holdings.changed(self.table.line(line(kind, self.table.version + 1, *grants)))
 
     def enter(self, slot: int, key: str = "k", on_finish: Optional[Callable[[], None]] = None) -> Hold[threading.Event]:
@@ -147,7 +147,7 @@ class Work(unittest.TestCase):
     def test_what_is_owned(self) -> None:
         keys = [key_in(4), key_in(5), key_in(6), key_in(5)]
         self.assertEqual((self.holdings.owned(keys), self.holdings.state), ([keys[1], keys[2], keys[3]], "active"))
-        self.tell("finish", grant(2, 6, finish=True))
+        self.line_arrives("finish", grant(2, 6, finish=True))
         self.assertEqual(self.holdings.owned(keys), [keys[1], keys[3]])
         self.now += TTL
         self.assertEqual((self.holdings.owned(keys), self.holdings.state), ([], "expired"))
@@ -178,11 +178,11 @@ class Work(unittest.TestCase):
     def test_who_may_enter(self) -> None:
         with self.assertRaisesRegex(NotHeld, "not held"):
             self.enter(7)
-        self.tell("finish", grant(1, 5, finish=True))
+        self.line_arrives("finish", grant(1, 5, finish=True))
         with self.assertRaisesRegex(NotHeld, "not held"):
             self.enter(5)
         hold = self.enter(6)
-        self.tell("finish", grant(2, 6, finish=True))
+        self.line_arrives("finish", grant(2, 6, finish=True))
         with self.assertRaisesRegex(NotHeld, "handed over"):
             self.enter(6)
         self.assertTrue(hold.is_held)
@@ -193,12 +193,12 @@ class Work(unittest.TestCase):
     def test_finished_is_said_when_the_last_work_ends(self) -> None:
         said = []
         self.holdings.on_unreported = lambda: said.append(list(self.holdings.unreported))
-        self.tell("finish", grant(1, 5, finish=True))
+        self.line_arrives("finish", grant(1, 5, finish=True))
         self.assertEqual(said, [[1]], "at once where nothing works")
         asked: list[str] = []
         holds = [self.enter(6, key, lambda key=key: asked.append(key)) for key in "abc"]  # type: ignore[misc]
-        self.tell("finish", grant(2, 6, finish=True))
-        self.tell("finish", grant(2, 6, finish=True))
+        self.line_arrives("finish", grant(2, 6, finish=True))
+        self.line_arrives("finish", grant(2, 6, finish=True))
         self.assertEqual((sorted(asked), [hold.finish.is_set() for hold in holds], self.cancelled), (["a", "b", "c"], [True] * 3, []))
         for hold in holds[:2]:
             self.holdings.leave(hold)
@@ -208,14 +208,14 @@ class Work(unittest.TestCase):
         self.assertEqual(said[1:], [[1, 2]])
         self.assertEqual(self.table.grant(6), None)
         # The handover was called off: the same epoch, another number.
-        self.tell("granted", grant(9, 6))
+        self.line_arrives("granted", grant(9, 6))
         self.assertEqual(self.enter(6).epoch, 1)
 
     def test_what_is_lost_is_cancelled_and_nothing_else(self) -> None:
         five, six = self.enter(5, "five"), self.enter(6, "six")
-        self.tell("lost", grant(1, 5))
+        self.line_arrives("lost", grant(1, 5))
         self.assertEqual((self.cancelled, five.is_held, six.is_held, five.finish.is_set()), (["five"], False, True, True))
-        self.tell("granted", grant(7, 5, epoch=8))
+        self.line_arrives("granted", grant(7, 5, epoch=8))
         with self.assertRaisesRegex(NotHeld, "not ended yet"):
             self.enter(5)
         changes = self.changes
@@ -223,11 +223,11 @@ class Work(unittest.TestCase):
         self.assertGreater(self.changes, changes, "others may begin")
         self.assertEqual((self.enter(5).epoch, self.holdings.in_flight()), (8, 2))
         self.assertEqual(self.holdings.unreported, [1], "the sidecar waits until the lost work has ended")
-        self.tell("lost", grant(2, 6))
+        self.line_arrives("lost", grant(2, 6))
         self.holdings.leave(six)
-        self.tell("lost", grant(7, 5))
-        self.tell("granted", grant(8, 7))
-        self.tell("lost", grant(8, 7))
+        self.line_arrives("lost", grant(7, 5))
+        self.line_arrives("granted", grant(8, 7))
+        self.line_arrives("lost", grant(8, 7))
         self.assertEqual(self.holdings.unreported, [1, 2, 8], "at once where nothing works")
 
     def test_all_is_cancelled_before_the_deadline(self) -> None:
@@ -266,7 +266,7 @@ class Work(unittest.TestCase):
         self.table.renewed(self.now, 0, 1)
         self.holdings.changed(self.table.whole(line("all", 1, valid_ms=0), self.now))
         self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("active", []))
-        self.tell("granted", grant(1, 5))
+        self.line_arrives("granted", grant(1, 5))
         self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("expired", []), "until it is renewed")
         self.table.renewed(self.now, 5_000, 2)
         self.assertEqual((self.holdings.state, self.holdings.owned([key_in(5)])), ("active", [key_in(5)]))

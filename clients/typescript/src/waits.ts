@@ -6,7 +6,7 @@ const [PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [100, 5_000];
 /** The most characters of a server-sent event. */
 const EVENT_CHARACTERS = 1024 * 1024;
 
-/** Tells the time in milliseconds on a clock that never goes back, and calls once after so many milliseconds, unless the result is called before. */
+/** The time in milliseconds on a clock that never goes back, and one call after so many milliseconds, unless the result is called before. */
 export interface Clock { now(): number; after(ms: number, call: () => void): () => void }
 
 export const systemClock: Clock = {

@@ -30,7 +30,7 @@ test("a member answers by name", async () => {
   assert.ok(answer.json<{ instance_id: string }>().instance_id === id && answer.text().includes(id) && answer.body.length > 0);
   const missing = await client(ONE).instance(id, "no/such-path", { body: "{}" });
   assert.deepEqual([missing.instance, missing.status, missing.isOk], [id, 404, false], "the member's answer");
-  await assert.rejects(client(ONE).instance("nobody", "status"), (error) => error instanceof Problem && error.kind === "unknown-instance");
+  await assert.rejects(client(ONE).instance("nowhere", "status"), (error) => error instanceof Problem && error.kind === "unknown-instance");
   await assert.rejects(client(ONE).instance(id, "status", { signal: AbortSignal.abort(new Error("enough")) }), /enough/);
   for (const path of ["", "/status", "a//b", "../drain", "a/..", "a?b", "größe"]) await assert.rejects(client(ONE).any(path), ShardwiseError, path);
 });

@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer of a member: of its own status, from 200 to 299 or from 400 to 599."""
+    """An answer of a member. Its status is the member's, from 200 to 299 or from 400 to 599."""
 
     body: bytes
     content_type: str = "application/octet-stream"
@@ -107,7 +107,7 @@ H = TypeVar("H", bound=Handler)
 class RequestHandlers:
     """This worker's handlers. A `RequestServer` answers the sidecar with them, which runs with `--forward-to`.
 
-    Handlers for this instance and handlers that any member may answer are apart: what is meant for one instance never answers `any`. The sidecar
+    Handlers for this instance and handlers that any member may answer are apart: a handler for one instance never answers `any`. The sidecar
     answers `status` of an instance itself unless there is a handler, and everything below `shardwise`. With `in_threads` handlers that are no
     coroutine functions run in threads, so that they may block.
     """

@@ -113,7 +113,7 @@ fn each_module_is_small() {
     }
 }
 
-/// As from the registry: packed, and installed into a project of its own.
+/// As from the registry: packed, and installed into another project.
 #[test]
 fn the_package_can_be_installed() {
     let place = Place::empty();
