@@ -112,6 +112,12 @@ export class Lease implements AsyncDisposable {
     return new Guard(entry, { slot: entry.holding.resource as number, epoch: entry.holding.grant.epoch });
   }
 
+  /** Asks the sidecar too whether this worker holds the key. Throws `NotHeld` if not. */
+  async confirm(key: string): Promise<void> {
+    this.#refuseIfOver();
+    if (!(await this.#term?.holds(key))) throw new NotHeld(`this worker does not hold ${JSON.stringify(key)}: its sidecar says so`);
+  }
+
   /**
    * Runs work on the key. JavaScript cannot stop it, so it has to end soon after `guard.lost` aborts. Throws `NotHeld` if this worker does not hold the
    * key, and also if the key was lost before the work had ended.

@@ -105,6 +105,17 @@ export class Term {
     this.#news.ring();
   }
 
+  /** Whether the sidecar says that this worker holds the key. */
+  async holds(key: string): Promise<boolean> {
+    try {
+      const { value } = await this.#ask("enter", "POST", { keys: [key] });
+      if (!Array.isArray(value)) throw this.#context.http.strange();
+      return value.some((held: { key?: unknown }) => held?.key === key);
+    } catch (broken) {
+      throw this.#failed(broken);
+    }
+  }
+
   get id(): string { return this.#opened.lease.id; }
   get #path(): string { return `leases/${encodeURIComponent(this.#opened.lease.id)}`; }
   get #isOver(): boolean { return this.#ends.signal.aborted; }

@@ -3,6 +3,7 @@
 import http from "node:http";
 import type net from "node:net";
 
+import { slotOfKey } from "../src/hash.js";
 import type { Grant } from "../src/index.js";
 
 interface Request { method: string; path: string; lease: string; body: Record<string, unknown> }
@@ -133,6 +134,11 @@ export class FakeSidecar {
       this.finished.push(...(body["grants"] as number[]));
       this.version += 1;
       return { status: 200, body: { finished: numbers.length } };
+    }
+    if (method === "POST" && path === "enter") {
+      const granted = [...this.grants.values()];
+      const held = (body["keys"] as string[]).flatMap((key) => granted.filter(({ slot }) => slot === slotOfKey(key, 16)).map(({ slot, epoch }) => ({ key, slot, epoch })));
+      return { status: 200, body: held };
     }
     if (method === "PUT" && path === "names") return { status: 200, body: { names: 1 } };
     return problem(404, "not-found");

@@ -54,6 +54,20 @@ test("what is granted is owned, entered and finished", async () => {
   });
 });
 
+test("the sidecar can be asked as well", async () => {
+  await leased({}, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    await lease.confirm(key(3));
+    sidecar.grants.clear();
+    assert.ok(lease.owns(key(3)), "it has not heard of it");
+    await assert.rejects(lease.confirm(key(3)), (error) => error instanceof NotHeld && /its sidecar says so/.test(error.message));
+    sidecar.instead = ({ path }) => (path === "enter" ? problem(410, "lease-ended") : undefined);
+    await assert.rejects(lease.confirm(key(3)), (error) => error instanceof Problem && error.status === 410);
+    await eventually("the lease has ended", () => !lease.owns(key(3)));
+  });
+});
+
 test("a string is no list", async () => {
   await leased({}, async (lease) => {
     for (const call of [() => lease.owned("abc" as never), () => lease.runOwned("abc" as never, () => undefined), () => lease.onRebalance(() => 0, "abc" as never)]) {
