@@ -136,7 +136,8 @@ pub(crate) async fn ask(whom: &Callee<'_>, path: &str, request: &Request) -> Res
     answer
 }
 
-async fn answer(whom: &Callee<'_>, path: &str, request: &Request) -> Result<Answer, DialError> {
+/// The same without a span, for what is asked all the time.
+pub(crate) async fn answer(whom: &Callee<'_>, path: &str, request: &Request) -> Result<Answer, DialError> {
     // A body is sent only to a recipient that has proven to be the member.
     let is_proven = whom.peers.is_mutual() || whom.member.as_ref().is_none_or(|member| member.token.is_some());
     if request.method == Method::Post && !is_proven {

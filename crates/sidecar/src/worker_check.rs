@@ -70,7 +70,7 @@ impl WorkerCheck {
             };
         }
         let worker = Callee { peers, limits, target, base: String::new(), member: None };
-        match dial::ask(&worker, path, &Request::new(Method::Get)).await {
+        match dial::answer(&worker, path, &Request::new(Method::Get)).await {
             Ok(answer) if answer.status < 300 => Ok(()),
             Ok(answer) => Err(format!("{}: status {}", target.authority(), answer.status)),
             Err(failed) => Err(failed.to_string()),
