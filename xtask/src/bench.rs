@@ -10,7 +10,7 @@ use crate::context::TaskContext;
 use crate::measured::{self, BenchmarkFigure};
 use crate::report::say;
 use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
-use crate::{files, judged, outbox, peers, sidecar};
+use crate::{files, judged, leases, outbox, peers, sidecar};
 
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
@@ -27,6 +27,11 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
     let log = StepLog::begin(context, "bench")?;
     let mut command = context.cargo(&["bench", "--package", package, "--all-features", "--bench", name]);
     let page = match name {
+        leases::NAME => {
+            let commands = std::iter::once(command).chain(leases::owned(context)?);
+            let figures = log.figures(leases::FIGURES, HUNG_AFTER, commands)?;
+            judged::page(&figures, &leases::GOALS, leases::page)?
+        }
         outbox::NAME => {
             let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;
             judged::page(&figures, &outbox::GOALS, outbox::page)?

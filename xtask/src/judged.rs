@@ -16,6 +16,7 @@ pub(crate) struct Goal {
 pub(crate) enum Limit {
     Above(f64),
     AtLeast(f64),
+    AtMost(f64),
     Below(f64),
 }
 
@@ -24,6 +25,7 @@ impl Limit {
         match *self {
             Self::Above(limit) => found > limit,
             Self::AtLeast(limit) => found >= limit,
+            Self::AtMost(limit) => found <= limit,
             Self::Below(limit) => found < limit,
         }
     }
@@ -34,6 +36,7 @@ impl std::fmt::Display for Limit {
         match self {
             Self::Above(limit) => write!(f, "more than {limit}"),
             Self::AtLeast(limit) => write!(f, "{limit} or more"),
+            Self::AtMost(limit) => write!(f, "{limit} or less"),
             Self::Below(limit) => write!(f, "below {limit}"),
         }
     }

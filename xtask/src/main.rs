@@ -16,6 +16,7 @@ mod fuzz;
 mod instructions;
 mod judged;
 mod lean;
+mod leases;
 mod measured;
 mod outbox;
 mod outside;

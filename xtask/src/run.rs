@@ -182,7 +182,7 @@ fn as_typed(command: &Command) -> String {
         let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,@+".contains(c));
         if plain && !word.is_empty() { word.to_owned() } else { format!("'{word}'") }
     };
-    let ours = ["RUSTDOCFLAGS", "CRITERION_HOME"];
+    let ours = ["RUSTDOCFLAGS", "CRITERION_HOME", "PYTHONPATH"];
     let set = command.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?))).filter(|(n, _)| ours.contains(n));
     let mut words: Vec<_> = set.map(|(name, value)| format!("{name}={}", quote(value))).collect();
     let program = command.get_program().to_string_lossy();

@@ -1,19 +1,18 @@
 //! Exclusive ownership on real backends (`tests/servers`): hundreds of faults on real worker processes, slots that go from hand to hand,
 //! thousands of them that settle, and rolling restarts.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::figures::{Figures, each_backend, number};
+use super::exclusive_tables::{self, BACKENDS, HEAD, of, row};
+use super::figures::{Figures, number};
 use super::{SoakReport, SoakRun};
 use crate::run::TaskFailure;
 
 /// For building and all scenes but the faults, and for one fault on each backend.
 const ALLOWANCE: Duration = Duration::from_mins(40);
 const FAULT_MAX: Duration = Duration::from_secs(30);
-pub(super) const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];
 /// TTL of the workers to which things are done, in milliseconds; a killed one must be replaced one second later.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// The same on each backend where the leading server has just died too: a new leader of etcd prolongs every lease
@@ -62,37 +61,15 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }
 
-pub(super) fn of<'a>(runs: &'a [Value], scene: &'a str, backend: &'a str) -> impl Iterator<Item = &'a Value> {
-    runs.iter().filter(move |run| run["scene"] == scene && run["backend"] == backend)
-}
-
-/// One row of a table: a figure on each backend.
-pub(super) fn row(what: &str, cell: impl Fn(&str) -> Option<String>) -> Result<String, TaskFailure> {
-    each_backend(what, BACKENDS, cell)
-}
-
 fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
-    let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
-    let mut text = format!(
+    let mut text = String::from(
         "Four real worker processes with a TTL of 2 s, 16 slots, a singleton and a timer, on clusters of three servers, all on this \
          machine (etcd without fsync, of which a killed process knows nothing); each process writes down when it enters and leaves a \
          slot, under which epoch and until which deadline, and what of its work ran on after that. A cut is one way or both, or \
          connections reset or refused. Answers that are late come so late that they only just count, and then nothing that is asked \
-         arrives any more.\n\n{head}"
+         arrives any more.\n\n",
     );
-    let kinds: BTreeSet<_> = runs.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
-    text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(runs, "faults", backend).next()?["seed"].to_string()))?;
-    for kind in kinds {
-        text += &row(kind, |backend| {
-            Some(of(runs, "faults", backend).next()?["counts"][kind.as_str()].as_u64().unwrap_or_default().to_string())
-        })?;
-    }
-    for (field, what) in FAULTS {
-        text += &row(what, |backend| {
-            let figure = &of(runs, "faults", backend).next()?[field];
-            Some(if figure.is_null() { "–".into() } else { figure.to_string() })
-        })?;
-    }
+    text += &exclusive_tables::faults(runs, &FAULTS)?;
     text += "\nWrites after the end of a stay are those of work that checks nothing before it writes, as code that was paused does. A \
              table knows of an epoch from the first write under it, so it refuses what comes behind that and cannot tell what comes before from \
              a write in time; such a write is no failure, because no worker has worked on what it changes. Asked again, no worker said \
@@ -102,17 +79,14 @@ fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
              to register until each of the four holds exactly the slots that the placement of all four gives it; looked at every 10 ms, \
              20 times. Both with three servers of Consul and of etcd on this machine, over loopback, each with fsync; workers in one \
              process.\n\n";
-    text += head;
-    for (field, what) in [("slots", "slots handed over"), ("median_ms", "median, ms"), ("p99_ms", "p99, ms"), ("worst_ms", "worst, ms")] {
-        text += &row(what, |backend| Some(number(of(runs, "hands", backend).next()?[field].as_f64()?)))?;
-    }
+    text += &exclusive_tables::hands(runs)?;
     let settled = |backend: &str| Figures::of(of(runs, "settle", backend), "settle_ms");
     text += &row("4,096 slots settled, median, ms", |backend| settled(backend).median().map(number))?;
     text += &row("worst, ms", |backend| settled(backend).worst().map(number))?;
     text += "\nRolling restart: four workers with 256 slots and a TTL of 3 s, in one process and on one server, are restarted one after the \
              other, with `rejoin_grace` (the first is away for longer than a TTL) and without it. How many slots move without it follows \
              from the placements; each of them moves back again.\n\n";
-    text += head;
+    text += HEAD;
     for (grace, field, what) in ROLLING {
         text += &row(what, |backend| {
             let run = of(runs, "rolling", backend).find(|run| run["rejoin_grace"] == grace)?;

@@ -1,12 +1,11 @@
 //! Exclusive ownership with workers in Python next to sidecars (`crates/cli/tests/exclusive_python`): hundreds of faults on real processes,
 //! and slots that go from worker to worker.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exclusive::{BACKENDS, of, row};
+use super::exclusive_tables::{self, BACKENDS, of};
 use super::figures::{Figures, number};
 use super::{SoakReport, SoakRun};
 use crate::run::TaskFailure;
@@ -36,9 +35,6 @@ const FAULTS: [(&str, &str); 11] = [
     ("takeover_of_sidecars_ms", "longest takeover after one of those, ms"),
 ];
 
-const HANDS: [(&str, &str); 4] =
-    [("slots", "slots handed over"), ("median_ms", "median, ms"), ("p99_ms", "p99, ms"), ("worst_ms", "worst, ms")];
-
 /// Causes that many faults on each backend. The tests hold the requirements, except for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let runs = soak.figures(ALLOWANCE + FAULTS_MAX * soak.runs, [soak.tests(TESTS)])?;
@@ -46,33 +42,17 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
 }
 
 fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
-    let head = "| | local | consul | etcd |\n|---|---:|---:|---:|\n";
-    let mut text = format!(
+    let mut text = String::from(
         "Four pairs of `shardwise serve` and a worker in Python that leases from it, with a TTL of 2 s, leases of 2 s and 16 slots, on \
          clusters of three servers, all on this machine (etcd with fsync). Each worker writes down when it enters and leaves a slot, under \
          which epoch and until which deadline by its own clock, and what of its work ran on after that. SIGSTOP and a sidecar that is cut \
-         off last 0.2 to 6 s.\n\n{head}"
+         off last 0.2 to 6 s.\n\n",
     );
-    let kinds: BTreeSet<_> = runs.iter().filter_map(|run| run["counts"].as_object()).flat_map(|counts| counts.keys()).collect();
-    text += &row("seed (SHARDWISE_SEED)", |backend| Some(of(runs, "faults", backend).next()?["seed"].to_string()))?;
-    for kind in kinds {
-        text += &row(kind, |backend| {
-            Some(of(runs, "faults", backend).next()?["counts"][kind.as_str()].as_u64().unwrap_or_default().to_string())
-        })?;
-    }
-    for (field, what) in FAULTS {
-        text += &row(what, |backend| {
-            let figure = &of(runs, "faults", backend).next()?[field];
-            Some(if figure.is_null() { "–".into() } else { figure.to_string() })
-        })?;
-    }
+    text += &exclusive_tables::faults(runs, &FAULTS)?;
     text += "\nTakeover: from the kill until workers of other pairs have begun to work in all slots of the killed one. Writes after the end \
              are explained at `soak exclusive`.\n\nHandover of a slot in good order, while members are drained and undrained: from the \
              moment in which its former worker has ended its work there, and says so with `finished`, until the next worker begins.\n\n";
-    text += head;
-    for (field, what) in HANDS {
-        text += &row(what, |backend| Some(number(of(runs, "hands", backend).next()?[field].as_f64()?)))?;
-    }
+    text += &exclusive_tables::hands(runs)?;
     Ok(text)
 }
 

@@ -5,6 +5,7 @@ mod churn;
 mod demo;
 mod exclusive;
 mod exclusive_python;
+mod exclusive_tables;
 mod figures;
 mod members;
 mod mistakes;

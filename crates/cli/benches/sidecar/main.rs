@@ -4,24 +4,22 @@
 //! Clients and sidecar share the machine's cores, so the figures are lower than the sidecar alone could reach.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::panic, missing_docs, reason = "a benchmark reports by panicking")]
 
-mod client;
-mod served;
+#[path = "../common/mod.rs"]
+mod common;
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use client::Client;
-use served::{Served, path};
+use common::client::Client;
+use common::in_earnest;
+use common::served::{LOOK_EVERY, Served, path};
 
 /// The number of connections that request owners.
 const CONNECTIONS: usize = 16;
 /// The number of connections that send lists while renewals are measured.
 const LISTS_BESIDE: usize = 2;
-/// How often the metrics are read meanwhile: several times between two renewals.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 struct Scale {
     rounds: usize,
@@ -36,18 +34,13 @@ const EARNEST: Scale =
 const SMALL: Scale =
     Scale { rounds: 2, list: 1_000, stream: 10_000, owners_for: Duration::from_millis(200), load_for: Duration::from_millis(1_500) };
 
-/// Reports one figure on the terminal and in the file.
 fn print_figure(figure: &Value) {
-    println!("{figure}");
-    if let Some(path) = std::env::var_os("SHARDWISE_SIDECAR_FIGURES") {
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{figure}").unwrap();
-    }
+    common::print_figure("SHARDWISE_SIDECAR_FIGURES", figure);
 }
 
 fn main() {
-    let scale = if std::env::args().any(|argument| argument == "--bench") { EARNEST } else { SMALL };
-    let served = Served::start();
+    let scale = if in_earnest() { EARNEST } else { SMALL };
+    let served = Served::start("");
     lists(&served, &scale);
     streams(&served, &scale);
     owners(&served, &scale);

@@ -74,6 +74,14 @@ fn it_agrees_with_its_types() {
 }
 
 #[test]
+fn its_benchmark_runs() {
+    let mut bench = python();
+    bench.args(["benches/owned.py", "100"]);
+    let ran = run(bench, b"");
+    assert!(ran.code == Some(0) && ran.text().contains("\"ratio\""), "{ran:?}");
+}
+
+#[test]
 fn it_agrees_with_two_sidecars() {
     let mut tests = python();
     tests.args(["-W", "error", "-m", "unittest", "tests.test_client", "tests.test_types", "tests.test_worker"]);

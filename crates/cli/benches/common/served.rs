@@ -3,12 +3,15 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::Client;
+use super::client::Client;
 
+/// How often the metrics are read: several times between two renewals.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Short, so that there are many renewals in a minute.
 const SETTINGS: &str = "[default.resilience.sharding.discovery]\nttl = \"3s\"\n\
                         [default.resilience.sharding.policies.workers]\ngroup_name = \"workers\"\n";
@@ -25,9 +28,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn start() -> Self {
+    /// With more lines for its policy.
+    pub(crate) fn start(policy: &str) -> Self {
         let place = TempDir::new().unwrap();
-        std::fs::write(place.path().join("settings.toml"), SETTINGS).unwrap();
+        std::fs::write(place.path().join("settings.toml"), format!("{SETTINGS}{policy}\n")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
             command.env_remove(name);
@@ -38,6 +42,11 @@ impl Served {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("it does not serve ({error}): {line}"));
         Self { child, at: ready["listening"].as_str().unwrap().parse().unwrap(), _place: place }
+    }
+
+    /// The processor time that it has used.
+    pub(crate) fn processor(&self) -> Duration {
+        processor_of(self.child.id())
     }
 
     /// The peak memory use since [`Served::forget_peak`], in bytes.
@@ -64,7 +73,7 @@ impl Served {
             if let Some(line) = line {
                 return line.rsplit(' ').next().unwrap().parse().unwrap();
             }
-            std::thread::sleep(crate::LOOK_EVERY);
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
@@ -81,4 +90,14 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processor time that a process has used, also in threads that have ended.
+pub(crate) fn processor_of(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // Behind the name of the program, which may contain spaces, the 12th and 13th fields are the times of the program and of the kernel.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks: u64 = fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    // Linux reports a hundred ticks a second to every program.
+    Duration::from_millis(ticks * 10)
 }

@@ -1,11 +1,22 @@
 //! A minimal HTTP client for the figures: one connection that is kept open, and answers that are read and counted.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// Longer than any answer takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The bytes of a request that [`Client::ask`] sends, with the worker's lease if the route needs it.
+pub(crate) fn request(at: SocketAddr, method: &str, path: &str, lease: Option<&str>, body: Option<&Value>) -> Vec<u8> {
+    let lease = lease.map_or_else(String::new, |id| format!("shardwise-lease: {id}\r\n"));
+    let body = body.map(Value::to_string);
+    let kind = if body.is_some() { "Content-Type: application/json\r\n" } else { "" };
+    let body = body.unwrap_or_default();
+    format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\n{lease}{kind}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
 
 pub(crate) struct Client {
     at: SocketAddr,
@@ -22,6 +33,19 @@ impl Client {
         sending.set_write_timeout(Some(PATIENCE)).unwrap();
         let reading = BufReader::with_capacity(64 << 10, sending.try_clone().unwrap());
         Self { at, sending, reading, piece: Vec::new() }
+    }
+
+    /// Connects anew, after a failure.
+    pub(crate) fn reconnect(&mut self) {
+        *self = Self::connect(self.at);
+    }
+
+    /// Sends the bytes of a request, and reads the whole answer: its status and its body.
+    pub(crate) fn ask(&mut self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        self.sending.write_all(request)?;
+        let mut body = Vec::new();
+        let (status, _) = self.read(&mut |piece| body.extend_from_slice(piece))?;
+        Ok((status, body))
     }
 
     pub(crate) fn get(&mut self, path: &str) -> u64 {
@@ -62,19 +86,29 @@ impl Client {
         })
     }
 
-    fn line(&mut self) -> String {
+    fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        self.reading.read_line(&mut line).unwrap();
-        line
+        if self.reading.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line)
     }
 
     /// Reads an answer, which must have the status 200; returns its length.
     fn answer(&mut self, each: &mut impl FnMut(&[u8])) -> u64 {
-        let status = self.line();
-        assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+        let (status, length) = self.read(each).unwrap();
+        assert_eq!(status, 200);
+        length
+    }
+
+    /// Reads an answer; returns its status and its length.
+    fn read(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<(u16, u64)> {
+        let first = self.line()?;
+        let status: Option<u16> = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| io::Error::other(format!("no status: {first}")))?;
         let (mut length, mut is_chunked) = (0, false);
         loop {
-            let line = self.line().to_ascii_lowercase();
+            let line = self.line()?.to_ascii_lowercase();
             if let Some(value) = line.strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
             }
@@ -84,24 +118,25 @@ impl Client {
             }
         }
         if !is_chunked {
-            self.take(length, each);
-            return length as u64;
+            self.take(length, each)?;
+            return Ok((status, length as u64));
         }
         let mut total = 0;
         loop {
-            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
-            self.take(size, each);
-            assert_eq!(self.line(), "\r\n");
+            let size = usize::from_str_radix(self.line()?.trim(), 16).unwrap();
+            self.take(size, each)?;
+            assert_eq!(self.line()?, "\r\n");
             total += size as u64;
             if size == 0 {
-                return total;
+                return Ok((status, total));
             }
         }
     }
 
-    fn take(&mut self, bytes: usize, each: &mut impl FnMut(&[u8])) {
+    fn take(&mut self, bytes: usize, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
         self.piece.resize(bytes, 0);
-        self.reading.read_exact(&mut self.piece).unwrap();
+        self.reading.read_exact(&mut self.piece)?;
         each(&self.piece);
+        Ok(())
     }
 }
