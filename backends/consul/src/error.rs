@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     Overtaken,
     #[error("instance id {instance_id:?} is in use{}", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
+    #[error("the record of another worker with the id {instance_id:?} has expired, and the servers still show it")]
+    Expired { instance_id: InstanceId },
     #[error("another process is changing the record of {instance_id:?} just now")]
     Contended { instance_id: InstanceId },
     #[error("{instance_id:?} has no living record of this incarnation ({why}); register again")]
@@ -119,6 +121,7 @@ impl Failure {
             | Self::Overtaken
             | Self::StoreChanged
             | Self::Contended { .. }
+            | Self::Expired { .. }
             | Self::NotShown { .. }
             | Self::GivenUp
             | Self::ShuttingDown => ErrorKind::Unavailable,

@@ -153,7 +153,7 @@ impl Registrar {
     }
 
     async fn in_use(&self, record_id: &RecordId, holder: &Service) -> Failure {
-        match self.stamp(holder).await {
+        match self.stamp(record_id, holder).await {
             Ok(stamp) => Failure::InUse { instance_id: record_id.instance_id.clone(), address: holder.address(), stamp },
             Err(failure) => failure,
         }
@@ -161,9 +161,13 @@ impl Registrar {
 
     /// Changes when the holder has renewed. On this agent its last sign of life can be read. On another agent one can only wait: who
     /// still passes after its TTL has renewed in the meantime.
-    async fn stamp(&self, holder: &Service) -> Result<u64> {
+    async fn stamp(&self, record_id: &RecordId, holder: &Service) -> Result<u64> {
         let check = holder.check().unwrap_or(&holder.id);
         if let Some(local) = self.client.agent_check(check).await? {
+            // The agent knows first that it has expired, and writes that as its output: this would look like a renewal.
+            if local.status != "passing" {
+                return Err(Failure::Expired { instance_id: record_id.instance_id.clone() });
+            }
             let mut hasher = DefaultHasher::new();
             (check, local.output).hash(&mut hasher);
             return Ok(hasher.finish());

@@ -67,6 +67,8 @@ pub(crate) struct Check {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct AgentCheck {
     #[serde(default)]
+    pub(crate) status: String,
+    #[serde(default)]
     pub(crate) output: String,
 }
 

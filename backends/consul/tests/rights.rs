@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -127,6 +128,30 @@ async fn each_missing_right_is_named_when_claiming() {
     let blind = holding(&consul, &format!("{SERVICE} {NODE} {session} {guards}")).await;
     reported(blind.claim_store(&group("workers"), 0).await.unwrap_err(), "key:read (key_prefix \"shardwise/\")");
     reported(blind.watch_claims(&group("workers"), TTL / 3).next().await.unwrap().unwrap_err(), "key:read (key_prefix \"shardwise/\")");
+}
+
+/// The agent knows that the check has expired, and cannot say so to the servers, because the token is gone. For a moment it is so each time
+/// that a check expires; then a worker that had just been killed kept its successor out.
+#[tokio::test]
+async fn a_record_that_has_expired_on_its_agent_is_no_living_rival() {
+    let consul = with_acl().await;
+    let token = consul.token(documented_policy()).await.unwrap();
+    with_token(&consul, &token.secret).register(&registration("workers", "w1", 1, TTL)).await.unwrap();
+    consul.revoke_token(&token).await.unwrap();
+    let successor = holding(&consul, documented_policy()).await;
+    let mut stamps = BTreeSet::new();
+    let error = until("it has expired on the agent", TTL * 3, async || {
+        let error = successor.register(&registration("workers", "w1", 2, TTL)).await.unwrap_err();
+        match error.kind() {
+            ErrorKind::InUse { stamp, .. } => {
+                stamps.insert(*stamp);
+                None
+            }
+            _ => Some(error),
+        }
+    })
+    .await;
+    assert_eq!((error.kind(), error.is_retryable(), stamps.len()), (&ErrorKind::Unavailable, true, 1), "{error}; {stamps:?}");
 }
 
 /// Each would see only itself, and Consul would report no error.
