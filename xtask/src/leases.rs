@@ -94,10 +94,11 @@ pub(crate) fn page(figures: &[Value]) -> String {
     }
     let over = |field| number(figures, "enter", field).unwrap_or(f64::NAN) / number(figures, "livez", field).unwrap_or(f64::NAN);
     let [median, p99, processor] = ["p50_ms", "p99_ms", "sidecar_us"].map(over);
-    page += &format!(
+    let compared = format!(
         "\n`enter` over `livez`: {median:.2} times the median, {p99:.2} times the p99, {processor:.2} times the processor time of the \
          sidecar.\n\n{WHAT_OWNED}\n\n"
     );
+    page += &compared;
     page += &head("hashed by", OF_OWNED.map(|(_, title, _)| title));
     for figure in figures.iter().filter(|figure| figure["figure"] == "owned") {
         page += &line(figure["hashed_by"].as_str().unwrap_or_default(), &OF_OWNED, |field| figure[field].as_f64());

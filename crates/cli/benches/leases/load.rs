@@ -56,7 +56,9 @@ pub(crate) fn send(at: SocketAddr, requests: &[Vec<u8>], rate: u32, lasts: Durat
     std::thread::scope(|threads| {
         let senders: Vec<_> = clients.into_iter().map(|client| threads.spawn(move || send_over(client, requests, schedule))).collect();
         let mut all = Outcome::default();
-        senders.into_iter().for_each(|sender| all.include(sender.join().unwrap()));
+        for sender in senders {
+            all.include(sender.join().unwrap());
+        }
         all.lasted = schedule.begins.elapsed();
         all
     })
