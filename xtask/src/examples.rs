@@ -1,5 +1,6 @@
 //! The step `examples`. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, with
-//! a real server or a file, and without their server; those that write to a server run with it.
+//! a real server or a file, and without their server; those that write to a server run with it. `crates/cli/tests/clients/monitors.rs` has
+//! more of the alert monitor.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use cargo_metadata::TargetKind;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use shardwise_testkit::{Consul, Etcd, Postgres, Process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -28,6 +30,8 @@ const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How many keys the README's program has, whose workers meet in a file.
 const STARTER_KEYS: usize = 9;
+/// How many rules the monitors have, which meet in a file.
+const RULES: u64 = 8;
 /// How many tenants the workers of a server share.
 const TENANTS: u32 = 100;
 /// A line of the example about orders, and how its last line begins.
@@ -44,6 +48,7 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
         let program = ExampleProgram { context: log.context, binary: &binary };
         match *name {
             "first_key" => servers::drive(program.shares_a_file())?,
+            "alert_monitor" => servers::drive(program.shares_rules())?,
             "consul_workers" => servers::drive(async {
                 program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", Consul::single().await?).await
             })?,
@@ -131,6 +136,28 @@ impl ExampleProgram<'_> {
         second.ends_by(Signal::SIGINT, None).await?;
         first.keys("all keys again", |keys| keys.len() == STARTER_KEYS).await?;
         first.ends_by(Signal::SIGINT, None).await
+    }
+
+    /// Two monitors share the rules, SIGTERM ends one, and the other has all of them again.
+    async fn shares_rules(&self) -> Result<(), TaskFailure> {
+        let folder = self.context.scratch("alert-monitor");
+        files::empty(&folder)?;
+        let monitor = |id: &str| {
+            let mut command = self.command(("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id));
+            command.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", folder.join("shardwise.db"));
+            command.arg("run").arg(self.context.root().join("examples/alert_monitor.toml")).arg("alert_monitors");
+            self.start(command)
+        };
+        let rebalanced = |line: &str| serde_json::from_str::<Value>(line).ok().filter(|line| line["did"] == "rebalanced");
+        let has_all = |line: &str| rebalanced(line).filter(|line| line["rules"] == RULES).map(drop);
+        let left = r#"{"did":"left"}"#;
+        let mut first = monitor("worker-1")?;
+        first.until("all rules", has_all).await?;
+        let mut second = monitor("worker-2")?;
+        second.until("a part of the slots", |line| rebalanced(line).map(drop)).await?;
+        second.ends_by(Signal::SIGTERM, Some(left)).await?;
+        first.until("all rules again", has_all).await?;
+        first.ends_by(Signal::SIGTERM, Some(left)).await
     }
 
     /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves. Without the server a worker

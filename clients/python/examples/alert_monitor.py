@@ -24,7 +24,7 @@ RULES = [f"{rule}-high" for rule in ("cpu", "memory", "disk", "latency", "errors
 ROUND_SECONDS = 0.2
 
 
-def tell(did: str, **more: object) -> None:
+def report(did: str, **more: object) -> None:
     print(json.dumps({"did": did, **more}), flush=True)
 
 
@@ -39,17 +39,17 @@ class Monitor:
     async def evaluate(self, rule: str, entered: Entered) -> None:
         """Evaluates one rule again and again. It is cancelled when this monitor must hand the rule over, or has lost it."""
         self.evaluating.add(rule)
-        tell("began", rule=rule, slot=entered.fence.slot, epoch=entered.fence.epoch)
+        report("began", rule=rule, slot=entered.fence.slot, epoch=entered.fence.epoch)
         try:
             while True:
                 # Here a real one reads its metrics. What it writes carries the fence, so that a monitor that was paused overwrites nothing.
                 self.evaluations += 1
                 if rule not in self.silenced:
-                    tell("evaluated", rule=rule, epoch=entered.fence.epoch)
+                    report("evaluated", rule=rule, epoch=entered.fence.epoch)
                 await asyncio.sleep(ROUND_SECONDS)
         finally:
             self.evaluating.discard(rule)
-            tell("ended", rule=rule)
+            report("ended", rule=rule)
 
     def handlers(self) -> RequestHandlers:
         handlers = RequestHandlers()
@@ -65,7 +65,7 @@ class Monitor:
             if rule not in RULES:
                 raise Refused(400, "unknown-rule", "There is no such rule", f'POST {{"rule": R}}, where R is one of {", ".join(RULES)}')
             self.silenced.add(rule)
-            tell("silenced", rule=rule)
+            report("silenced", rule=rule)
             return {"silenced": sorted(self.silenced)}
 
         @handlers.on_any("rules")
@@ -79,34 +79,34 @@ async def run(client: Client, port: int) -> None:
     monitor = Monitor()
 
     def changed(change: SlotChange) -> None:
-        tell("rebalanced", gained=len(change.gained), lost=len(change.lost), rules=change.keys_owned)
+        report("rebalanced", gained=len(change.gained), lost=len(change.lost), rules=change.keys_owned)
 
     def ended(ended: LeaseEnded) -> None:
-        tell("lease_ended", why=ended.why)
+        report("lease_ended", why=ended.why)
 
     async with RequestServer(monitor.handlers(), port=port) as server, client.lease(ttl=2.0, on_ended=ended) as lease:
-        tell("listening", url=server.url)
+        report("listening", url=server.url)
         lease.on_rebalance(changed, RULES)
         # An error that does not pass, such as a wrong token, ends the run.
         await lease.run_owned(RULES, monitor.evaluate).wait()
 
 
 async def silence(client: Client, instance: str, rule: str) -> None:
-    tell("answered", by=instance, answer=(await client.instance(instance, "silence", method="POST", json={"rule": rule})).json())
+    report("answered", by=instance, answer=(await client.instance(instance, "silence", method="POST", json={"rule": rule})).json())
 
 
 async def status(client: Client, *instances: str) -> None:
     # One that is dead and still has a record does not answer; the others do.
     for instance in instances or [member["instance_id"] for member in (await client.members())["members"]]:
         try:
-            tell("answered", by=instance, answer=(await client.instance(instance, "status")).json())
+            report("answered", by=instance, answer=(await client.instance(instance, "status")).json())
         except ShardwiseError as error:
-            tell("unanswered", by=instance, why=str(error))
+            report("unanswered", by=instance, why=str(error))
 
 
 async def rules(client: Client) -> None:
     answer = await client.any("rules")
-    tell("answered", by=answer.instance, answer=answer.json())
+    report("answered", by=answer.instance, answer=answer.json())
 
 
 async def main() -> None:
@@ -121,7 +121,7 @@ async def main() -> None:
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         with suppress(asyncio.CancelledError):
             await running
-        tell("left")
+        report("left")
 
 
 if __name__ == "__main__":

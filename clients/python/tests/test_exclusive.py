@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from shardwise_client import Client, Entered, Lease, LeaseEnded, Lost, NotHeld, Problem, Request, RequestHandlers, RequestServer, SlotChange, sync
 from shardwise_client._clock import now
-from tests.sidecars import PATIENCE, ROOT, SLOTS, TOKEN, Program, WithSidecars, free_port
+from tests.sidecars import PATIENCE, ROOT, SLOTS, TOKEN, WithSidecars, free_port
 
 KEYS = [f"tenant {n} größe/.." for n in range(200)]
 # A dead worker's slots are with others after its lease and this, in seconds; a busy machine may be slower.
@@ -233,38 +233,6 @@ class Requests(WithSidecars):
 
 
 class Examples(WithSidecars):
-    def test_the_alert_monitor(self) -> None:
-        tokens = ("--token-file", "token", "--peer-token-file", "peers")
-        ports = {name: free_port() for name in ("one", "two")}
-        sidecars = {name: self.sidecar(name, *tokens, "--forward-to", f"http://127.0.0.1:{port}") for name, port in ports.items()}
-        example = str(ROOT / "clients/python/examples/alert_monitor.py")
-
-        def monitor(verb: str, *rest: str, at: str = "one") -> Program:
-            return self.program(example, verb, "workers", sidecars[at].url, *rest, SHARDWISE_TOKEN=TOKEN)
-
-        def run_verb(verb: str, *rest: str) -> list[dict[str, Any]]:
-            program = monitor(verb, *rest)
-            self.assertEqual(program.process.wait(PATIENCE), 0, program.log.read_text())
-            program.prints("it has answered", lambda lines: lines)
-            return program.lines
-
-        def rules() -> dict[str, list[str]]:
-            return {line["by"]: line["answer"]["rules"] for line in run_verb("status") if line["did"] == "answered" and "rules" in line["answer"]}
-
-        running = {name: monitor("run", str(port), at=name) for name, port in ports.items()}
-        limit = time.monotonic() + PATIENCE
-        while not (len(shares := rules()) == 2 and all(shares.values()) and sum(map(len, shares.values())) == 8):
-            self.assertLess(time.monotonic(), limit, f"each rule on one monitor: {shares}")
-        rule = shares["two"][0]
-        self.assertEqual(run_verb("silence", "two", rule)[0]["answer"], {"silenced": [rule]})
-        self.assertEqual(run_verb("status", "two")[0]["answer"]["silenced"], [rule])
-        self.assertEqual(len(run_verb("rules")[0]["answer"]["rules"]), 8)
-        running["two"].kill()
-        running["one"].prints("it takes over", lambda lines: sum({"began": 1, "ended": -1}.get(line["did"], 0) for line in lines) == 8)
-        self.assertEqual(running["one"].ends(), 0, running["one"].log.read_text())
-        running["one"].prints("it has left", lambda lines: lines[-1]["did"] == "left")
-        self.assertEqual(running["one"].log.read_text(), "")
-
     def test_the_django_command(self) -> None:
         one, tenants = self.sidecar("one"), self.place / "tenants"
         tenants.write_text("".join(f"{key}\n" for key in KEYS), encoding="utf-8")

@@ -13,16 +13,14 @@
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
-import { realpathSync } from "node:fs";
-import { pathToFileURL } from "node:url";
 
 import { Client, type Guard, Reply, RequestHandlers } from "../src/index.js";
 
-export const RULES = ["cpu", "memory", "disk", "latency", "errors", "queue", "certificates", "backups"].map((rule) => `${rule}-high`);
+const RULES = ["cpu", "memory", "disk", "latency", "errors", "queue", "certificates", "backups"].map((rule) => `${rule}-high`);
 const ROUND_MS = 200;
 
 /** A monitor's answer at `status`. */
-export interface Status { rules: string[]; silenced: string[]; evaluations: number }
+interface Status { rules: string[]; silenced: string[]; evaluations: number }
 
 function report(did: string, more: Record<string, unknown> = {}): void {
   process.stdout.write(`${JSON.stringify({ did, ...more })}\n`);
@@ -67,7 +65,7 @@ class Monitor {
 }
 
 /** Evaluates the rules that this monitor holds, and answers requests at that port, until the signal aborts. */
-export async function run(client: Client, port: number, leaving: AbortSignal): Promise<void> {
+async function run(client: Client, port: number, leaving: AbortSignal): Promise<void> {
   const monitor = new Monitor();
   const server = http.createServer(monitor.handlers().listener);
   await new Promise<void>((listening, failed) => server.once("error", failed).listen(port, "127.0.0.1", listening));
@@ -128,5 +126,4 @@ async function main(): Promise<void> {
   else throw new Error("the verbs are run, silence, status and rules; the head of this file has their arguments");
 }
 
-// Node resolves links in the address of a module.
-if (import.meta.url === pathToFileURL(realpathSync(process.argv[1] ?? ".")).href) await main();
+await main();

@@ -1,6 +1,5 @@
 /** All tests in one process: they share the sidecars, and drain them. */
 
-import "./alert_monitor.test.js";
 import "./client.test.js";
 import "./hash.test.js";
 import "./holdings.test.js";

@@ -1,11 +1,13 @@
-//! The clients in other languages, with running sidecars. Their tests are in their own languages; this file provides the sidecars, and
-//! tests workers that lose theirs.
+//! The clients in other languages, with running sidecars. Their tests are in their own languages; this program provides the sidecars, and
+//! tests the examples as processes: workers that lose their sidecars, and the alert monitor, which is there in Rust too.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod monitors;
 mod python;
+mod rust;
 mod typescript;
 mod workers;
 
@@ -26,8 +28,12 @@ struct Sidecar {
 impl Sidecar {
     /// Starts a member of the group `workers` in that place, with additional arguments.
     fn start(place: &Place, arguments: &[&str]) -> Self {
-        let serve = ["serve", "--policy", "workers", "--listen", "127.0.0.1:0"];
-        let mut process = Process::start(place.command(&[&serve, arguments].concat()));
+        Self::serve(place, &[&["--policy", "workers"], arguments].concat())
+    }
+
+    /// Starts one with these arguments.
+    fn serve(place: &Place, arguments: &[&str]) -> Self {
+        let mut process = Process::start(place.command(&[&["serve", "--listen", "127.0.0.1:0"], arguments].concat()));
         let line = process.prints("it listens", |line| line["listening"].is_string());
         Self { process, url: format!("http://{}", line["listening"].as_str().unwrap()) }
     }

@@ -26,6 +26,13 @@ fn python() -> Command {
     command
 }
 
+/// The alert monitor.
+pub(crate) fn monitor() -> Command {
+    let mut command = python();
+    command.arg(client("python").join("examples/alert_monitor.py"));
+    command
+}
+
 fn pip(arguments: &[&Path]) {
     let mut pip = Command::new(python_with(&PACKAGES).unwrap());
     pip.args(["-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check"]).args(arguments);
