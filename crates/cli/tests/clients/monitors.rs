@@ -110,13 +110,14 @@ impl Stage {
                 let at = format!("etcd.endpoints = [{:?}]", etcd.address());
                 (Box::new(etcd), at)
             }
-            _ => (Box::new(()), format!("local.path = {:?}", place.path("workers.db"))),
+            _ => (Box::new(()), format!("local.path = \"{}\"", place.path("workers.db").display())),
         };
         place.write("token", format!("{TOKEN}\n"));
         place.write("peers", "another-secret-for-the-members\n");
         let (table, peers) = ("[default.resilience.sharding", place.path("peers"));
         let discovery = format!("{table}.discovery]\nbackend = {backend:?}\nttl = \"3s\"\n{at}\n");
-        let policy = format!("group_name = \"workers\"\nownership = \"exclusive\"\nslots = {SLOTS}\npeer_token_file = {peers:?}\n");
+        let policy =
+            format!("group_name = \"workers\"\nownership = \"exclusive\"\nslots = {SLOTS}\npeer_token_file = \"{}\"\n", peers.display());
         place.write("settings.toml", format!("{discovery}{table}.policies.workers]\n{policy}"));
         Self { place, _server: server, _runtime: runtime }
     }

@@ -48,9 +48,7 @@ fn the_document_is_true_of_leases() {
     let mut schemathesis = Command::new(&python);
     schemathesis.args(["-m", "schemathesis.cli", "run"]).arg(place.path("openapi.json")).args(["--url", &format!("http://{}", one.at)]);
     schemathesis.args(["--header", &format!("shardwise-lease: {}", lease.id), "--seed", "7", "--max-examples", "8", "--no-color"]);
-    schemathesis
-        .args(["--request-timeout", "40", "--include-path-regex", "leases|finished|enter|names|owned"])
-        .current_dir(place.path(""));
+    schemathesis.args(["--request-timeout", "40", "--include-path-regex", "leases|finished|enter|names|owned"]).current_dir(place.path(""));
     let ran = run(schemathesis, b"");
     assert_eq!(ran.code, Some(0), "{}\n{}", ran.text(), ran.err);
     assert_eq!(lease.asks("GET", "grants?wait=0", None).0, 200, "the lease is live still");
