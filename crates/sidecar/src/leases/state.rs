@@ -334,9 +334,10 @@ impl LeaseState {
         &self.slots
     }
 
-    /// The grant of that slot, if work may start in it.
+    /// The grant of that slot, if work may start in it and this member has not lost it.
     pub(crate) fn open_slot(&self, slot: u32) -> Option<&WorkerGrant> {
-        self.of_slot.get(&slot).and_then(|number| self.grants.get(number)).filter(|grant| grant.phase == GrantPhase::Granted)
+        let grant = self.of_slot.get(&slot).and_then(|number| self.grants.get(number));
+        grant.filter(|grant| grant.phase == GrantPhase::Granted && !grant.lost.is_cancelled())
     }
 
     /// All grants under which the worker may still work, by their numbers.
