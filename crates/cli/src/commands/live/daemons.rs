@@ -24,7 +24,7 @@ Exit code 1: without COUNT, the number is not set.
   shardwise daemons ingest
   shardwise daemons ingest 3
   shardwise daemons \"\" 3")]
-pub(crate) struct Daemons {
+pub(crate) struct DaemonsArgs {
     /// Show or change this set of daemons; "" is the set without a name
     set: String,
     /// Set their number, from 0 to 1024
@@ -33,7 +33,7 @@ pub(crate) struct Daemons {
     group: PolicyArg,
 }
 
-impl Daemons {
+impl DaemonsArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         match self.count {
             Some(number) => self.change(number, common).await,

@@ -28,7 +28,7 @@ Exit code 1: no member holds anything.
 
   shardwise holders
   shardwise holders --slots --policy my_custom_workers")]
-pub(crate) struct Holders {
+pub(crate) struct HoldersArgs {
     /// List every slot instead of those with another holder
     #[arg(long)]
     slots: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Holders {
     group: PolicyArg,
 }
 
-impl Holders {
+impl HoldersArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (_, policy, observer) = self.group.observe(common).await?;
         let holdings = observer.holders()?;

@@ -10,9 +10,9 @@ mod owner;
 mod rebalances;
 
 pub(crate) use confirm::{ConfirmLoss, EndAbsence};
-pub(crate) use daemons::Daemons;
+pub(crate) use daemons::DaemonsArgs;
 pub(crate) use drain::{Drain, Undrain};
-pub(crate) use holders::Holders;
+pub(crate) use holders::HoldersArgs;
 pub(crate) use members::Members;
 pub(crate) use owner::{Explain, Owner};
 pub(crate) use rebalances::RebalancesArgs;
