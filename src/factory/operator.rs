@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
 use crate::membership::DrainStore;
 use crate::operate::{Group, Observer, unknown_member};
 use crate::settings::PolicySettings;
+use crate::work::{DaemonCount, DaemonCounter};
 
 /// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
 /// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
@@ -57,10 +58,41 @@ impl ShardingFactory {
             return Err(unknown_member(id, &view));
         }
         let changed = drains.set(id, drained, &view).await?;
+        self.show_change(&group);
+        Ok(changed)
+    }
+
+    /// The wanted number of daemons of that set, as [`crate::Daemons::count`], for an operator, who offers none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the set's name is too long or invalid, or the backend does not
+    /// support notes; [`ErrorKind::Backend`] also if the note was edited by hand.
+    pub async fn daemon_count(&self, policy_name: &str, set: &str) -> Result<DaemonCount> {
+        self.daemon_counter(policy_name, set)?.0.read().await
+    }
+
+    /// Sets the number of daemons of that set, whatever it was, and returns the one before. Members that run the daemons notice it within a
+    /// TTL, a worker of this factory at once. Fails like [`ShardingFactory::daemon_count`]; [`ErrorKind::Settings`] also above
+    /// [`crate::DAEMONS_MAX`].
+    pub async fn set_daemon_count(&self, policy_name: &str, set: &str, number: u32) -> Result<DaemonCount> {
+        let (counter, group) = self.daemon_counter(policy_name, set)?;
+        let before = counter.set(number).await?;
+        self.show_change(&group);
+        Ok(before)
+    }
+
+    fn daemon_counter(&self, policy_name: &str, set: &str) -> Result<(DaemonCounter, Group<'_>)> {
+        let group = self.group(policy_name)?;
+        let counter = DaemonCounter::of(group.policy, Some(&group.backend), group.timing.renew_every, set)?;
+        Ok((counter, group))
+    }
+
+    /// Lets a worker of this factory read the notes of its group at once.
+    fn show_change(&self, group: &Group<'_>) {
         if let Some(service) = locked(&self.inner.made).services.get(&group.policy.name) {
             service.membership().noted.send_replace(());
         }
-        Ok(changed)
     }
 
     fn group(&self, policy_name: &str) -> Result<Group<'_>> {

@@ -5,52 +5,23 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use shardwise_core::ClaimName;
-use shardwise_discovery::{Note, WriteOutcome};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name, note_book};
+use super::daemon_count::{DAEMONS_MAX, DaemonCount, DaemonCounter, set_name};
+use super::named::{NamedRunner, NamedWorkContext, Tenure, claim_name};
 use super::run::Run;
-use crate::error::{Error, ErrorKind, Result, inside_runtime};
-use crate::membership::NoteBook;
+use crate::error::{ErrorKind, Result, inside_runtime};
 use crate::service::ShardingService;
-
-/// The most daemons of one set.
-pub const DAEMONS_MAX: u32 = 1_024;
 
 /// A set of numbered workers. Created by [`ShardingService::daemons`].
 #[derive(Clone)]
 pub struct Daemons {
     service: ShardingService,
     names: Arc<[ClaimName]>,
-    book: NoteBook,
-}
-
-/// The wanted number of daemons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DaemonCount {
-    number: u32,
-    version: u64,
-}
-
-impl DaemonCount {
-    /// The number; 0 if it is not set.
-    pub const fn get(&self) -> u32 {
-        self.number
-    }
-
-    /// Whether it is set.
-    pub const fn is_set(&self) -> bool {
-        self.version > 0
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct CountNote {
-    n: u32,
+    counter: DaemonCounter,
 }
 
 impl ShardingService {
@@ -62,11 +33,11 @@ impl ShardingService {
     /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the set's name is too long or invalid, or the backend does not
     /// support notes.
     pub fn daemons(&self, set: &str) -> Result<Daemons> {
-        let prefix = if set.is_empty() { "daemon".to_owned() } else { format!("daemon/{set}") };
-        let name = |number| claim_name(self, "daemons", set, format!("{prefix}/{number}"));
+        let (policy, prefix) = (self.policy(), set_name(set));
+        let name = |number| claim_name(policy, "daemons", set, format!("{prefix}/{number}"));
         let names = (0..DAEMONS_MAX).map(name).collect::<Result<Arc<[_]>>>()?;
-        let note = claim_name(self, "daemons", set, prefix)?;
-        Ok(Daemons { service: self.clone(), names, book: note_book(self, note)? })
+        let counter = DaemonCounter::of(policy, self.backend(), self.membership().timing.renew_every, set)?;
+        Ok(Daemons { service: self.clone(), names, counter })
     }
 }
 
@@ -79,7 +50,7 @@ impl Daemons {
     /// [`ErrorKind::Unavailable`].
     pub async fn count(&self) -> Result<DaemonCount> {
         inside_runtime()?;
-        decoded(&self.book, self.book.read().await?.as_ref())
+        self.counter.read().await
     }
 
     /// Changes the number to `number`, if it still is the one in `seen`. Members that run the daemons notice it within a TTL, this one at
@@ -91,24 +62,9 @@ impl Daemons {
     /// [`DAEMONS_MAX`]. Those of [`Daemons::count`]; after a retryable one it may have been changed.
     pub async fn set_count(&self, seen: DaemonCount, number: u32) -> Result<DaemonCount> {
         inside_runtime()?;
-        if number > DAEMONS_MAX {
-            let message = format!("{}: {number} daemons are too many; 0 to {DAEMONS_MAX} are allowed", self.book.name());
-            return Err(Error::new(ErrorKind::Settings, message));
-        }
-        let text = serde_json::to_string(&CountNote { n: number }).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
-        match self.book.write(seen.version, &text).await? {
-            WriteOutcome::Written(version) => {
-                self.service.membership().noted.send_replace(());
-                Ok(DaemonCount { number, version })
-            }
-            WriteOutcome::Other(there) => {
-                let there = decoded(&self.book, there.as_ref())?;
-                let now = if there.is_set() { format!("it is {} now", there.number) } else { "it is not set now".to_owned() };
-                let message =
-                    format!("{}: another process changed the number of daemons: {now}; read it and decide again", self.book.name());
-                Err(Error::new(ErrorKind::Conflict, message))
-            }
-        }
+        let count = self.counter.write(seen, number).await?;
+        self.service.membership().noted.send_replace(());
+        Ok(count)
     }
 
     /// Sets the number to `number` if it is not set yet, and returns the one in force: for the start of each member. Fails like
@@ -141,7 +97,7 @@ impl Daemons {
             work_context: NamedWorkContext::of(&self.service),
             noted: membership.noted.subscribe(),
             names: Arc::clone(&self.names),
-            book: self.book.clone(),
+            counter: self.counter.clone(),
             // With the timeout of a read, a change is seen within a TTL.
             read_every: membership.timing.ttl / 2,
             stop,
@@ -154,26 +110,11 @@ impl Daemons {
     }
 }
 
-fn decoded(book: &NoteBook, note: Option<&Note>) -> Result<DaemonCount> {
-    let Some(note) = note else { return Ok(DaemonCount { number: 0, version: 0 }) };
-    match serde_json::from_str::<CountNote>(&note.text) {
-        Ok(CountNote { n }) if n <= DAEMONS_MAX => Ok(DaemonCount { number: n, version: note.version }),
-        _ => {
-            let message = format!(
-                "{}: the number of daemons cannot be read: {:?}; the note was edited by hand; write it like {{\"n\":3}}, with 0 to {DAEMONS_MAX}",
-                book.name(),
-                shardwise_discovery::one_line(&note.text)
-            );
-            Err(Error::new(ErrorKind::Backend, message))
-        }
-    }
-}
-
 struct DaemonsRunner<F> {
     work_context: NamedWorkContext,
     noted: watch::Receiver<()>,
     names: Arc<[ClaimName]>,
-    book: NoteBook,
+    counter: DaemonCounter,
     read_every: Duration,
     stop: CancellationToken,
     work: Arc<F>,
@@ -224,15 +165,11 @@ where
     }
 
     async fn settle(&mut self) {
-        let count = match self.book.read().await {
-            Ok(note) => decoded(&self.book, note.as_ref()),
-            Err(error) => Err(error.into()),
-        };
-        match count {
+        match self.counter.read().await {
             Ok(count) => {
                 self.complaint = None;
-                self.shrink(count.number as usize);
-                self.grow(count.number as usize);
+                self.shrink(count.get() as usize);
+                self.grow(count.get() as usize);
             }
             Err(error) => {
                 let said = error.to_string();
@@ -263,6 +200,6 @@ where
 
 impl std::fmt::Debug for Daemons {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Daemons({} of {:?})", self.book.name(), self.service)
+        write!(f, "Daemons({} of {:?})", self.counter.name(), self.service)
     }
 }

@@ -1,5 +1,6 @@
 //! User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
 
+mod daemon_count;
 mod daemons;
 mod enter;
 mod named;
@@ -9,7 +10,9 @@ mod singleton;
 mod slots;
 mod timer;
 
-pub use daemons::{DAEMONS_MAX, DaemonCount, Daemons};
+pub(crate) use daemon_count::DaemonCounter;
+pub use daemon_count::{DAEMONS_MAX, DaemonCount};
+pub use daemons::Daemons;
 pub use enter::Guard;
 pub use named::Tenure;
 pub use run::Run;

@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardwise_core::{Backoff, ClaimName, Epoch, Ownership, OwnershipMode, Resource};
+use shardwise_core::{Backoff, ClaimName, Epoch, Ownership, OwnershipMode, Policy, Resource};
+use shardwise_discovery::Discovery;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -71,28 +72,27 @@ impl fmt::Debug for Tenure {
 }
 
 /// The claim's name for a `what` with that name; `kind` is the word for it in messages.
-pub(super) fn claim_name(service: &ShardingService, kind: &str, what: &str, name: String) -> Result<ClaimName> {
-    if service.policy().ownership != OwnershipMode::Exclusive {
+pub(super) fn claim_name(policy: &Policy, kind: &str, what: &str, name: String) -> Result<ClaimName> {
+    if policy.ownership != OwnershipMode::Exclusive {
         let message = format!(
             "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; write ownership = \"exclusive\"",
-            service.policy().name
+            policy.name
         );
         return Err(Error::new(ErrorKind::Settings, message));
     }
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))
 }
 
-/// The group's note with that name; an error if the backend does not support notes.
-pub(super) fn note_book(service: &ShardingService, name: ClaimName) -> Result<NoteBook> {
-    let backend = service.backend().filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
+/// The group's note with that name, whose calls have that time limit; an error if the backend does not support notes.
+pub(super) fn note_book(policy: &Policy, backend: Option<&Arc<dyn Discovery>>, limit: Duration, name: ClaimName) -> Result<NoteBook> {
+    let backend = backend.filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
         let message = format!(
             "{name}: policy {} has a backend that keeps no notes; use \"local\", \"consul\" or \"etcd\", or implement Notes for your own",
-            service.policy().name
+            policy.name
         );
         Error::new(ErrorKind::Settings, message)
     })?;
-    let limit = service.membership().timing.renew_every;
-    Ok(NoteBook::new(Arc::clone(backend), service.group_name().clone(), name, limit))
+    Ok(NoteBook::new(Arc::clone(backend), policy.group.clone(), name, limit))
 }
 
 /// The context of runners of named work; like [`OwnershipContext`], it keeps no service alive.

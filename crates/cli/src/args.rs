@@ -95,6 +95,8 @@ pub(crate) enum Command {
     Owner(live::Owner),
     /// Explain step by step why a key has its owner in the live group
     Explain(live::Explain),
+    /// List who holds each slot and name, and where another member should
+    Holders(live::HoldersArgs),
     /// Print what moves between a group's members, as it happens
     Rebalances(live::RebalancesArgs),
     /// Drain a member: it stays registered and owns nothing
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Undrain(live::Undrain),
     /// Confirm that a worker which has left for a while will not return
     EndAbsence(live::EndAbsence),
+    /// Show how many daemons of a set run and who holds each, or set how many
+    Daemons(live::DaemonsArgs),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),

@@ -39,6 +39,8 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Members(command) => block_on(command.run(&common)),
         Command::Owner(command) => block_on(command.run(&common)),
         Command::Explain(command) => block_on(command.run(&common)),
+        Command::Holders(command) => block_on(command.run(&common)),
+        Command::Daemons(command) => block_on(command.run(&common)),
         Command::Rebalances(command) => block_on(command.run(&common)),
         Command::Drain(command) => block_on(command.run(&common)),
         Command::Undrain(command) => block_on(command.run(&common)),

@@ -1,5 +1,10 @@
 //! Who holds what, and workers that do not work.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::json;
 use shardwise_testkit::{Browser, PageView, Tab};
 use sqlx::Connection as _;
@@ -35,6 +40,43 @@ fn holders_are_shown_with_their_epochs_and_a_worker_that_was_never_seen_is_no_al
     let button = "[...document.querySelectorAll('#members button')].some((button) => button.textContent === 'Drain worker-3')";
     assert_eq!(tab.eval(button).unwrap(), true, "an operator may drain it as well");
     pictures(&tab, "holders");
+    assert_eq!(tab.complaints(), Vec::<String>::new());
+}
+
+/// The health address of workers whose checks succeed as long as `works` says so.
+fn health_of_all(works: &Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, works) = (format!("http://{}/healthz", listener.local_addr().unwrap()), Arc::clone(works));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let status = if works.load(Ordering::SeqCst) { "200 OK" } else { "503 Service Unavailable" };
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    url
+}
+
+#[test]
+fn workers_that_keep_their_shares_because_too_many_fail_are_shown() {
+    let place = Place::of_workers("5s", "slots = 64");
+    let works = Arc::new(AtomicBool::new(true));
+    let health = health_of_all(&works);
+    let fleet = [1, 2, 3].map(|number| Worker::start(&place, number, &["--worker-health", &health]));
+    fleet[0].sees(3);
+    let browser = Browser::start().unwrap();
+    let tab = browser.open(&fleet[0].url(), PageView::DESKTOP).unwrap();
+    says(&tab, "verdict", "All is well");
+
+    works.store(false, Ordering::SeqCst);
+    says(&tab, "verdict", "The checks of so many workers fail that these keep their shares: worker-");
+    says(&tab, "verdict", "Their workers' checks fail, so they own nothing: worker-");
+    tab.until("it is red", "document.getElementById('verdict').dataset.state === 'bad'").unwrap();
+    pictures(&tab, "spared");
+    tab.look(PageView::DESKTOP).unwrap();
+    works.store(true, Ordering::SeqCst);
+    says(&tab, "verdict", "All is well");
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
 

@@ -123,7 +123,7 @@ impl<'a> LiveMember<'a> {
 }
 
 /// Notes on stderr which vanished members' keys no member takes over, if there are any, and what to do.
-fn note_frozen(view: &View, policy: &str) {
+pub(super) fn note_frozen(view: &View, policy: &str) {
     let missing: Vec<String> = view.missing().iter().map(|(id, _)| id.to_string()).collect();
     if missing.is_empty() {
         return;

@@ -1,13 +1,18 @@
 //! Commands on the live group that do not join it.
 
 mod confirm;
+mod daemons;
 mod drain;
+mod held;
+mod holders;
 mod members;
 mod owner;
 mod rebalances;
 
 pub(crate) use confirm::{ConfirmLoss, EndAbsence};
+pub(crate) use daemons::DaemonsArgs;
 pub(crate) use drain::{Drain, Undrain};
+pub(crate) use holders::HoldersArgs;
 pub(crate) use members::Members;
 pub(crate) use owner::{Explain, Owner};
 pub(crate) use rebalances::RebalancesArgs;

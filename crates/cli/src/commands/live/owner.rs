@@ -1,12 +1,11 @@
 //! `shardwise owner` and `shardwise explain`: a key's owner in the live group, and why.
 
-use std::time::SystemTime;
-
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipMode, ShardingFactory, View};
 
 use super::drain::drained_members;
+use super::held;
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::ring;
@@ -16,8 +15,8 @@ use crate::output::{self, Format};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 By the newest view of the group; in a rolling upgrade (version_rule = \"newest\") the owner is the member that holds the key. Under exclusive \
-ownership the JSON has the holder, its epoch, and why the owner is not the holder (why). A note on stderr says if another member holds the \
-key, or if the owner has vanished or is away, so that no member works on it.
+ownership a second line has the holder and its epoch; with --json also why the owner is not the holder (why). A note on stderr says if another \
+member holds the key, or if the owner has vanished or is away, so that no member works on it.
 Exit code 1: the key has no owner.
 
   shardwise owner tenant-7")]
@@ -30,7 +29,8 @@ pub(crate) struct Owner {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same as `ring explain`, with the members and the placement of the live group.
+The same as `ring explain`, with the members and the placement of the live group. Under exclusive ownership also who holds the key's slot, \
+under which epoch, and since when if this command has seen it change; with --json as holder, incarnation, epoch, since, wanted and why.
 Exit code 1: the key has no owner.
 
   shardwise explain tenant-7")]
@@ -49,13 +49,19 @@ impl Owner {
         let holding = holding_of(&self.key, &observer);
         match (common.format(), &owner) {
             (Format::Json, _) => {
-                let mut line = json!({"key": self.key, "owner": owner, "address": address, "revision": view.revision()});
-                if let (Some(line), Some(holding)) = (line.as_object_mut(), &holding) {
-                    line.extend(held(holding, &observer));
-                }
+                let mut line = held::fields(holding.as_ref(), observer.now());
+                line.extend([
+                    ("key".to_owned(), json!(self.key)),
+                    ("owner".to_owned(), json!(owner)),
+                    ("address".to_owned(), json!(address)),
+                    ("revision".to_owned(), json!(view.revision())),
+                ]);
                 output::json_line(&line)?;
             }
-            (Format::Human, Some(owner)) => output::text(&format!("{owner}\n"))?,
+            (Format::Human, Some(owner)) => {
+                let holder = holding.as_ref().map(|holding| format!("holder {}\n", held::in_words(holding, observer.now())));
+                output::text(&format!("{owner}\n{}", holder.unwrap_or_default()))?;
+            }
             (Format::Human, None) => {}
         }
         note_holder(holding.as_ref());
@@ -70,12 +76,15 @@ impl Owner {
 impl Explain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
+        let holding = holding_of(&self.key, &observer);
         let Some(placed) = observer.placed()? else {
+            note_holder(holding.as_ref());
             output::note(no_owner(&factory, &policy, &observer).await);
             return Ok(Code::No);
         };
-        ring::explain::print(&placed, &self.key, common)?;
-        note_holder(holding_of(&self.key, &observer).as_ref());
+        let holder = holding.as_ref().map(|holding| held::in_words(holding, observer.now()));
+        ring::explain::print(&placed, &self.key, held::fields(holding.as_ref(), observer.now()), holder.as_deref(), common)?;
+        note_holder(holding.as_ref());
         if let Some(owner) = observer.owner(self.key.as_str())? {
             note_idle_owner(&owner, &observer.members(), &policy);
         }
@@ -95,19 +104,6 @@ fn holding_of(key: &str, observer: &Observer) -> Option<Holding> {
             None
         }
     }
-}
-
-/// The fields of a holder in JSON.
-fn held(holding: &Holding, observer: &Observer) -> Map<String, Value> {
-    let claim = holding.held.as_ref().map(|held| &held.claim);
-    let since =
-        holding.held.as_ref().and_then(|held| held.since).and_then(|since| SystemTime::now().checked_sub(observer.now().since(since)));
-    let since = since.map(|at| humantime::format_rfc3339_millis(at).to_string());
-    let fields = json!({
-        "holder": claim.map(|claim| &claim.holder.instance_id), "epoch": claim.map(|claim| claim.epoch), "since": since,
-        "wanted": holding.wanted, "why": holding.mismatch.map(Mismatch::as_str),
-    });
-    if let Value::Object(fields) = fields { fields } else { Map::new() }
 }
 
 /// Notes on stderr who holds the slot, if that is not the member that the placement names.

@@ -1,7 +1,7 @@
 //! `shardwise ring explain`: explains a key's owner.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep, WeightClassLoad};
 use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
@@ -22,21 +22,28 @@ pub(crate) struct RingExplain {
 
 impl RingExplain {
     pub(super) fn run(&self, common: &Common) -> Result<Code> {
-        print(&place(self.members.read()?, self.placement.params()?)?, &self.key, common)?;
+        print(&place(self.members.read()?, self.placement.params()?)?, &self.key, Map::new(), None, common)?;
         Ok(Code::Ok)
     }
 }
 
-/// Prints why `key` has its owner under that placement.
-pub(crate) fn print(placed: &ViewPlacement, key: &str, common: &Common) -> Result<()> {
+/// Prints why `key` has its owner under that placement. In a live group JSON has these fields of the holder too, and the text the holder.
+pub(crate) fn print(placed: &ViewPlacement, key: &str, fields: Map<String, Value>, holder: Option<&str>, common: &Common) -> Result<()> {
+    let with_holder = |mut json: Value| {
+        if let Some(json) = json.as_object_mut() {
+            json.extend(fields);
+        }
+        json
+    };
     match placed {
         ViewPlacement::Slots(owners) => {
             let explained = owners.explain(key);
-            common.print(&as_json(key, owners.params().kind, &explained), || in_words(&explained, owners.params().slots))
+            let json = with_holder(as_json(key, owners.params().kind, &explained));
+            common.print(&json, || in_words(&explained, owners.params().slots, holder))
         }
         ViewPlacement::Keys(owners) => {
             let explained = owners.explain(key);
-            common.print(&key_as_json(key, &explained, owners), || key_in_words(&explained, owners))
+            common.print(&with_holder(key_as_json(key, &explained, owners)), || key_in_words(&explained, owners))
         }
     }
 }
@@ -73,13 +80,14 @@ fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
     json
 }
 
-fn in_words(explained: &Explanation, slots: u32) -> String {
+fn in_words(explained: &Explanation, slots: u32, holder: Option<&str>) -> String {
     let Explanation { hash, slot, start, passed, owner, before, next } = explained;
     let head = format!("hash   {hash:016x}\nslot   {slot} of {slots}, from {start:016x}\nowner  ");
     let Some(owner) = owner else {
         return head + "none: there are no members\n";
     };
     let next = next_in_words(next.as_ref());
+    let holder = holder.map_or_else(String::new, |holder| format!("holder {holder}\n"));
     let row =
         |stop: &WalkStep, verdict| vec![stop.instance_id.to_string(), stop.point.to_string(), format!("{:016x}", stop.place), verdict];
     let full = |stop: &WalkStep| match stop.together {
@@ -97,7 +105,7 @@ fn in_words(explained: &Explanation, slots: u32) -> String {
         ],
     };
     let way: Vec<_> = passed.iter().map(full).chain(takes).collect();
-    format!("{head}{}\nnext   {next}\n\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
+    format!("{head}{}\nnext   {next}\n{holder}\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
 }
 
 fn next_in_words(next: Option<&InstanceId>) -> String {
