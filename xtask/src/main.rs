@@ -80,6 +80,10 @@ enum Task {
     ///
     /// A thousand runs or more write their figures into docs/internals/measured.md.
     SimulateOutbox(SimulateArgs),
+    /// Simulate the observers of silent members with seeded faults.
+    ///
+    /// A thousand runs or more write their figures into docs/internals/measured.md.
+    SimulateSilence(SimulateArgs),
     /// Repeat what takes too long for every test run, and write the figures into docs/internals/measured.md.
     Soak(soak::SoakArgs),
 }
@@ -89,7 +93,7 @@ struct SimulateArgs {
     /// How many runs.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
-    /// The first seed, if not 1, or 0 of fleets.
+    /// The first seed; without it 1 of an outbox, and 0 of the others.
     #[arg(long)]
     from: Option<u64>,
 }
@@ -139,6 +143,7 @@ fn run(task: Task) -> Result<bool, TaskFailure> {
         Task::Servers => servers::run()?,
         Task::Simulate(SimulateArgs { seeds, from }) => simulate::FLEETS.run(&context, seeds, from.unwrap_or(0))?,
         Task::SimulateOutbox(SimulateArgs { seeds, from }) => simulate::OUTBOX.run(&context, seeds, from.unwrap_or(1))?,
+        Task::SimulateSilence(SimulateArgs { seeds, from }) => simulate::SILENCE.run(&context, seeds, from.unwrap_or(0))?,
         Task::Soak(args) => soak::run(&context, &args)?,
     }
     Ok(true)

@@ -1,5 +1,5 @@
-//! `cargo xtask simulate`: the lives of `tests/simulation`, as many as wanted; and `cargo xtask simulate-outbox`: those of publishers in
-//! `crates/outbox/src/decide/simulation`.
+//! `cargo xtask simulate`: the lives of `tests/simulation`, as many as wanted; `cargo xtask simulate-outbox`: those of publishers in
+//! `crates/outbox/src/decide/simulation`; and `cargo xtask simulate-silence`: those of observers in `crates/discovery/tests/silence`.
 
 use std::time::Duration;
 
@@ -49,6 +49,19 @@ pub(crate) const OUTBOX: Simulation = Simulation {
            after their caller gave up and asked again, pauses beyond the TTL, kills, refusals, an outage, shardings that disagree. No batch \
            was sent but by its slots' holder, each aggregate's first deliveries were in order and without a gap, memory was bounded, and \
            each life settled.",
+};
+
+pub(crate) const SILENCE: Simulation = Simulation {
+    section: "simulate silence",
+    package: &["--package", "shardwise-discovery", "--test", "silence"],
+    test: "living_members_are_not_buried_and_dead_ones_are",
+    optimised: (WRITTEN_FROM, "profile.dev.package.shardwise-discovery.opt-level=3"),
+    what: "the life of a group of four to seven members, one in ten of up to 16, each with its own observer \
+           (`crates/discovery/src/silence`), over a model of a store that ends no lease, on simulated time with a TTL of 3 s and clocks up \
+           to 0.5 % off; in half of them with lists, in the others with news that are pushed: late and lost calls and answers, calls \
+           carried out after their caller gave up, stops, kills, cuts in one direction or both, outages of up to three TTLs, lost records, \
+           jumps of the store's wall clock. No member was buried while its lease was valid, or because of an outage of the store alone, \
+           no claim had two holders, and each killed member was buried in time.",
 };
 
 /// Kinds of faults of calls and watches, in the words of the table.

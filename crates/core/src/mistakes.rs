@@ -14,11 +14,25 @@ pub enum Mistake {
     EpochPerMember,
     /// A late renewal is undone by deleting the member's record, even one registered after it.
     UndoByIncarnation,
+    /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
+    ServerTimestamps,
+    /// An observer buries a record as soon as it is absent.
+    AbsenceIsBurial,
+    /// An observer counts silence through the time in which it could not write itself.
+    SilenceInOutage,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::DeadlineFromAnswer, Self::ReleaseBeforeDrain, Self::EpochPerMember, Self::UndoByIncarnation];
+    pub const ALL: [Self; 7] = [
+        Self::DeadlineFromAnswer,
+        Self::ReleaseBeforeDrain,
+        Self::EpochPerMember,
+        Self::UndoByIncarnation,
+        Self::ServerTimestamps,
+        Self::AbsenceIsBurial,
+        Self::SilenceInOutage,
+    ];
 
     /// The name on a command line.
     pub const fn name(self) -> &'static str {
@@ -27,6 +41,9 @@ impl Mistake {
             Self::ReleaseBeforeDrain => "release-before-drain",
             Self::EpochPerMember => "epoch-per-member",
             Self::UndoByIncarnation => "undo-by-incarnation",
+            Self::ServerTimestamps => "server-timestamps",
+            Self::AbsenceIsBurial => "absence-is-burial",
+            Self::SilenceInOutage => "silence-in-outage",
         }
     }
 }
@@ -70,4 +87,19 @@ pub(crate) fn lease_begins(asked: Moment, answered: Moment) -> Moment {
 /// Whether a backend undoes a late renewal by its incarnation instead of by the very row that was renewed.
 pub fn undoes_by_incarnation() -> bool {
     made(Mistake::UndoByIncarnation)
+}
+
+/// Whether an observer counts silence from the server's time of a renewal.
+pub fn trusts_server_time() -> bool {
+    made(Mistake::ServerTimestamps)
+}
+
+/// Whether an observer buries a record as soon as it is absent.
+pub fn takes_absence_for_burial() -> bool {
+    made(Mistake::AbsenceIsBurial)
+}
+
+/// Whether an observer counts silence through the time in which it could not write itself.
+pub fn counts_silence_in_outages() -> bool {
+    made(Mistake::SilenceInOutage)
 }

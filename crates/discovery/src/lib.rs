@@ -5,7 +5,8 @@
 //! the same rules as the others and runs in every test. [`Faults`] makes any
 //! backend fail from a seed, for tests.
 //!
-//! [`feeds`] is for authors of backends: many watches of a group, one reader.
+//! Two modules are for authors of backends. [`feeds`]: many watches of a group, one reader. [`silence`]: members that have been silent for
+//! a TTL, where the server does not end leases itself.
 //!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
@@ -22,6 +23,7 @@ mod memory;
 mod notes;
 mod record;
 pub mod settings;
+pub mod silence;
 #[cfg(feature = "tls")]
 pub mod tls;
 
