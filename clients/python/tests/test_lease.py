@@ -405,6 +405,14 @@ class Runs(unittest.IsolatedAsyncioTestCase):
                 self.sidecar.grant(slot("ends"), epoch=2)
                 await until("it was lost and regained", lambda: begun["ends"] == 2)
 
+    async def test_keys_that_are_refused_start_nothing(self) -> None:
+        async with self.sidecar.client() as lease:
+            before, keys = asyncio.all_tasks(), ["a", "k" * 65_537]
+            for start in (lambda: lease.run_owned(keys, self.works), lambda: lease.on_rebalance(print, keys)):
+                with self.assertRaisesRegex(ShardwiseError, "65,536 bytes"):
+                    start()
+            self.assertEqual(asyncio.all_tasks(), before)
+
     async def test_work_may_be_asked_instead_of_cancelled(self) -> None:
         number = self.sidecar.grant(5)
         steps: list[str] = []
