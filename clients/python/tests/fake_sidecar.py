@@ -22,7 +22,8 @@ class Taken(ShardwiseError):
 
 
 class FakeSidecar:
-    """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back."""
+    """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back,
+    and `cut` is the error."""
 
     def __init__(self) -> None:
         self.lease: Optional[str] = None
@@ -32,6 +33,7 @@ class FakeSidecar:
         self.names: dict[str, Any] = {}
         self.seen: list[int] = []
         self.is_silent, self.is_cut, self.seconds = False, False, 0.0
+        self.cut: ShardwiseError = Unavailable("cut")
         self._last, self._ttl_ms = 0, 0
         self._lines: list[asyncio.Queue[dict[str, Any]]] = []
 
@@ -101,7 +103,7 @@ class FakeSidecar:
         await self._answers(PATIENCE)
         self._is_live(lease)
         if self.is_cut:
-            raise Unavailable("cut")
+            raise self.cut
         self.streams += 1
         lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._lines.append(lines)

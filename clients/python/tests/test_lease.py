@@ -4,12 +4,14 @@ import asyncio
 import sys
 import time
 import unittest
-from typing import Callable, Optional
+from collections.abc import AsyncGenerator
+from typing import Any, Callable, Optional
+from unittest import mock
 
 from shardwise_client import Entered, LeaseEnded, Lost, NotHeld, Period, ShardwiseError, SlotChange, Unavailable
 from shardwise_client._clock import now
 from shardwise_client._lease import Lease
-from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, key_in, slot
+from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, Taken, key_in, slot
 
 KEYS = [f"tenant-{n}" for n in range(40)]
 
@@ -20,6 +22,15 @@ async def until(what: str, condition: Callable[[], object]) -> None:
         if time.monotonic() - begun > PATIENCE:
             raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
         await asyncio.sleep(0.002)
+
+
+class Busy(ShardwiseError):
+    passes = True
+
+
+async def silence(_lease: str) -> AsyncGenerator[dict[str, Any], None]:
+    await asyncio.sleep(PATIENCE)
+    yield {}
 
 
 class Leases(unittest.IsolatedAsyncioTestCase):
@@ -83,6 +94,28 @@ class Leases(unittest.IsolatedAsyncioTestCase):
         for ttl in (0.5, 61.0):
             with self.assertRaises(ShardwiseError):
                 Lease(self.sidecar, ttl, reopen=True, on_ended=None, within=1.0)
+
+    async def test_a_lease_without_grants_says_why(self) -> None:
+        async with self.sidecar.client() as lease:
+            with self.assertRaisesRegex(Taken, "lease-taken"):
+                async with self.sidecar.client(within=0.2):
+                    pass
+            # It is opened in time, but what it holds is never known.
+            self.sidecar.is_cut, self.sidecar.cut = True, Busy("8 read it already")
+            late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+            await asyncio.sleep(0.1)
+            await lease.close()
+            with self.assertRaisesRegex(Busy, "8 read it already"):
+                await late
+        self.sidecar.is_cut = False
+        # What was wrong before it was opened does not explain why it is silent.
+        async with self.sidecar.client() as lease:
+            with mock.patch.object(self.sidecar, "grants", silence):
+                late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+                await asyncio.sleep(0.1)
+                await lease.close()
+                with self.assertRaisesRegex(Unavailable, "no lease within"):
+                    await late
 
     async def test_a_silent_sidecar_ends_all_by_the_own_clock(self) -> None:
         self.sidecar.grant_all()

@@ -176,7 +176,9 @@ class Lease:
         try:
             while True:
                 answer, asked = await self._opened()
+                self._last_error = None
                 self._session = session = Session(self._calls, self.holdings, self.names.offers, self._ttl, answer, asked, self._ready)
+                session.on_no_grants = self._failed
                 try:
                     await session.run()
                 except LeaseEnded as ended:
@@ -203,10 +205,14 @@ class Lease:
                 is_taken = isinstance(error, Problem) and error.kind == "lease-taken"
                 if not is_taken and not passes(error):
                     raise
-                self._last_error = error
+                self._failed(error)
                 _log.debug("there is no lease yet: %s", error)
                 await asyncio.sleep(min(_ASK_EVERY, max(error.retry_after, pause_of(tries))))
                 tries += 1
+
+    def _failed(self, error: ShardwiseError) -> None:
+        """This is why there is no lease yet."""
+        self._last_error = error
 
     def _tell(self, ended: LeaseEnded) -> None:
         _log.warning("%s; all work under it is cancelled", ended)

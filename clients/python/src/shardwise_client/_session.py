@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Callable
 
 from ._answers import LeaseAnswer
 from ._clock import pause_of, set_within
@@ -33,6 +33,8 @@ class Session:
         # `ready` is set when the first table has been read; `at_once` when the next renewal cannot wait.
         self._ready, self._unreported, self._at_once = ready, asyncio.Event(), asyncio.Event()
         holdings.on_unreported = self._unreported.set
+        # Called when the stream of grants is refused or breaks.
+        self.on_no_grants: Callable[[ShardwiseError], None] = lambda _: None
 
     async def run(self) -> None:
         """Runs until the lease has ended (`LeaseEnded`), or something is wrong that does not pass."""
@@ -81,6 +83,7 @@ class Session:
                     is_first, tries = False, 0
             except ShardwiseError as error:
                 _raise_unless_it_passes(error)
+                self.on_no_grants(error)
                 _log.debug("the stream of grants is broken: %s", error)
             finally:
                 await lines.aclose()
