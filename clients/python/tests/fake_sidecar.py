@@ -31,6 +31,12 @@ class FakeSidecar:
         self.grants_now: dict[int, dict[str, Any]] = {}
         self.finished_numbers: list[int] = []
         self.names: dict[str, Any] = {}
+        # Each list of names that was sent; those with one of `bad_names` are refused, and those with more than `names_most` of a kind.
+        self.offered: list[dict[str, Any]] = []
+        self.bad_names: set[str] = set()
+        self.names_most = 64
+        # The group's numbers of daemons.
+        self.counts: dict[str, int] = {}
         self.seen: list[int] = []
         self.is_silent, self.is_cut, self.seconds = False, False, 0.0
         self.cut: ShardwiseError = Unavailable("cut")
@@ -133,7 +139,13 @@ class FakeSidecar:
     async def offer(self, lease: str, names: dict[str, Any], within: float) -> None:
         await self._answers(within)
         self._is_live(lease)
+        self.offered.append(names)
+        texts = {str(name) for kind in ("singletons", "daemons") for name in names[kind]} | {timer["name"] for timer in names["timers"]}
+        if texts & self.bad_names or any(len(names[kind]) > self.names_most for kind in ("singletons", "daemons", "timers")):
+            raise ShardwiseError(f"400 bad-request: {sorted(texts & self.bad_names) or 'too many'}")
         self.names = names
+        for name, count in names.get("counts", {}).items():
+            self.counts.setdefault(name, count)
 
     async def _answers(self, within: float) -> None:
         until = time.monotonic() + within

@@ -1,12 +1,18 @@
 """Singletons, daemons and timers against a sidecar in memory."""
 
 import asyncio
+import re
 import unittest
-from typing import Callable
+from typing import Any, Callable
+from unittest import mock
 
-from shardwise_client import Entered, Period, ShardwiseError
+from shardwise_client import Entered, Period, ShardwiseError, Unavailable
 from tests.fake_sidecar import PATIENCE, FakeSidecar, key_in
 from tests.test_lease import until
+
+
+async def for_ever(*_: object) -> None:
+    await asyncio.sleep(PATIENCE)
 
 
 class Names(unittest.IsolatedAsyncioTestCase):
@@ -111,3 +117,75 @@ class Names(unittest.IsolatedAsyncioTestCase):
                 self.sidecar.break_streams()
                 await until("the table is read anew", lambda: self.sidecar.streams >= 2 and lease.state == "active")
         self.assertEqual(fired, [(60_000, 1), (120_000, 2), (180_000, 3)])
+
+    async def test_one_refused_name_is_withdrawn_and_the_others_go_on(self) -> None:
+        self.sidecar.bad_names = {"bad", "worse"}
+        with self.assertLogs("shardwise_client", "ERROR") as log:
+            async with self.sidecar.client() as lease:
+                # At the same time.
+                good, bad, other = (lease.singleton(name, for_ever) for name in ("good", "bad", "other"))
+                with self.assertRaisesRegex(ShardwiseError, "400 bad-request"):
+                    await asyncio.wait_for(bad.wait(), PATIENCE)
+                await until("the others are offered", lambda: self.sidecar.names.get("singletons") == ["good", "other"])
+                self.sidecar.grant("singleton/good")
+                await until("one works", lambda: good.running == ["singleton/good"])
+                # Later, where the others are known already.
+                sent = len(self.sidecar.offered)
+                worse = lease.timer("worse", 60, for_ever)
+                with self.assertRaisesRegex(ShardwiseError, "worse"):
+                    await asyncio.wait_for(worse.wait(), PATIENCE)
+                await worse.stop()
+                last = lease.singleton("last", for_ever)
+                await until("it is offered", lambda: self.sidecar.names["singletons"] == ["good", "last", "other"])
+                self.assertLess(len(self.sidecar.offered) - sent, 4)
+                self.assertEqual(([run.is_over for run in (good, other, last)], bad.is_over, worse.is_over), ([False] * 3, True, True))
+                # Under the next lease they are offered again; the name that was refused may be, too.
+                self.sidecar.bad_names = {"other"}
+                lease.singleton("bad", for_ever)
+                self.sidecar.end_lease()
+                with self.assertRaisesRegex(ShardwiseError, "400 bad-request.*other"):
+                    await asyncio.wait_for(other.wait(), PATIENCE)
+                await until("the others are offered", lambda: self.sidecar.names["singletons"] == ["bad", "good", "last"])
+                self.assertEqual((lease.state, self.sidecar.opened), ("active", 2))
+        self.assertEqual(re.findall(r"refuses ([a-z/]+)", " ".join(log.output)), ["singleton/bad", "timer/worse", "singleton/other"])
+
+    async def test_one_name_too_many_is_refused(self) -> None:
+        with self.assertLogs("shardwise_client", "ERROR"):
+            async with self.sidecar.client() as lease:
+                runs = [lease.timer(f"t{number}", 60, for_ever) for number in range(65)]
+                with self.assertRaisesRegex(ShardwiseError, "too many"):
+                    await asyncio.wait_for(runs[-1].wait(), PATIENCE)
+                await until("the others are offered", lambda: len(self.sidecar.names.get("timers", [])) == 64)
+                self.assertFalse(any(run.is_over for run in runs[:-1]))
+
+    async def test_what_was_offered_without_an_answer_is_withdrawn(self) -> None:
+        async with self.sidecar.client() as lease:
+            lease.singleton("a", for_ever)
+            await until("it is offered", lambda: self.sidecar.names.get("singletons") == ["a"])
+            # It arrives, and its answer does not.
+            with mock.patch.object(self.sidecar, "offer", self.unanswered):
+                run = lease.singleton("b", for_ever)
+                await until("it is offered", lambda: self.sidecar.names["singletons"] == ["a", "b"])
+                await run.stop()
+            await until("it is withdrawn", lambda: self.sidecar.names["singletons"] == ["a"])
+
+    async def unanswered(self, _lease: str, names: dict[str, Any], within: float) -> None:
+        self.sidecar.names = names
+        raise Unavailable(f"no answer within {within} s")
+
+    async def test_the_number_of_daemons(self) -> None:
+        async with self.sidecar.client() as lease:
+            lease.daemons("index", for_ever)
+            await until("it is offered", lambda: self.sidecar.names.get("daemons") == ["index"])
+            self.assertNotIn("counts", self.sidecar.names)
+            self.sidecar.counts["there"] = 2
+            runs = [lease.daemons("", for_ever, 3), lease.daemons("none", for_ever, count=0), lease.daemons("there", for_ever, count=5)]
+            await until("they are offered", lambda: self.sidecar.names["daemons"] == ["", "index", "none", "there"])
+            self.assertEqual(self.sidecar.names["counts"], {"": 3, "none": 0, "there": 5})
+            self.assertEqual(self.sidecar.counts, {"": 3, "none": 0, "there": 2}, "what the group has already is kept")
+            for count in (-1, 1_025):
+                with self.assertRaisesRegex(ShardwiseError, "1,024"):
+                    lease.daemons("other", for_ever, count)
+            for run in runs:
+                await run.stop()
+            self.assertEqual(self.sidecar.names, {"singletons": [], "daemons": ["index"], "timers": []})
