@@ -22,7 +22,8 @@ class Taken(ShardwiseError):
 
 
 class FakeSidecar:
-    """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back."""
+    """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back,
+    and `cut` is the error."""
 
     def __init__(self) -> None:
         self.lease: Optional[str] = None
@@ -30,8 +31,15 @@ class FakeSidecar:
         self.grants_now: dict[int, dict[str, Any]] = {}
         self.finished_numbers: list[int] = []
         self.names: dict[str, Any] = {}
+        # Each list of names that was sent; those with one of `bad_names` are refused, and those with more than `names_most` of a kind.
+        self.offered: list[dict[str, Any]] = []
+        self.bad_names: set[str] = set()
+        self.names_most = 64
+        # The group's numbers of daemons.
+        self.counts: dict[str, int] = {}
         self.seen: list[int] = []
         self.is_silent, self.is_cut, self.seconds = False, False, 0.0
+        self.cut: ShardwiseError = Unavailable("cut")
         self._last, self._ttl_ms = 0, 0
         self._lines: list[asyncio.Queue[dict[str, Any]]] = []
 
@@ -101,7 +109,7 @@ class FakeSidecar:
         await self._answers(PATIENCE)
         self._is_live(lease)
         if self.is_cut:
-            raise Unavailable("cut")
+            raise self.cut
         self.streams += 1
         lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._lines.append(lines)
@@ -131,7 +139,13 @@ class FakeSidecar:
     async def offer(self, lease: str, names: dict[str, Any], within: float) -> None:
         await self._answers(within)
         self._is_live(lease)
+        self.offered.append(names)
+        texts = {str(name) for kind in ("singletons", "daemons") for name in names[kind]} | {timer["name"] for timer in names["timers"]}
+        if texts & self.bad_names or any(len(names[kind]) > self.names_most for kind in ("singletons", "daemons", "timers")):
+            raise ShardwiseError(f"400 bad-request: {sorted(texts & self.bad_names) or 'too many'}")
         self.names = names
+        for name, count in names.get("counts", {}).items():
+            self.counts.setdefault(name, count)
 
     async def _answers(self, within: float) -> None:
         until = time.monotonic() + within

@@ -4,12 +4,14 @@ import asyncio
 import sys
 import time
 import unittest
-from typing import Callable, Optional
+from collections.abc import AsyncGenerator
+from typing import Any, Callable, Optional
+from unittest import mock
 
-from shardwise_client import Entered, LeaseEnded, Lost, NotHeld, Period, ShardwiseError, SlotChange, Unavailable
+from shardwise_client import Entered, LeaseEnded, Lost, NotHeld, ShardwiseError, Unavailable
 from shardwise_client._clock import now
 from shardwise_client._lease import Lease
-from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, key_in, slot
+from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, Taken, key_in, slot
 
 KEYS = [f"tenant-{n}" for n in range(40)]
 
@@ -20,6 +22,15 @@ async def until(what: str, condition: Callable[[], object]) -> None:
         if time.monotonic() - begun > PATIENCE:
             raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
         await asyncio.sleep(0.002)
+
+
+class Busy(ShardwiseError):
+    passes = True
+
+
+async def silence(_lease: str) -> AsyncGenerator[dict[str, Any], None]:
+    await asyncio.sleep(PATIENCE)
+    yield {}
 
 
 class Leases(unittest.IsolatedAsyncioTestCase):
@@ -83,6 +94,28 @@ class Leases(unittest.IsolatedAsyncioTestCase):
         for ttl in (0.5, 61.0):
             with self.assertRaises(ShardwiseError):
                 Lease(self.sidecar, ttl, reopen=True, on_ended=None, within=1.0)
+
+    async def test_a_lease_without_grants_says_why(self) -> None:
+        async with self.sidecar.client() as lease:
+            with self.assertRaisesRegex(Taken, "lease-taken"):
+                async with self.sidecar.client(within=0.2):
+                    pass
+            # It is opened in time, but what it holds is never known.
+            self.sidecar.is_cut, self.sidecar.cut = True, Busy("8 read it already")
+            late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+            await asyncio.sleep(0.1)
+            await lease.close()
+            with self.assertRaisesRegex(Busy, "8 read it already"):
+                await late
+        self.sidecar.is_cut = False
+        # What was wrong before it was opened does not explain why it is silent.
+        async with self.sidecar.client() as lease:
+            with mock.patch.object(self.sidecar, "grants", silence):
+                late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+                await asyncio.sleep(0.1)
+                await lease.close()
+                with self.assertRaisesRegex(Unavailable, "no lease within"):
+                    await late
 
     async def test_a_silent_sidecar_ends_all_by_the_own_clock(self) -> None:
         self.sidecar.grant_all()
@@ -332,215 +365,3 @@ class Leases(unittest.IsolatedAsyncioTestCase):
             live = self.sidecar.lease
         self.assertEqual(ended, [(live, True)] * len(KEYS), "it was held until the last work had ended")
         self.assertIsNone(self.sidecar.lease)
-
-
-class Runs(unittest.IsolatedAsyncioTestCase):
-    async def asyncSetUp(self) -> None:
-        self.sidecar = FakeSidecar()
-        self.at_work: set[str] = set()
-        self.began: list[str] = []
-
-    async def works(self, key: str, _entered: Entered) -> None:
-        assert key not in self.at_work, f"{key} twice"
-        self.at_work.add(key)
-        self.began.append(key)
-        try:
-            await asyncio.sleep(PATIENCE)
-        finally:
-            self.at_work.discard(key)
-
-    async def test_each_owned_key_has_one_task(self) -> None:
-        numbers = [self.sidecar.grant(slot_) for slot_ in range(SLOTS // 2)]
-        async with self.sidecar.client() as lease, lease.run_owned(KEYS, self.works) as run:
-            mine = {key for key in KEYS if slot(key) < SLOTS // 2}
-            await until("mine are worked on", lambda: self.at_work == mine)
-            self.sidecar.grant_all(epoch=2)
-            await until("all are", lambda: self.at_work == set(KEYS))
-            self.assertEqual(sorted(run.running), sorted(KEYS))
-            run.set_keys([*KEYS[:3], "new"])
-            await until("the keys are replaced", lambda: self.at_work == {*KEYS[:3], "new"})
-            with self.assertRaises(TypeError):
-                run.set_keys("abc")
-            # Handed over: cancelled at once, finished, and begun again when the handover is called off.
-            number = next(number for number, grant in self.sidecar.grants_now.items() if grant["slot"] == slot("new") and number not in numbers)
-            self.sidecar.ask(number)
-            await until("it is finished", lambda: number in self.sidecar.finished_numbers and "new" not in self.at_work)
-            self.sidecar.grant(slot("new"), epoch=2)
-            await until("it is begun again", lambda: "new" in self.at_work)
-            self.sidecar.end_lease()
-            await until("all is stopped", lambda: not self.at_work and self.sidecar.opened == 2)
-            self.sidecar.grant_all(epoch=3)
-            await until("all is begun again", lambda: len(self.at_work) == 4)
-        self.assertEqual(self.at_work, set())
-
-    async def test_silence_stops_all_and_an_answer_starts_it_again(self) -> None:
-        self.sidecar.grant_all()
-        async with self.sidecar.client() as lease, lease.run_owned(KEYS, self.works):
-            await until("all are worked on", lambda: self.at_work == set(KEYS))
-            self.sidecar.is_silent = True
-            await until("nothing is", lambda: not self.at_work)
-            self.assertEqual(lease.state, "expired")
-            self.sidecar.is_silent = False
-            await until("all are again", lambda: self.at_work == set(KEYS))
-
-    async def test_work_that_fails_is_begun_again_and_work_that_ends_is_not(self) -> None:
-        self.sidecar.grant_all()
-        begun: dict[str, int] = {"fails": 0, "ends": 0, "cancels": 0}
-
-        async def works(key: str, _entered: Entered) -> None:
-            begun[key] += 1
-            if key == "fails":
-                raise RuntimeError("no")
-            if key == "cancels":
-                raise asyncio.CancelledError
-
-        fails = ["fails", "ends"] if sys.version_info < (3, 11) else list(begun)
-        with self.assertLogs("shardwise_client", "ERROR"):
-            async with self.sidecar.client() as lease, lease.run_owned(fails, works):
-                await until("it is begun again", lambda: begun["fails"] >= 2)
-                self.assertEqual(begun["ends"], 1)
-                self.assertLess(begun["cancels"], 5, "with pauses")
-                number = next(number for number, grant in self.sidecar.grants_now.items() if grant["slot"] == slot("ends"))
-                self.sidecar.lose(number)
-                self.sidecar.grant(slot("ends"), epoch=2)
-                await until("it was lost and regained", lambda: begun["ends"] == 2)
-
-    async def test_work_may_be_asked_instead_of_cancelled(self) -> None:
-        number = self.sidecar.grant(5)
-        steps: list[str] = []
-
-        async def works(_key: str, entered: Entered) -> None:
-            steps.append("begun")
-            await entered.finish.wait()
-            await asyncio.sleep(0.02)
-            steps.append("ended" if entered.is_held else "lost")
-
-        async with self.sidecar.client() as lease, lease.run_owned([key_in(5)], works, on_finish="ask"):
-            await until("it works", lambda: steps)
-            self.sidecar.ask(number)
-            await until("it is finished", lambda: self.sidecar.finished_numbers == [number])
-            self.assertEqual(steps, ["begun", "ended"])
-            with self.assertRaises(ShardwiseError):
-                lease.run_owned([], works, on_finish="never")  # type: ignore[arg-type]
-
-    async def test_rebalances_are_told(self) -> None:
-        first, heard = self.sidecar.grant(5), list[SlotChange]()
-        keys = [key_in(5), key_in(6), key_in(6)]
-
-        async def callback(change: SlotChange) -> None:
-            heard.append(change)
-            if len(heard) == 1:
-                raise RuntimeError("it is called again")
-
-        with self.assertLogs("shardwise_client", "ERROR"):
-            async with self.sidecar.client() as lease:
-                lease.on_rebalance(callback, keys)
-                await until("what is owned already", lambda: heard == [([5], [], 1, 1)])
-                self.sidecar.grant(6)
-                await until("what is gained", lambda: heard[1:] == [([6], [], 2, 3)])
-                self.sidecar.ask(first)
-                await until("what is to go", lambda: heard[2:] == [([], [5], 1, 2)])
-                self.sidecar.is_silent = True
-                await until("what has expired", lambda: heard[3:] == [([], [6], 0, 0)])
-                self.sidecar.is_silent = False
-                await until("what is back", lambda: heard[4:] == [([6], [], 1, 2)])
-        await until("the end", lambda: heard[5:] == [([], [6], 0, 0)])
-
-    async def test_singletons(self) -> None:
-        steps: list[str] = []
-
-        async def leads(entered: Entered) -> None:
-            steps.append(f"{entered.resource} {entered.epoch}")
-            try:
-                await asyncio.sleep(PATIENCE)
-            finally:
-                steps.append("over")
-
-        async with self.sidecar.client() as lease:
-            run = lease.singleton("leader", leads)
-            with self.assertRaises(ShardwiseError):
-                lease.singleton("leader", leads)
-            await until("it is offered", lambda: self.sidecar.names.get("singletons") == ["leader"])
-            number = self.sidecar.grant("singleton/leader", epoch=4)
-            await until("it leads", lambda: steps == ["name/singleton/leader 4"])
-            self.sidecar.ask(number)
-            await until("it is handed over", lambda: steps[1:] == ["over"] and self.sidecar.finished_numbers == [number])
-            self.sidecar.grant("singleton/leader", epoch=9)
-            await until("it leads again", lambda: steps[2:] == ["name/singleton/leader 9"])
-            self.sidecar.end_lease()
-            await until("it is offered anew", lambda: self.sidecar.opened == 2 and steps[3:] == ["over"])
-            self.sidecar.names = {}
-            await until("with the next lease", lambda: lease.state == "active")
-            last = self.sidecar.grant("singleton/leader", epoch=11)
-            await until("it leads again", lambda: len(steps) == 5)
-            await asyncio.wait_for(run.stop(), PATIENCE)
-            self.assertEqual((self.sidecar.names["singletons"], steps[5:]), ([], ["over"]))
-            await until("the name is let go", lambda: last in self.sidecar.finished_numbers)
-
-    async def test_a_singleton_that_ends_well_is_done(self) -> None:
-        begun: list[int] = []
-
-        async def works(entered: Entered) -> None:
-            begun.append(entered.epoch)
-
-        async with self.sidecar.client() as lease:
-            lease.singleton("once", works)
-            number = self.sidecar.grant("singleton/once")
-            await until("it has run", lambda: begun == [1])
-            self.sidecar.grant(3)
-            await until("something else has changed", lambda: lease.owns(key_in(3)))
-            self.assertEqual((begun, number in self.sidecar.finished_numbers), ([1], False), "it keeps the name, so that no other member does it again")
-
-    async def test_daemons(self) -> None:
-        numbers: set[tuple[str, int]] = set()
-
-        def daemon(set_: str) -> Callable[[int, Entered], "asyncio.Future[None]"]:
-            async def works(number: int, entered: Entered) -> None:
-                numbers.add((set_, number))
-                try:
-                    await asyncio.sleep(PATIENCE)
-                finally:
-                    numbers.discard((set_, number))
-
-            return works  # type: ignore[return-value]
-
-        async with self.sidecar.client() as lease:
-            lease.daemons("", daemon(""))
-            lease.daemons("index", daemon("index"))
-            await until("they are offered", lambda: self.sidecar.names.get("daemons") == ["", "index"])
-            grants = {name: self.sidecar.grant(name) for name in ("daemon/0", "daemon/12", "daemon/index/3", "daemon/other/1")}
-            await until("they work", lambda: numbers == {("", 0), ("", 12), ("index", 3)})
-            await until("what is not offered is let go", lambda: self.sidecar.finished_numbers == [grants["daemon/other/1"]])
-            self.sidecar.ask(grants["daemon/12"])
-            await until("it ends", lambda: numbers == {("", 0), ("index", 3)})
-
-    async def test_a_period_of_a_timer_is_fired_once(self) -> None:
-        fired: list[Period] = []
-        holds = asyncio.Event()
-
-        async def job(period: Period, _entered: Entered) -> None:
-            fired.append(period)
-            if period.number == 2:
-                raise RuntimeError("the next one is fired nevertheless")
-            if period.number == 3:
-                await holds.wait()
-
-        with self.assertLogs("shardwise_client", "ERROR"):
-            async with self.sidecar.client() as lease:
-                lease.timer("report", 60, job, phase=1.5)
-                for every, phase in ((0.5, 0), (60, 60), (60, -1), (10**9, 0)):
-                    with self.assertRaises(ShardwiseError):
-                        lease.timer("other", every, job, phase=phase)
-                await until("it is offered", lambda: self.sidecar.names.get("timers") == [{"name": "report", "every_ms": 60_000, "phase_ms": 1_500}])
-                for number in (1, 2):
-                    grant = self.sidecar.grant("timer/report", period={"due_ms": number * 60_000, "number": number})
-                    await until("it is finished", lambda grant=grant: grant in self.sidecar.finished_numbers)  # type: ignore[misc]
-                grant = self.sidecar.grant("timer/report", period={"due_ms": 180_000, "number": 3})
-                await until("it has begun", lambda: len(fired) == 3)
-                self.sidecar.is_silent = True
-                await until("it is cancelled", lambda: lease.state == "expired")
-                self.sidecar.is_silent = False
-                await until("it is over", lambda: grant in self.sidecar.finished_numbers)
-                self.sidecar.break_streams()
-                await until("the table is read anew", lambda: self.sidecar.streams >= 2 and lease.state == "active")
-        self.assertEqual(fired, [(60_000, 1), (120_000, 2), (180_000, 3)])

@@ -4,7 +4,10 @@ import random
 import time
 import unittest
 from pathlib import Path
+from typing import Callable
 
+from shardwise_client import ShardwiseError
+from shardwise_client._holdings import Holdings
 from shardwise_client._slots import KeySlots, list_of, slot_of, texts_of
 from shardwise_client._xxh3 import xxh3_64
 
@@ -79,9 +82,24 @@ class Slots(unittest.TestCase):
                 texts_of([key])  # type: ignore[list-item]
             with self.assertRaises(TypeError):
                 KeySlots(8)[key]  # type: ignore[index]
+        for key in (7, b"a", None, b"a" * 70_000):
             with self.assertRaisesRegex(TypeError, "a key is a text"):
                 KeySlots(8).select(["a", key], bytes(8))  # type: ignore[list-item]
         self.assertEqual(list_of(key for key in "ab"), ["a", "b"])
+
+    def test_a_key_has_at_most_65536_bytes(self) -> None:
+        slots, holdings = KeySlots(8), Holdings()
+        holdings.begin(5.0).keys = slots
+        for letter, bytes_ in (("k", 1), ("ß", 2), ("\u2028", 3), ("\U0001f4a1", 4)):
+            longest = letter * (65_536 // bytes_)
+            self.assertEqual(slots.select(["a", longest], b"\1" * 8), ["a", longest])
+            self.assertEqual((texts_of([longest]), holdings.slot(longest)), ([longest], slots[longest]))
+            takers: list[Callable[[str], object]] = [slots.__getitem__, holdings.slot]
+            takers += [lambda key: slots.select(["a", key], bytes(8)), lambda key: texts_of(["a", key])]
+            for take in takers:
+                with self.assertRaisesRegex(ShardwiseError, "65,536 bytes"):
+                    take(longest + letter)
+        self.assertEqual(list(slots), ["a"])
 
     def test_ten_thousand_keys_take_milliseconds(self) -> None:
         slots, chosen, keys = KeySlots(16_384), bytearray(16_384), [f"tenant-{n}" for n in range(10_000)]

@@ -114,16 +114,23 @@ class Blocking(unittest.TestCase):
 
         with self.lease() as lease:
             with lease.singleton("leader", leads):
-                lease.daemons("x", daemon)
+                lease.daemons("x", daemon, count=4)
                 lease.timer("t", 60, job)
                 until("all are offered", lambda: len(self.sidecar.names.get("timers", [])) == 1)
                 leader = self.in_loop(lambda: self.sidecar.grant("singleton/leader"))
                 until("it leads", lambda: steps == ["name/singleton/leader"])
                 self.in_loop(lambda: self.sidecar.grant("daemon/x/3"))
                 until("it is there", lambda: steps[1:] == [3])
+                self.assertEqual(self.sidecar.counts, {"x": 4})
                 self.in_loop(lambda: self.sidecar.grant("timer/t", period={"due_ms": 1, "number": 2}))
                 until("it is fired", lambda: steps[2:] == [(1, 2)])
             until("it is let go", lambda: leader in self.sidecar.finished_numbers)
+
+    def test_a_refused_name(self) -> None:
+        self.sidecar.bad_names = {"bad"}
+        with self.lease() as lease, self.assertLogs("shardwise_client", "ERROR"):
+            with self.assertRaisesRegex(ShardwiseError, "400 bad-request"):
+                lease.singleton("bad", lambda _: None).wait()
 
     def test_the_only_lease(self) -> None:
         with self.lease(reopen=False) as lease:

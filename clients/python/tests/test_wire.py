@@ -4,9 +4,12 @@ import unittest
 from collections.abc import AsyncIterator
 from typing import Any
 
-from shardwise_client import Unavailable
+import httpx
+
+from shardwise_client import Problem, ShardwiseError, Unavailable
 from shardwise_client._clock import now, pause_of
 from shardwise_client._lease_calls import _lines
+from shardwise_client._session import passes
 
 
 async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
@@ -28,6 +31,11 @@ class Lines(unittest.IsolatedAsyncioTestCase):
         for part in (b"<html>\n", b"[]\n", b"\xff\n", b"x" * (16 * 1024 * 1024 + 1)):
             with self.assertRaises(Unavailable):
                 await self.read(part)
+
+    def test_what_is_worth_another_try(self) -> None:
+        for status, is_worth in ((400, False), (403, False), (404, False), (408, True), (409, False), (429, True), (500, True), (503, True)):
+            self.assertEqual(passes(Problem(httpx.Response(status))), is_worth, status)
+        self.assertEqual((passes(Unavailable("away")), passes(ShardwiseError("wrong"))), (True, False))
 
 
 class Clocks(unittest.TestCase):

@@ -12,7 +12,7 @@ from ._entered import Entering
 from ._errors import LeaseEnded, NotHeld, Problem, ShardwiseError, Unavailable
 from ._holdings import Holdings
 from ._lease_calls import LeaseCalls
-from ._names import DaemonWork, NamedRun, NamedWork, NameRuns, TimerWork, timer_offer
+from ._names import DaemonWork, NamedRun, NamedWork, NameRuns, TimerWork, daemons_offer, timer_offer
 from ._offers import Offer
 from ._runs import OnFinish, OwnedRun, RebalanceRun, Run, SlotChange, Work
 from ._session import Session, passes
@@ -110,9 +110,11 @@ class Lease:
         """Runs `work(entered)` on one member of the group at a time. All members offer the same name."""
         return self.running(self.names.run(Offer("singletons", name), lambda _number, _period, entered: work(entered), on_finish))
 
-    def daemons(self, set: str, work: DaemonWork, *, on_finish: OnFinish = "cancel") -> NamedRun:
-        """Runs `work(number, entered)` for each daemon of that set that this worker holds; the group's note says how many there are."""
-        return self.running(self.names.run(Offer("daemons", set), lambda number, _period, entered: work(number, entered), on_finish))
+    def daemons(self, set: str, work: DaemonWork, count: Optional[int] = None, *, on_finish: OnFinish = "cancel") -> NamedRun:
+        """Runs `work(number, entered)` for each daemon of that set that this worker holds. The group keeps their number; `count` is the number unless
+        the group has one already. Without any there are no daemons."""
+        offer = daemons_offer(set, count)
+        return self.running(self.names.run(offer, lambda number, _period, entered: work(number, entered), on_finish))
 
     def timer(self, name: str, every: float, work: TimerWork, phase: float = 0.0, *, on_finish: OnFinish = "cancel") -> NamedRun:
         """Runs `work(period, entered)` once in each period of `every` seconds since the start of 1970 (UTC), shifted by `phase`, on the member that
@@ -176,7 +178,9 @@ class Lease:
         try:
             while True:
                 answer, asked = await self._opened()
+                self._last_error = None
                 self._session = session = Session(self._calls, self.holdings, self.names.offers, self._ttl, answer, asked, self._ready)
+                session.on_no_grants = self._failed
                 try:
                     await session.run()
                 except LeaseEnded as ended:
@@ -203,10 +207,14 @@ class Lease:
                 is_taken = isinstance(error, Problem) and error.kind == "lease-taken"
                 if not is_taken and not passes(error):
                     raise
-                self._last_error = error
+                self._failed(error)
                 _log.debug("there is no lease yet: %s", error)
                 await asyncio.sleep(min(_ASK_EVERY, max(error.retry_after, pause_of(tries))))
                 tries += 1
+
+    def _failed(self, error: ShardwiseError) -> None:
+        """This is why there is no lease yet."""
+        self._last_error = error
 
     def _tell(self, ended: LeaseEnded) -> None:
         _log.warning("%s; all work under it is cancelled", ended)

@@ -1,8 +1,9 @@
 """Singletons, daemons and timers: work under a name that one member of the group holds at a time."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from ._entered import Entered
 from ._errors import ShardwiseError
@@ -12,9 +13,11 @@ from ._offers import Offer, Offers
 from ._runs import Event, OnFinish, Run, check_on_finish
 from ._table import Grant, Period, Resource
 
+_log = logging.getLogger("shardwise_client")
 # How long a stopped run waits until the sidecar knows that its name is not offered any more, in seconds.
 _WITHDRAWN_WITHIN = 1.0
 _NO_PERIOD = Period(0, 0)
+_DAEMONS_MOST = 1_024
 _EVERY_LEAST, _EVERY_MOST = 1.0, 366 * 86_400.0
 
 NamedWork = Callable[[Entered], Awaitable[object]]
@@ -34,17 +37,31 @@ class NamedRun(Run):
         self._names, self._offer, self._named_work = names, offer, work
         # The grants of a timer whose job was begun: no period is fired twice.
         self._fired: set[Grant] = set()
+        self._refusal: Optional[ShardwiseError] = None
 
     async def stop(self) -> None:
         """Withdraws the offer, cancels the work and waits until it has ended; then another member gets the name."""
         self._names.offers.remove(self._offer)
         if self._holdings.over is None:
-            settled = asyncio.ensure_future(self._names.offers.settled())
+            withdrawn = asyncio.ensure_future(self._names.offers.withdrawn(self._offer))
             try:
-                await asyncio.wait({settled}, timeout=_WITHDRAWN_WITHIN)
+                await asyncio.wait({withdrawn}, timeout=_WITHDRAWN_WITHIN)
             finally:
-                settled.cancel()
+                withdrawn.cancel()
         await super().stop()
+
+    async def wait(self) -> None:
+        """Waits until the run has been stopped. Raises the sidecar's error if it refuses the name, and `LeaseEnded`, or what else was wrong, if nothing
+        will be held any more."""
+        await self.wait_end()
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        await super().wait()
+
+    def refuse(self, error: ShardwiseError) -> None:
+        """Internal: the sidecar refuses the name, so the run ends."""
+        self._refusal = error
+        self._main.cancel()
 
     async def _stopped(self) -> None:
         self._names.offers.remove(self._offer)
@@ -89,6 +106,7 @@ class NameRuns:
     def __init__(self, holdings: Holdings) -> None:
         self.holdings, self.offers = holdings, Offers()
         self._runs: dict[Offer, NamedRun] = {}
+        self.offers.on_refused = self._refused
         holdings.listen(self._release_unwanted)
 
     def add(self, offer: Offer, run: NamedRun) -> None:
@@ -105,11 +123,22 @@ class NameRuns:
     def run(self, offer: Offer, work: AnyNamedWork, on_finish: OnFinish, event: Event = asyncio.Event) -> NamedRun:
         return NamedRun(self, offer, work, on_finish, event)
 
+    def _refused(self, offer: Offer, error: ShardwiseError) -> None:
+        _log.error("the sidecar refuses %s, so its run ends: %s", offer.prefix, error)
+        self._runs[offer].refuse(error)
+
     def _release_unwanted(self) -> None:
         """A name that nothing here works under goes to another member."""
         for name, grant in self.holdings.open_grants().items():
             if isinstance(name, str) and all(offer.number_in(name) is None for offer in self._runs):
                 self.holdings.release(grant)
+
+
+def daemons_offer(name: str, count: Optional[int]) -> Offer:
+    """A set of daemons, and how many it has unless the group has a number already."""
+    if count is not None and not 0 <= count <= _DAEMONS_MOST:
+        raise ShardwiseError(f"daemons {name!r}: a set has 0 to {_DAEMONS_MOST:,} daemons: count={count}")
+    return Offer("daemons", name, daemons=count)
 
 
 def timer_offer(name: str, every: float, phase: float) -> Offer:

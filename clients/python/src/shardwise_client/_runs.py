@@ -169,8 +169,9 @@ class OwnedRun(Run):
 
     def __init__(self, holdings: Holdings, keys: Iterable[str], work: Callable[[str, Any], Awaitable[object]], on_finish: OnFinish,
                  event: Event = asyncio.Event) -> None:  # fmt: skip
-        super().__init__(holdings, on_finish, event)
+        # Before the run begins, as these may be refused.
         self._keys, self._work = dict.fromkeys(texts_of(keys)), work
+        super().__init__(holdings, on_finish, event)
 
     async def __aenter__(self) -> "OwnedRun":
         return self
@@ -208,8 +209,8 @@ class RebalanceRun(Run):
     is_work = False
 
     def __init__(self, holdings: Holdings, callback: Callable[[SlotChange], object], keys: Optional[Iterable[str]]) -> None:
-        super().__init__(holdings, "cancel")
         self._callback, self._keys = callback, None if keys is None else texts_of(keys)
+        super().__init__(holdings, "cancel")
         self._known: dict[int, tuple[int, int]] = {}
 
     def set_keys(self, keys: Iterable[str]) -> None:

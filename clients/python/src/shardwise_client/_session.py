@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Callable
 
 from ._answers import LeaseAnswer
 from ._clock import pause_of, set_within
 from ._errors import LeaseEnded, Problem, ShardwiseError, Unavailable
 from ._holdings import Holdings
 from ._lease_calls import LeaseCalls
-from ._offers import Offers
+from ._offers import Offers, names_of
 
 _log = logging.getLogger("shardwise_client")
 # A timer of the loop may stand still during a suspend, so the clock is read at least this often, in seconds.
@@ -19,6 +19,8 @@ _RETRY_FIRST, _RETRY_LONGEST = 0.05, 1.0
 _RENEWALS, _RENEW_LEAST = 3, 0.1
 _FINISHED_AT_ONCE = 4_096
 _GATHER = 0.01
+# The status of an answer to a request that took too long to arrive.
+_TOO_SLOW = 408
 
 
 class Session:
@@ -29,10 +31,13 @@ class Session:
         self.id, self._calls, self._holdings, self._offers = answer["id"], calls, holdings, offers
         self._every = ttl / 3
         self._table = holdings.begin(ttl)
+        offers.restart()
         self._table.renewed(asked, answer["valid_ms"], answer["version"])
         # `ready` is set when the first table has been read; `at_once` when the next renewal cannot wait.
         self._ready, self._unreported, self._at_once = ready, asyncio.Event(), asyncio.Event()
         holdings.on_unreported = self._unreported.set
+        # Called when the stream of grants is refused or breaks.
+        self.on_no_grants: Callable[[ShardwiseError], None] = lambda _: None
 
     async def run(self) -> None:
         """Runs until the lease has ended (`LeaseEnded`), or something is wrong that does not pass."""
@@ -81,6 +86,7 @@ class Session:
                     is_first, tries = False, 0
             except ShardwiseError as error:
                 _raise_unless_it_passes(error)
+                self.on_no_grants(error)
                 _log.debug("the stream of grants is broken: %s", error)
             finally:
                 await lines.aclose()
@@ -121,30 +127,28 @@ class Session:
                 self._table.answered(batch, self._holdings.clock())
 
     async def _offer(self) -> None:
-        sent, tries = 0, 0
+        tries = 0
         while True:
-            version = self._offers.version
-            if version == sent:
-                await self._offers.next(version)
+            request = self._offers.request()
+            if request is None:
+                await self._offers.changed()
                 # What is offered at the same time goes into one request.
                 await asyncio.sleep(_GATHER)
                 continue
             try:
-                await self._calls.offer(self.id, self._offers.names(), within=max(1.0, self._every))
+                await self._calls.offer(self.id, names_of(request), within=max(1.0, self._every))
             except ShardwiseError as error:
                 if isinstance(error, LeaseEnded):
                     raise
-                if not passes(error):
+                if passes(error):
+                    await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
+                    tries += 1
+                else:
                     # A refused name is no reason to give up what is held.
-                    _log.error("the sidecar refuses the names of singletons, daemons and timers: %s", error)
-                    sent = version
-                    self._offers.accepted(version)
-                    continue
-                await asyncio.sleep(pause_of(tries, _RETRY_FIRST, _RETRY_LONGEST))
-                tries += 1
+                    self._offers.refused(request, error)
                 continue
-            sent, tries = version, 0
-            self._offers.accepted(version)
+            tries = 0
+            self._offers.accepted(request)
 
     async def _watch(self) -> None:
         """Cancels work in time when no renewal is answered."""
@@ -156,7 +160,7 @@ class Session:
 
 def passes(error: ShardwiseError) -> bool:
     """Whether a request of a lease is worth another try."""
-    return error.passes or isinstance(error, Problem) and error.status >= 500
+    return error.passes or isinstance(error, Problem) and (error.status >= 500 or error.status == _TOO_SLOW)
 
 
 def _raise_unless_it_passes(error: ShardwiseError) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import compress, islice
 from typing import Callable, Optional, Union, cast
 
+from ._errors import ShardwiseError
 from ._xxh3 import xxh3_64
 
 
@@ -23,6 +24,8 @@ _hash, HASHED_BY = _fastest()
 
 # Beyond this many keys the memory of earlier ones is dropped; a longer key is not kept. Together at most some 40 MB.
 _KEPT_KEYS, _KEPT_LENGTH = 131_072, 128
+# The most bytes of a key in UTF-8, here and in the sidecar. A character has at most four.
+_KEY_BYTES_MAX, _CHARACTER_BYTES_MAX = 65_536, 4
 
 
 def hash_of(key: str) -> int:
@@ -43,12 +46,21 @@ def list_of(keys: Iterable[str]) -> list[str]:
 
 
 def texts_of(keys: Iterable[str]) -> list[str]:
-    """The same, where each key is checked to be a text."""
+    """The same, where each key is checked to be a text that is not too long."""
     texts = list_of(keys)
     for key in texts:
         if not isinstance(key, str):
             raise TypeError(f"a key is a text, not {type(key).__name__}: {key!r:.80}")
+    _check_lengths(texts, max(map(len, texts), default=0))
     return texts
+
+
+def _check_lengths(keys: list[str], longest: int) -> None:
+    """Refuses keys that are too long; the longest has that many characters. Most lists have none that must be measured."""
+    if longest * _CHARACTER_BYTES_MAX > _KEY_BYTES_MAX:
+        for key in keys:
+            if len(key) * _CHARACTER_BYTES_MAX > _KEY_BYTES_MAX and len(str.encode(key)) > _KEY_BYTES_MAX:
+                raise ShardwiseError(f"a key has at most {_KEY_BYTES_MAX:,} bytes in UTF-8: {key!r:.80}")
 
 
 class KeySlots(dict[str, int]):
@@ -81,17 +93,19 @@ class KeySlots(dict[str, int]):
     def _computed(self, keys: list[str]) -> list[int]:
         hashes, shift = map(_hash, map(str.encode, keys)), self._shift
         try:
+            longest = max(map(len, keys))
+            _check_lengths(keys, longest)
             slots = [hashed >> shift for hashed in hashes] if shift else [slot_of(hashed, self.slots) for hashed in hashes]
         except TypeError:
             # It says which key is no text.
             texts_of(keys)
             raise
-        self._keep(keys, slots)
+        self._keep(keys, slots, longest)
         return slots
 
-    def _keep(self, keys: list[str], slots: list[int]) -> None:
+    def _keep(self, keys: list[str], slots: list[int], longest: int) -> None:
         pairs: Iterable[tuple[str, int]] = zip(keys, slots)
-        if max(map(len, keys)) > _KEPT_LENGTH:
+        if longest > _KEPT_LENGTH:
             pairs = (pair for pair in pairs if len(pair[0]) <= _KEPT_LENGTH)
         if len(self) + len(keys) > _KEPT_KEYS:
             self.clear()

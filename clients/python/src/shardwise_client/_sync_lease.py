@@ -8,7 +8,7 @@ from typing import Any, Callable, Generic, Optional, TypeVar
 
 from . import _lease
 from ._hold import Hold
-from ._names import timer_offer
+from ._names import daemons_offer, timer_offer
 from ._offers import Offer
 from ._runs import OwnedRun as _OwnedRun
 from ._runs import RebalanceRun, SlotChange
@@ -69,7 +69,8 @@ class Run(Generic[R]):
         self._loop.call(self._run.stop())
 
     def wait(self) -> None:
-        """Waits until the run has been stopped. Raises `LeaseEnded`, or what else was wrong, if nothing will be held any more."""
+        """Waits until the run has been stopped. Raises the sidecar's error if it refuses the name, and `LeaseEnded`, or what else was wrong, if nothing
+        will be held any more."""
         self._loop.call(self._run.wait())
 
     @property
@@ -151,9 +152,10 @@ class Lease:
         """Runs `work(entered)` in a thread, on one member of the group at a time."""
         return self._named(Offer("singletons", name), lambda _number, _period, entered: work(entered))
 
-    def daemons(self, set: str, work: Callable[[int, Entered], object]) -> Run[Any]:
-        """Runs `work(number, entered)` in a thread for each daemon of that set that this worker holds."""
-        return self._named(Offer("daemons", set), lambda number, _period, entered: work(number, entered))
+    def daemons(self, set: str, work: Callable[[int, Entered], object], count: Optional[int] = None) -> Run[Any]:
+        """Runs `work(number, entered)` in a thread for each daemon of that set that this worker holds. The group keeps their number; `count` is the
+        number unless the group has one already. Without any there are no daemons."""
+        return self._named(daemons_offer(set, count), lambda number, _period, entered: work(number, entered))
 
     def timer(self, name: str, every: float, work: Callable[[Period, Entered], object], phase: float = 0.0) -> Run[Any]:
         """Runs `work(period, entered)` in a thread once in each period of `every` seconds, on the member that holds the timer."""
