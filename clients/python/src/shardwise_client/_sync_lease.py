@@ -121,7 +121,7 @@ class Lease:
 
     @property
     def id(self) -> Optional[str]:
-        """The id of the live lease; `None` while there is none."""
+        """The id of the live lease, for other processes of this worker (`Client.enter`); `None` while there is none."""
         return self._lease.id
 
     def owned(self, keys: Iterable[str]) -> list[str]:
