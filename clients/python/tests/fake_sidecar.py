@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Optional, Union
 
 from shardwise_client import LeaseEnded, ShardwiseError, Unavailable
-from shardwise_client._answers import EnterAnswer, LeaseAnswer
+from shardwise_client._answers import EnteredKey, LeaseAnswer
 from shardwise_client._lease import Lease
 from shardwise_client._slots import hash_of, slot_of
 
@@ -129,7 +129,7 @@ class FakeSidecar:
             self.lose(number)
         return len(gone)
 
-    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnterAnswer]:
+    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnteredKey]:
         await self._answers(within)
         self._is_live(lease)
         slots = {grant["slot"]: grant for grant in self.grants_now.values() if not grant["finish"]}

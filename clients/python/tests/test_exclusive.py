@@ -89,6 +89,23 @@ class Exclusive(WithSidecars):
                 await until("they are handed over", lambda: shared(first, second))
                 self.assertLess(time.monotonic() - begun, PATIENCE / 4)
 
+    def test_processes_share_a_lease(self) -> None:
+        self.run_here(self.share_a_lease())
+
+    async def share_a_lease(self) -> None:
+        one = self.sidecar("one")
+        async with Client("workers", one.url) as client, Client("workers", one.url) as other:
+            async with client.lease(ttl=2.0) as lease:
+                await until("it owns all", lambda: lease.owned(KEYS) == KEYS)
+                id_ = lease.id or ""
+                self.assertEqual(await other.owned(KEYS, lease=id_), (KEYS, "active"))
+                async with lease.enter(KEYS[0]) as entered:
+                    held = (await other.enter([KEYS[0], KEYS[1]], lease=id_))[0]
+                    self.assertEqual((held["key"], held["slot"], held["epoch"]), (KEYS[0], *entered.fence))
+                    self.assertTrue(0 < held["valid_ms"] <= 2_000)
+            with self.assertRaises(LeaseEnded):
+                await other.enter(KEYS[:1], lease=id_)
+
     def test_a_worker_that_loses_its_sidecar_stops_by_its_own_clock(self) -> None:
         self.run_here(self.stops())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 import unittest
 from typing import Any, Callable
 from unittest import mock
@@ -157,6 +158,14 @@ class Names(unittest.IsolatedAsyncioTestCase):
                     await asyncio.wait_for(runs[-1].wait(), PATIENCE)
                 await until("the others are offered", lambda: len(self.sidecar.names.get("timers", [])) == 64)
                 self.assertFalse(any(run.is_over for run in runs[:-1]))
+
+    async def test_closing_does_not_wait_for_names_that_are_sent_no_more(self) -> None:
+        async with self.sidecar.client() as lease:
+            run = lease.singleton("a", for_ever)
+            await until("it is offered", lambda: self.sidecar.names.get("singletons") == ["a"])
+            begun = time.monotonic()
+        self.assertTrue(run.is_over)
+        self.assertLess(time.monotonic() - begun, 0.7)
 
     async def test_what_was_offered_without_an_answer_is_withdrawn(self) -> None:
         async with self.sidecar.client() as lease:

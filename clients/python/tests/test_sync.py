@@ -1,9 +1,12 @@
 """The synchronous face, against a sidecar in memory."""
 
+import json
 import os
+import signal
 import threading
 import time
 import unittest
+import warnings
 from typing import Callable, Optional
 from unittest import mock
 
@@ -20,6 +23,31 @@ def until(what: str, condition: Callable[[], object]) -> None:
         if time.monotonic() - begun > PATIENCE:
             raise AssertionError(f"waited {PATIENCE} s in vain: {what}")
         time.sleep(0.002)
+
+
+def in_fork(calls: "dict[str, Callable[[], object]]") -> "dict[str, str]":
+    """How each call ends in a forked process: `forked` if it raises that error."""
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        # Since Python 3.12 a fork warns where threads run, which is what this is about.
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        signal.alarm(int(PATIENCE))
+        ends = {}
+        for name, call in calls.items():
+            try:
+                ends[name] = f"answered {call()!r:.100}"
+            except BaseException as error:
+                ends[name] = "forked" if isinstance(error, ShardwiseError) and "forked" in str(error) else repr(error)
+        os.write(writes, json.dumps(ends).encode())
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    ended: dict[str, str] = json.loads(answer)
+    return ended
 
 
 class Blocking(unittest.TestCase):
@@ -138,6 +166,30 @@ class Blocking(unittest.TestCase):
             self.in_loop(self.sidecar.end_lease)
             with self.assertRaises(LeaseEnded):
                 run.wait()
+
+    @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
+    def test_a_forked_process_has_no_lease(self) -> None:
+        self.in_loop(self.sidecar.grant_all)
+        key = KEYS[0]
+        with self.lease() as lease:
+            run = lease.run_owned([], lambda *_: None)
+            other = lease.on_rebalance(lambda _: None)
+            calls: dict[str, Callable[[], object]] = {
+                "__enter__": lease.__enter__, "close": lease.close, "state": lambda: lease.state, "id": lambda: lease.id,
+                "owned": lambda: lease.owned(KEYS), "owns": lambda: lease.owns(key), "enter": lambda: lease.enter(key),
+                "run_owned": lambda: lease.run_owned([], lambda *_: None), "on_rebalance": lambda: lease.on_rebalance(print),
+                "singleton": lambda: lease.singleton("s", print), "daemons": lambda: lease.daemons("d", print),
+                "timer": lambda: lease.timer("t", 60, print),
+            }  # fmt: skip
+            public = {name for name in vars(sync.Lease) if not name.startswith("_")}
+            self.assertEqual(public - set(calls), set(), "all are tried")
+            calls.update({"run.stop": run.stop, "run.wait": other.wait, "run.running": lambda: run.running, "run.set_keys": lambda: run.set_keys([])})
+            with lease.enter(key) as entered:
+                calls["entered.check"] = entered.check
+                self.assertEqual(in_fork(calls), {name: "forked" for name in calls})
+                self.assertEqual(in_fork({"is_held": lambda: entered.is_held}), {"is_held": "answered False"})
+                entered.check()
+            self.assertEqual(lease.owned(KEYS), KEYS, "the process that forked keeps all")
 
     def test_what_would_wait_for_ever_is_an_error(self) -> None:
         async def inside() -> None:

@@ -5,8 +5,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import httpx
 
-from shardwise_client import Explanation, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish
-from shardwise_client._answers import EnterAnswer, Finished, GrantTableAnswer, LeaseAnswer, Names
+from shardwise_client import EnteredKey, Explanation, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish
+from shardwise_client._answers import Finished, GrantTableAnswer, LeaseAnswer, Names
 from tests.common import ONE, TOKEN
 
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -23,7 +23,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("put", "leases/{lease}"): LeaseAnswer,
     ("get", "grants"): GrantTableAnswer,
     ("post", "grants/finished"): Finished,
-    ("post", "enter"): list[EnterAnswer],
+    ("post", "enter"): list[EnteredKey],
     ("put", "names"): Names,
 }
 

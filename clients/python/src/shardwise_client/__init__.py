@@ -2,6 +2,7 @@
 
 from ._answers import (
     Changed,
+    EnteredKey,
     Event,
     Evenness,
     Explanation,
@@ -32,7 +33,7 @@ from ._runs import OwnedRun, RebalanceRun, Run, SlotChange
 from ._table import Grant, Period
 
 __all__ = [
-    "Answer", "Changed", "Client", "Entered", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group", "HeldName", "HeldSlot", "Hold",
+    "Answer", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group", "HeldName", "HeldSlot", "Hold",
     "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHeld", "NotOwning", "Owned", "OwnedRun", "Owner", "Ownership", "Period",
     "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused", "Request", "RequestHandlers", "RequestServer", "Run", "ShardwiseError", "SlotChange", "Step",
     "Unavailable", "Vanished", "Wish",

@@ -37,6 +37,8 @@ Rebalance = TypedDict("Rebalance", {"id": str, "at": str, "cause": str, "took_ms
 HeldSlot = TypedDict("HeldSlot", {"slot": int, "holder": _Text, "incarnation": _Text, "epoch": _Number, "since": _Text, "wanted": _Text, "why": _Text})
 HeldName = TypedDict("HeldName", {"name": str, "holder": _Text, "incarnation": _Text, "epoch": _Number, "since": _Text, "wanted": _Text, "why": _Text})
 Holders = TypedDict("Holders", {"revision": int, "view_fingerprint": str, "slots": list[HeldSlot], "names": list[HeldName]})
+# `slot` and `epoch` are the fence; it is held for `valid_ms` from before the question, unless the lease is renewed.
+EnteredKey = TypedDict("EnteredKey", {"key": str, "slot": int, "epoch": int, "valid_ms": int})
 
 # What passes between a lease and its sidecar.
 LeaseAnswer = TypedDict("LeaseAnswer", {"id": str, "ttl_ms": int, "valid_ms": int, "version": int})
@@ -44,7 +46,6 @@ PeriodAnswer = TypedDict("PeriodAnswer", {"due_ms": int, "number": int})
 GrantAnswer = TypedDict("GrantAnswer", {"grant": int, "slot": _Number, "name": _Text, "epoch": int, "period": Optional[PeriodAnswer], "finish": bool})
 GrantTableAnswer = TypedDict("GrantTableAnswer", {"version": int, "valid_ms": int, "slots": int, "grants": list[GrantAnswer]})
 Finished = TypedDict("Finished", {"finished": int})
-EnterAnswer = TypedDict("EnterAnswer", {"key": str, "slot": int, "epoch": int, "valid_ms": int})
 Names = TypedDict("Names", {"names": int})
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import Callable, Optional, Union, cast
 from urllib.parse import unquote, urlencode
 
-from ._answers import Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish
 from ._clock import pause_of
 from ._errors import LeaseEnded, NotOwning, ShardwiseError, Unavailable
 from ._http import Http, encoded, json_of
 from ._lease import Lease
-from ._lease_calls import HttpLeaseCalls
+from ._lease_calls import LEASE, HttpLeaseCalls, under
 from ._requests import Answer, is_path
 from ._slots import list_of
 
@@ -50,32 +50,43 @@ class Client:
     def lease(self, ttl: float = 5.0, *, reopen: bool = True, on_ended: Optional[Callable[[LeaseEnded], object]] = None,
               within: Optional[float] = None) -> Lease:  # fmt: skip
         """The lease of this worker under exclusive ownership, for `async with`: it is opened, renewed every third of `ttl` seconds (1 to 60), and
-        ended at the end of the block. Waits up to `within` seconds (default: the timeout and `ttl`) while another lease is live.
+        ended at the end of the block. Waits up to `within` seconds (default: the timeout and `ttl`) while another lease is live: a policy of a sidecar
+        has one at a time. Other processes of this worker ask `enter` with its id.
 
         If it ends, `on_ended` is called, all work under it is cancelled, and another one is opened, unless `reopen` is false."""
         return Lease(HttpLeaseCalls(self._http), ttl, reopen=reopen, on_ended=on_ended, within=self._timeout + ttl if within is None else within)
 
-    async def owned(self, keys: Iterable[str]) -> Owned:
+    async def owned(self, keys: Iterable[str], *, lease: Optional[str] = None) -> Owned:
         """The keys that this worker owns, in their order. Each was owned when its part of the list was answered. In a state without ownership
-        the list is empty, also if earlier parts had keys. Under exclusive ownership use `lease().owned`."""
+        the list is empty, also if earlier parts had keys.
+
+        Under exclusive ownership use `owned` of the lease; another process than the one that keeps it gives its id as `lease`."""
         until, mine, state = time.monotonic() + self._timeout, cast("list[str]", []), ""
         async for part in _parts(list_of(keys)):
-            found, state = await self._owned(part, until)
+            found, state = await self._owned(part, until, lease)
             if state not in _OWNING:
                 return Owned([], state)
             mine += found
         return Owned(mine, state)
 
-    async def owned_stream(self, keys: Union[Iterable[str], AsyncIterable[str]]) -> AsyncGenerator[str, None]:
+    async def owned_stream(self, keys: Union[Iterable[str], AsyncIterable[str]], *, lease: Optional[str] = None) -> AsyncGenerator[str, None]:
         """Like `owned`, for a list of any length; one part at a time is in memory. Raises `NotOwning` as soon as this worker owns nothing."""
         if isinstance(keys, (str, bytes)):
             list_of(keys)
         async for part in _parts(keys):
-            found, state = await self._owned(part, time.monotonic() + self._timeout)
+            found, state = await self._owned(part, time.monotonic() + self._timeout, lease)
             if state not in _OWNING:
                 raise NotOwning(state)
             for mine in found:
                 yield mine
+
+    async def enter(self, keys: Iterable[str], *, lease: str) -> list[EnteredKey]:
+        """Those of at most 1,000 keys in which work may begin now, each with its fence and for how long it is held, counted from before this call.
+
+        For the processes of this worker that do not keep the lease: they give its id, and ask before each piece of work. The process that keeps it
+        does not know of that work. So it gives a slot back while others work there, unless it has entered the key for as long as they do."""
+        body = json.dumps({"keys": list_of(keys)}).encode()
+        return cast("list[EnteredKey]", json_of(await under(self._http.ask("POST", "enter", body, headers={LEASE: lease})), list))
 
     async def owner(self, key: str) -> Owner:
         """The key's owner in the newest view, and whether this worker owns it right now, by its own deadline."""
@@ -152,8 +163,11 @@ class Client:
             await asyncio.sleep(pause_of(tries))
             tries += 1
 
-    async def _owned(self, part: bytes, until: float) -> Owned:
-        response = await self._http.ask("POST", "owned", part, until=until)
+    async def _owned(self, part: bytes, until: float, lease: Optional[str]) -> Owned:
+        if lease is None:
+            response = await self._http.ask("POST", "owned", part, until=until)
+        else:
+            response = await under(self._http.ask("POST", "owned", part, until=until, headers={LEASE: lease}))
         return Owned(json_of(response, list), response.headers.get("shardwise-state") or "unknown")
 
     async def _forwarded(self, path: str, method: str, query: Optional[Mapping[str, str]], value: Optional[object], body: Optional[bytes],

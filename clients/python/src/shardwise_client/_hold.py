@@ -1,5 +1,6 @@
 """Work that was entered: what it holds, and how it learns that it has to end."""
 
+import os
 from typing import Callable, Generic, NamedTuple, Optional, Protocol, TypeVar
 
 from ._clock import Clock
@@ -37,6 +38,7 @@ class Hold(Generic[E]):
         self.key, self.grant = key, grant
         self.finish, self.lost = event(), event()
         self.why: Optional[str] = None
+        self._pid = os.getpid()
         self._table, self._clock, self._cancel, self._on_finish = table, clock, cancel, on_finish
 
     @property
@@ -65,8 +67,8 @@ class Hold(Generic[E]):
     @property
     def is_held(self) -> bool:
         """Whether it has been held until now. It reads the clock, so it is false in a process that was paused beyond its lease, even before
-        anything else has noticed."""
-        return not self.lost.is_set() and self._table.is_live(self._clock())
+        anything else has noticed. In a forked process it is false, as that process does not learn of a loss."""
+        return os.getpid() == self._pid and not self.lost.is_set() and self._table.is_live(self._clock())
 
     def check(self) -> None:
         """Raises `Lost` unless it is held; for work that cannot be cancelled."""
@@ -75,7 +77,8 @@ class Hold(Generic[E]):
 
     def lost_error(self) -> Lost:
         """The error that says that this is lost, and why."""
-        return Lost(self.key if isinstance(self.grant.resource, str) else f"{self.key!r} (slot {self.grant.resource})", self.why)
+        why = self.why if os.getpid() == self._pid else "this process was forked, and only the one that entered it holds it"
+        return Lost(self.key if isinstance(self.grant.resource, str) else f"{self.key!r} (slot {self.grant.resource})", why)
 
     def ask_to_finish(self) -> None:
         """Internal: it must be handed over."""

@@ -36,17 +36,18 @@ class Http:
         return json_of(await self.ask(method, path, body, is_safe=is_safe))
 
     async def ask(self, method: str, path: str, body: Optional[bytes] = None, *, is_safe: bool = True, until: float = 0.0,
-                  content_type: str = "application/json", any_of_a_member: bool = False) -> httpx.Response:  # fmt: skip
+                  content_type: str = "application/json", any_of_a_member: bool = False,
+                  headers: Optional[Mapping[str, str]] = None) -> httpx.Response:  # fmt: skip
         """Returns an answer with status 200, or raises when the time is over. `any_of_a_member`: any answer of a member's own is one."""
         error: ShardwiseError = Unavailable(f"{self.base} has not answered within {self.timeout} s")
         until, pause = until or time.monotonic() + self.timeout, 0.0
-        headers = {"content-type": content_type} if body else {}
+        sent = {**({"content-type": content_type} if body else {}), **(headers or {})}
         for attempt in range(self._attempts):
             await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             if time.monotonic() >= until:
                 break
             try:
-                response = await self._sent(method, path, body, headers, until - time.monotonic())
+                response = await self._sent(method, path, body, sent, until - time.monotonic())
                 if response.status_code == 200 or any_of_a_member and "shardwise-instance" in response.headers:
                     return response
                 raise Problem(response)

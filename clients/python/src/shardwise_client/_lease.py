@@ -74,7 +74,7 @@ class Lease:
 
     @property
     def id(self) -> Optional[str]:
-        """The id of the live lease, for requests of your own (`shardwise-lease`); `None` while there is none."""
+        """The id of the live lease, for other processes of this worker (`Client.enter`); `None` while there is none."""
         return None if self.holdings.table is None or self._session is None else self._session.id
 
     def owned(self, keys: Iterable[str]) -> list[str]:

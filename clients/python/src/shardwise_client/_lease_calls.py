@@ -6,11 +6,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 import httpx
 
-from ._answers import EnterAnswer, LeaseAnswer
+from ._answers import EnteredKey, LeaseAnswer
 from ._errors import LeaseEnded, Problem, ShardwiseError, Unavailable
 from ._http import Http, encoded, json_of
 
-_LEASE = "shardwise-lease"
+LEASE = "shardwise-lease"
 # The table of 65,536 slots has some 6 MiB.
 _LINE_BYTES = 16 * 1024 * 1024
 # The stream says something every second.
@@ -31,7 +31,7 @@ class LeaseCalls(Protocol):
 
     async def finished(self, lease: str, grants: list[int], within: float) -> int: ...
 
-    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnterAnswer]: ...
+    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnteredKey]: ...
 
     async def offer(self, lease: str, names: dict[str, Any], within: float) -> None: ...
 
@@ -48,13 +48,13 @@ class HttpLeaseCalls:
     async def renew(self, lease: str, seen: int, within: float) -> LeaseAnswer:
         # Before the first table nothing was seen.
         body = {"seen": seen} if seen else {}
-        return _lease(await _under(self._http.once("PUT", f"leases/{encoded(lease)}", body, within=within)))
+        return _lease(await under(self._http.once("PUT", f"leases/{encoded(lease)}", body, within=within)))
 
     async def end(self, lease: str, within: float) -> None:
-        await _under(self._http.once("DELETE", f"leases/{encoded(lease)}", within=within))
+        await under(self._http.once("DELETE", f"leases/{encoded(lease)}", within=within))
 
     async def grants(self, lease: str) -> AsyncGenerator[dict[str, Any], None]:
-        pieces = self._http.stream("grants", {_LEASE.encode(): lease.encode(), b"accept": b"application/x-ndjson"}, _SILENCE)
+        pieces = self._http.stream("grants", {LEASE.encode(): lease.encode(), b"accept": b"application/x-ndjson"}, _SILENCE)
         try:
             async for line in _lines(pieces):
                 yield line
@@ -64,15 +64,15 @@ class HttpLeaseCalls:
             await pieces.aclose()
 
     async def finished(self, lease: str, grants: list[int], within: float) -> int:
-        asked = self._http.once("POST", "grants/finished", {"grants": grants}, within=within, headers={_LEASE: lease})
-        return int(json_of(await _under(asked)).get("finished", 0))
+        asked = self._http.once("POST", "grants/finished", {"grants": grants}, within=within, headers={LEASE: lease})
+        return int(json_of(await under(asked)).get("finished", 0))
 
-    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnterAnswer]:
-        asked = self._http.once("POST", "enter", {"keys": keys}, within=within, headers={_LEASE: lease})
-        return cast("list[EnterAnswer]", json_of(await _under(asked), list))
+    async def enter(self, lease: str, keys: list[str], within: float) -> list[EnteredKey]:
+        asked = self._http.once("POST", "enter", {"keys": keys}, within=within, headers={LEASE: lease})
+        return cast("list[EnteredKey]", json_of(await under(asked), list))
 
     async def offer(self, lease: str, names: dict[str, Any], within: float) -> None:
-        await _under(self._http.once("PUT", "names", names, within=within, headers={_LEASE: lease}))
+        await under(self._http.once("PUT", "names", names, within=within, headers={LEASE: lease}))
 
 
 def _lease(response: httpx.Response) -> LeaseAnswer:
@@ -82,7 +82,8 @@ def _lease(response: httpx.Response) -> LeaseAnswer:
     raise ShardwiseError(f"{response.url} answers something else than a lease: is a shardwise sidecar of this version there?")
 
 
-async def _under(asked: Awaitable[T]) -> T:
+async def under(asked: Awaitable[T]) -> T:
+    """The end of the lease as `LeaseEnded`."""
     try:
         return await asked
     except Problem as problem:

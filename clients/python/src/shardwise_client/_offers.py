@@ -55,7 +55,7 @@ class Offers:
         self.on_refused: Callable[[Offer, ShardwiseError], None] = lambda _offer, _error: None
         # In the order in which they were made.
         self._offers: dict[Offer, None] = {}
-        # What the sidecar has accepted last under the present lease, and what it knows; `None` until a request is answered.
+        # What the sidecar has accepted last under this lease, and what it knows; `None` until a request is answered.
         self._accepted: frozenset[Offer] = frozenset()
         self._known: Optional[frozenset[Offer]] = frozenset()
         self._is_one_by_one = False
@@ -73,7 +73,7 @@ class Offers:
             self._wake()
 
     def restart(self) -> None:
-        """There is a new lease, under which the sidecar knows of no offers."""
+        """The lease is over; under the next one the sidecar knows of no offers."""
         self._accepted = self._known = frozenset()
         self._is_one_by_one = False
         self._wake()

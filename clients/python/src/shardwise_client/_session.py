@@ -31,7 +31,6 @@ class Session:
         self.id, self._calls, self._holdings, self._offers = answer["id"], calls, holdings, offers
         self._every = ttl / 3
         self._table = holdings.begin(ttl)
-        offers.restart()
         self._table.renewed(asked, answer["valid_ms"], answer["version"])
         # `ready` is set when the first table has been read; `at_once` when the next renewal cannot wait.
         self._ready, self._unreported, self._at_once = ready, asyncio.Event(), asyncio.Event()
@@ -52,6 +51,7 @@ class Session:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._offers.restart()
 
     async def _renew(self) -> None:
         clock, next_at, tries = self._holdings.clock, self._holdings.clock() + self._every, 0

@@ -92,10 +92,16 @@ class OwnedRun(Run[_OwnedRun]):
 
 
 class Lease:
-    """See `shardwise_client.Lease`. Work runs in threads; one that must be handed over is asked to finish."""
+    """See `shardwise_client.Lease`. Work runs in threads; one that must be handed over is asked to finish. In a forked process all of this raises."""
 
     def __init__(self, loop: Loop, make: Callable[[], _lease.Lease]) -> None:
-        self._loop, self._lease = loop, loop.run(make)
+        self._loop, self._made = loop, loop.run(make)
+
+    @property
+    def _lease(self) -> _lease.Lease:
+        # In a forked process it would answer from what it held before the fork.
+        self._loop.raise_if_forked()
+        return self._made
 
     def __enter__(self) -> "Lease":
         self._loop.call(self._lease.__aenter__())
@@ -115,7 +121,7 @@ class Lease:
 
     @property
     def id(self) -> Optional[str]:
-        """The id of the live lease; `None` while there is none."""
+        """The id of the live lease, for other processes of this worker (`Client.enter`); `None` while there is none."""
         return self._lease.id
 
     def owned(self, keys: Iterable[str]) -> list[str]:

@@ -44,11 +44,15 @@ class Loop:
         """Whether it can be called; not in another process after a fork."""
         return os.getpid() == self._pid and self._thread.is_alive()
 
+    def raise_if_forked(self) -> None:
+        """Raises in a process that was forked after the client was made: it has no such thread, and what it has read is a copy that grows old."""
+        if os.getpid() != self._pid:
+            raise ShardwiseError("this process was forked after the client was made, and threads do not survive a fork: make a client after it")
+
     def call(self, coroutine: "Coroutine[Any, Any, T]") -> T:
         """Runs it in the loop and waits for its result. An interrupt of the waiting thread cancels it."""
         try:
-            if os.getpid() != self._pid:
-                raise ShardwiseError("this process was forked after the client was made, and threads do not survive a fork: make a client after it")
+            self.raise_if_forked()
             if threading.current_thread() is self._thread:
                 raise ShardwiseError("a callback in the client's thread cannot wait for the client: use another thread")
             if not self._thread.is_alive():

@@ -1,6 +1,7 @@
 """The same client for programs without an event loop, such as Celery, Django and cron: the same names, with calls that block.
 
-The client runs in the event loop of one background thread. Any thread may call. A process that forks makes its client after the fork.
+The client runs in the event loop of one background thread. Any thread may call. A process that forks makes its client after the fork; in the forked
+process all calls of an earlier one raise. A policy of a sidecar has one live lease, so not each process has one: README, "Several processes".
 """
 
 import ssl
@@ -8,7 +9,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from typing import Callable, Optional, Union
 
 from . import _client, _request_server
-from ._answers import Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Wish
 from ._errors import LeaseEnded
 from ._requests import Answer, RequestHandlers
 from ._slots import list_of
@@ -43,10 +44,14 @@ class Client:
         """The lease of this worker, for `with`. `on_ended` is called in the background thread and must not block."""
         return Lease(self._loop, lambda: self._client.lease(ttl, reopen=reopen, on_ended=on_ended, within=within))
 
-    def owned(self, keys: Iterable[str]) -> Owned:
-        """The keys that this worker owns, in their order, and its state."""
+    def owned(self, keys: Iterable[str], *, lease: Optional[str] = None) -> Owned:
+        """The keys that this worker owns, in their order, and its state. A process that does not keep the lease gives its id as `lease`."""
         # The list is made here, as reading it may block.
-        return self._loop.call(self._client.owned(list_of(keys)))
+        return self._loop.call(self._client.owned(list_of(keys), lease=lease))
+
+    def enter(self, keys: Iterable[str], *, lease: str) -> list[EnteredKey]:
+        """Those of the keys in which work may begin now, for processes that do not keep the lease: see `shardwise_client.Client.enter`."""
+        return self._loop.call(self._client.enter(list_of(keys), lease=lease))
 
     def owner(self, key: str) -> Owner:
         """The key's owner in the newest view, and whether this worker owns it right now."""
