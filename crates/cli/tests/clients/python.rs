@@ -14,8 +14,17 @@ use crate::{beside_two_sidecars, client};
 /// The tested releases, which still support Python 3.9.
 const PACKAGES: [&str; 6] = ["anyio==4.12.0", "hatchling==1.27.0", "httpx==0.28.1", "mypy==1.19.1", "uhashring==2.4", "xxhash==3.6.0"];
 /// Tests that need no sidecar.
-const ALONE: [&str; 6] =
-    ["tests.test_lease", "tests.test_requests", "tests.test_slots", "tests.test_sync", "tests.test_table", "tests.test_wire"];
+const ALONE: [&str; 9] = [
+    "tests.test_examples",
+    "tests.test_lease",
+    "tests.test_names",
+    "tests.test_requests",
+    "tests.test_runs",
+    "tests.test_slots",
+    "tests.test_sync",
+    "tests.test_table",
+    "tests.test_wire",
+];
 const MODULE_LINES_MAX: usize = 300;
 
 /// Python with the client as its users install it.
