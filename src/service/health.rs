@@ -137,7 +137,7 @@ fn report(
     checks: &WorkerChecks,
     failure: Option<String>,
     (health_before, failed_before): (Option<WorkerHealth>, bool),
-    throttle: &LogThrottle<()>,
+    throttle: &LogThrottle<Arc<str>>,
 ) {
     let failure: Option<Arc<str>> = failure.map(Into::into);
     let policy = &context.policy.name;
@@ -145,8 +145,8 @@ fn report(
     if let Some(why) = &failure {
         if checks.fails() && !failed_before {
             tracing::warn!(%policy, %why, "the worker does not work: this member gives up its share, if the group can do without it");
-        } else if let Some(count) = throttle.another(()) {
-            tracing::warn!(%policy, %why, count, "checks of the worker failed; one line a minute at most");
+        } else if let Some(count) = throttle.another(Arc::clone(why)) {
+            tracing::warn!(%policy, %why, count, "checks of the worker failed; for each reason one line a minute at most");
         }
     } else if had_no_share && checks.health().is_none() {
         tracing::warn!(%policy, "the worker works: this member takes its share");

@@ -104,6 +104,7 @@ impl Daemons {
             work: Arc::new(work),
             running: Vec::new(),
             ending: JoinSet::new(),
+            was_read: false,
             complaint: None,
         };
         Run::spawn(|stop| runner(stop).run())
@@ -120,6 +121,8 @@ struct DaemonsRunner<F> {
     work: Arc<F>,
     running: Vec<Run>,
     ending: JoinSet<()>,
+    /// The number was read once.
+    was_read: bool,
     /// Why the number could not be read, once that was logged.
     complaint: Option<String>,
 }
@@ -168,6 +171,9 @@ where
         match self.counter.read().await {
             Ok(count) => {
                 self.complaint = None;
+                if !std::mem::replace(&mut self.was_read, true) && count.get() == 0 {
+                    self.warn_that_none_runs(count);
+                }
                 self.shrink(count.get() as usize);
                 self.grow(count.get() as usize);
             }
@@ -179,6 +185,17 @@ where
                 }
             }
         }
+    }
+
+    /// Nothing else would show why a set that is offered does not run.
+    fn warn_that_none_runs(&self, count: DaemonCount) {
+        let policy = &self.work_context.context.policy.name;
+        let set = self.counter.name().as_str().strip_prefix("daemon/").unwrap_or_default();
+        let number = if count.is_set() { "0" } else { "not set" };
+        tracing::warn!(
+            %policy,
+            "no daemon of the set {set:?} runs, because its number is {number}; to set it: shardwise daemons {set:?} COUNT --policy {policy}"
+        );
     }
 
     fn grow(&mut self, number: usize) {

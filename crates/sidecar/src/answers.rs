@@ -26,7 +26,7 @@ pub(crate) struct KeyOwner {
     owner: Option<String>,
     /// Host and port of the owner, from its record.
     address: Option<String>,
-    /// Whether this worker owns it now, by its own deadline.
+    /// Whether this worker owns it now, by its own deadline; under exclusive ownership only if work may start under the live lease.
     mine: bool,
     /// The view's number.
     revision: u64,
@@ -51,7 +51,7 @@ pub(crate) async fn owner(PolicyPath(joined): PolicyPath, NamePath(key): NamePat
         _ => None,
     };
     let address = owner.as_ref().and_then(|id| view.member(id)).and_then(|member| member.address.as_ref()).map(ToString::to_string);
-    let (mine, held) = (joined.service.owns(&key), HeldBy::of_key(&joined, &key));
+    let (mine, held) = (joined.service.owns(&key) && joined.leases.opens(&key), HeldBy::of_key(&joined, &key));
     Ok(Json(KeyOwner { slot, owner: owner.map(String::from), address, mine, revision: view.revision(), held, key }))
 }
 

@@ -27,6 +27,8 @@ use crate::view_since::ViewSince;
 
 /// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
+/// The most requests per second that keep leases and finish grants, where --rate is lower than that.
+const LEASE_CALLS_PER_SECOND: u32 = 1_000;
 /// The most placements computed for clients at the same time.
 const PLACING_MOST: usize = 2;
 /// The most clients that may follow a stream of changes.
@@ -54,6 +56,8 @@ pub(crate) struct App {
     pub(crate) renewals: Handle,
     pub(crate) options: Options,
     rate: Option<RateLimiter>,
+    /// Limits what [`crate::leases::keeps_lease`] names.
+    lease_rate: Option<RateLimiter>,
     pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) followers: Arc<Semaphore>,
     pub(crate) leaving: AtomicBool,
@@ -104,6 +108,7 @@ impl App {
             policies,
             renewals,
             rate: options.limits.rate.map(RateLimiter::new),
+            lease_rate: options.limits.rate.map(|rate| RateLimiter::new(rate.max(LEASE_CALLS_PER_SECOND))),
             connections: ConnectionTable::new(options.limits.connections),
             options,
             followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
@@ -125,6 +130,12 @@ impl App {
     pub(crate) fn admit(&self) -> Result<()> {
         let is_left = self.rate.as_ref().is_none_or(RateLimiter::passes);
         if is_left { Ok(()) } else { Err(TOO_MANY.because("there are more requests a second than --rate allows")) }
+    }
+
+    /// Counts one request that keeps a lease, against a rate that no other requests use up.
+    pub(crate) fn admit_lease_call(&self) -> Result<()> {
+        let is_left = self.lease_rate.as_ref().is_none_or(RateLimiter::passes);
+        if is_left { Ok(()) } else { Err(TOO_MANY.because("there are too many renewals and reports of finished grants a second")) }
     }
 
     /// Counts one expensive request against its rate; an error if there were too many within the last seconds.

@@ -134,7 +134,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
             .with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
-    app.admit()
+    if leases::keeps_lease(request.method(), route) { app.admit_lease_call() } else { app.admit() }
 }
 
 /// Checks the header `host`: a foreign page whose name resolves to this address sends its own name (DNS rebinding).

@@ -13,6 +13,7 @@ mod certificates;
 mod connection_pool;
 mod connection_table;
 mod connections;
+mod daemons;
 mod dial;
 mod drain;
 mod explain;

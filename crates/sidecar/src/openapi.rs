@@ -6,7 +6,7 @@ use utoipa::OpenApi;
 
 use crate::gate::OPEN;
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, drain, explain, forward, health, holders, leases, outbox, owned, plan, rebalances, slots};
+use crate::{answers, daemons, drain, explain, forward, health, holders, leases, outbox, owned, plan, rebalances, slots};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -37,6 +37,8 @@ use crate::{answers, drain, explain, forward, health, holders, leases, outbox, o
         plan::plan,
         drain::drain,
         drain::undrain,
+        daemons::daemon_count,
+        daemons::set_daemon_count,
         forward::one,
         forward::any,
         health::livez,
@@ -77,6 +79,7 @@ pub(crate) fn document(policies: &[&str], has_token: bool, has_worker_token: boo
         ("policy", "A policy that this sidecar serves", json!({"type": "string", "enum": policies})),
         ("key", "The key", json!({"type": "string"})),
         ("instance_id", "The member", json!({"type": "string"})),
+        ("set", "The set of daemons", json!({"type": "string"})),
         ("lease", "The id of the worker's lease", json!({"type": "string", "pattern": "^[0-9a-f]{32}$"})),
         ("path", "The path of the request, such as status", path),
     ];

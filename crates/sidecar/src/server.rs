@@ -28,7 +28,7 @@ use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::target::Target;
 use crate::view_since::ViewSince;
-use crate::{answers, drain, explain, forward, health, holders, openapi, outbox, owned, page, peers, plan, rebalances, slots};
+use crate::{answers, daemons, drain, explain, forward, health, holders, openapi, outbox, owned, page, peers, plan, rebalances, slots};
 
 /// Why a sidecar failed to start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -225,6 +225,7 @@ fn routes(app: &Arc<App>) -> Router {
     let get_or_post = || async { Problem::method_not_allowed("GET, POST") };
     let post_only = || async { Problem::method_not_allowed("POST") };
     let put_only = || async { Problem::method_not_allowed("PUT") };
+    let get_or_put = || async { Problem::method_not_allowed("GET, PUT") };
     let put_or_delete = || async { Problem::method_not_allowed("PUT, DELETE") };
     let of = |path: &str| format!("/v1/policies/{{policy}}/{path}");
     Router::new()
@@ -239,6 +240,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("plan"), post(plan::plan).fallback(post_only))
         .route(&of("drain"), post(drain::drain).fallback(post_only))
         .route(&of("undrain"), post(drain::undrain).fallback(post_only))
+        .route(&of("daemons/"), get(daemons::daemon_count).put(daemons::set_daemon_count).fallback(get_or_put))
+        .route(&of("daemons/{set}"), get(daemons::daemon_count).put(daemons::set_daemon_count).fallback(get_or_put))
         .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
         .route("/v1/peers/{*path}", any(peers::peers))

@@ -82,8 +82,8 @@ impl Lease {
                     return;
                 }
                 seen = table["version"].as_u64().unwrap();
-                let asked = table["grants"].as_array().unwrap().iter().filter(|grant| grant["finish"] == true);
-                let asked: Vec<&Value> = asked.map(|grant| &grant["grant"]).collect();
+                let asked = table["grants"].as_array().unwrap().iter().filter(|grant| grant["finish"] == true).map(|grant| &grant["grant"]);
+                let asked: Vec<&Value> = asked.chain(table["lost"].as_array().into_iter().flatten()).collect();
                 if finishes.load(Ordering::SeqCst) && !asked.is_empty() {
                     request(at, "POST", &Self::path("grants/finished"), &headers, Some(&json!({"grants": asked})));
                 }
@@ -102,10 +102,21 @@ impl Lease {
         request(self.at, method, &Self::path(rest), &[("shardwise-lease", &self.id), ("Authorization", &self.bearer)], body)
     }
 
-    /// The slots that are granted, each with its epoch, and those among them that are to go.
-    pub(crate) fn slots(&self) -> (Vec<(u64, u64)>, Vec<u64>) {
+    /// The list of the grants.
+    pub(crate) fn table(&self) -> Value {
         let (status, table) = self.asks("GET", "grants?wait=0", None);
         assert_eq!(status, 200, "{table}");
+        table
+    }
+
+    /// The numbers of grants that are lost, and of which it has not confirmed that its work has stopped.
+    pub(crate) fn lost(&self) -> Vec<u64> {
+        self.table()["lost"].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+    }
+
+    /// The slots that are granted, each with its epoch, and those among them that are to go.
+    pub(crate) fn slots(&self) -> (Vec<(u64, u64)>, Vec<u64>) {
+        let table = self.table();
         let grants = table["grants"].as_array().unwrap().iter().filter(|grant| grant["slot"].is_u64());
         let slot = |grant: &Value| (grant["slot"].as_u64().unwrap(), grant["epoch"].as_u64().unwrap());
         let (go, stay): (Vec<&Value>, Vec<&Value>) = grants.partition(|grant| grant["finish"] == true);

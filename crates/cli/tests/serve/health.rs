@@ -3,35 +3,47 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::common::{PATIENCE, eventually};
 use crate::{Served, http, place};
 
+/// In place of a status: the worker takes the connection and does not answer.
+const HANGS: u16 = 0;
+
 /// A worker that answers each check with the status that the test sets.
 struct Worker {
     at: SocketAddr,
     status: Arc<AtomicU16>,
+    /// How often it was checked.
+    checks: Arc<AtomicUsize>,
 }
 
 impl Worker {
     fn start(status: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (at, status) = (listener.local_addr().unwrap(), Arc::new(AtomicU16::new(status)));
-        let says = Arc::clone(&status);
+        let (at, status, checks) = (listener.local_addr().unwrap(), Arc::new(AtomicU16::new(status)), Arc::new(AtomicUsize::new(0)));
+        let (says, counts) = (Arc::clone(&status), Arc::clone(&checks));
         std::thread::spawn(move || {
+            let mut unanswered = Vec::new();
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
                 let mut head = [0; 1024];
                 let _ = stream.read(&mut head);
                 let status = says.load(Ordering::SeqCst);
+                counts.fetch_add(1, Ordering::SeqCst);
+                if status == HANGS {
+                    unanswered.push(stream);
+                    continue;
+                }
                 let more = if status == 302 { "Location: http://127.0.0.1:1/\r\n" } else { "" };
                 let _ = write!(stream, "HTTP/1.1 {status} X\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n");
             }
         });
-        Self { at, status }
+        Self { at, status, checks }
     }
 
     fn says(&self, status: u16) {
@@ -83,6 +95,28 @@ fn a_worker_that_fails_loses_its_share_and_gets_it_back() {
         let shares = [one, two, three].map(owned);
         (shares.iter().sum::<u64>() == 256 && shares.iter().all(|share| *share > 0)).then_some(())
     });
+}
+
+#[test]
+fn each_reason_why_a_worker_fails_is_logged_once() {
+    let place = place();
+    let worker = Worker::start(302);
+    let mut served = Served::start(&place, &["--worker-health", &worker.url()]);
+    let reasons =
+        [(302, "status 302: redirects are not followed; give the final address"), (HANGS, "no answer within 1s"), (503, "status 503")];
+    for (status, reason) in reasons {
+        worker.says(status);
+        let is_shown = || served.ownership()["worker_failure"].as_str().is_some_and(|why| why.contains(reason));
+        eventually(reason, PATIENCE, || is_shown().then_some(()));
+        let checks = || worker.checks.load(Ordering::SeqCst);
+        let before = checks();
+        eventually("it is checked twice more", PATIENCE, || (checks() > before + 1).then_some(()));
+    }
+    served.process.signal(Signal::SIGTERM);
+    let log = served.process.ends("after SIGTERM").err;
+    for (_, reason) in reasons {
+        assert_eq!(log.matches(reason).count(), 1, "{reason}: {log}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Leases of workers: grants, handover and the end of a lease, over HTTP.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,21 +11,38 @@ use crate::common::lease::{Lease, request};
 use crate::common::{PATIENCE, Place, eventually};
 use crate::{Served, TOKEN, http};
 
-const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 64;
 
-fn exclusive(more: &str) -> Place {
+pub(crate) fn exclusive(more: &str) -> Place {
     let place = Place::of_workers("2s", &format!("slots = {SLOTS}\nownership = \"exclusive\"\n{more}"));
     place.write("token", format!("{TOKEN}\n"));
     place
 }
 
-fn has_all(lease: &Lease) -> Vec<(u64, u64)> {
+pub(crate) fn has_all(lease: &Lease) -> Vec<(u64, u64)> {
     eventually("it is granted everything", PATIENCE, || Some(lease.slots().0).filter(|slots| slots.len() == SLOTS))
 }
 
-fn refused(answer: &(u16, Value), status: u16, kind: &str) -> String {
+pub(crate) fn refused(answer: &(u16, Value), status: u16, kind: &str) -> String {
     assert_eq!((answer.0, &answer.1["type"]), (status, &json!(format!("urn:shardwise:problem:{kind}"))), "{answer:?}");
     answer.1["detail"].as_str().unwrap().to_owned()
+}
+
+/// The request for the stream of that lease's grants.
+pub(crate) fn stream_head(at: SocketAddr, lease: &Lease) -> String {
+    format!("GET {} HTTP/1.1\r\nHost: {at}\r\nshardwise-lease: {}\r\n\r\n", Lease::path("grants"), lease.id)
+}
+
+pub(crate) fn follow(at: SocketAddr, lease: &Lease) -> TcpStream {
+    let mut stream = http::connect(at);
+    stream.write_all(stream_head(at, lease).as_bytes()).unwrap();
+    stream
+}
+
+/// The lines of a stream of grants.
+pub(crate) fn lines(stream: TcpStream) -> impl Iterator<Item = Value> {
+    let lines = BufReader::new(stream).lines().map(Result::unwrap).filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(&line).unwrap())
 }
 
 #[test]
@@ -53,9 +71,11 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     }
     assert!(served.ownership()["lease_ends_in_ms"].as_u64().unwrap() <= 5_000);
     let second = request(served.at, "POST", &Lease::path("leases"), &[], Some(&json!({"ttl_ms": 1_000})));
-    assert!(refused(&second, 409, "lease-taken").contains("has been live for"), "{second:?}");
+    let why = refused(&second, 409, "lease-taken");
+    assert!(why.contains("has been live for") && why.contains("use its id with owned and enter"), "{why}");
 
     assert_eq!(lease.asks("DELETE", &format!("leases/{}", lease.id), None).0, 204);
+    assert_eq!(served.get("owner/a").well("owner")["mine"], false, "its lease has ended, and this member may hold the slot still");
     refused(&lease.asks("POST", "owned", Some(&json!(["a"]))), 410, "lease-ended");
     assert!(refused(&lease.asks("GET", "grants?wait=0", None), 410, "lease-ended").contains("ended by a request"));
 
@@ -136,17 +156,11 @@ fn the_stream_says_what_is_granted_to_go_and_over() {
     let (one, two) = (Served::start(&place, &[]), Served::start(&place, &[]));
     let first = Lease::kept(one.at, 5_000);
     has_all(&first);
-    let mut stream = http::connect(one.at);
-    let head = format!("GET {} HTTP/1.1\r\nHost: {}\r\nshardwise-lease: {}\r\n\r\n", Lease::path("grants"), one.at, first.id);
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut lines = BufReader::new(stream).lines().map(Result::unwrap).filter(|line| line.starts_with('{'));
-    let mut next = |kind: &str| -> Value {
-        let mut found = lines.by_ref().map(|line| serde_json::from_str::<Value>(&line).unwrap());
-        found.find(|line| line["type"] == kind).unwrap_or_else(|| panic!("no line {kind}"))
-    };
+    let mut lines = lines(follow(one.at, &first));
+    let mut next = |kind: &str| lines.find(|line| line["type"] == kind).unwrap_or_else(|| panic!("no line {kind}"));
     let all = next("all");
-    assert_eq!((all["grants"].as_array().unwrap().len(), &all["slots"]), (SLOTS, &json!(SLOTS)), "{all}");
-    next("alive");
+    assert_eq!((all["grants"].as_array().unwrap().len(), &all["slots"], &all["lost"]), (SLOTS, &json!(SLOTS), &json!([])), "{all}");
+    assert!(next("alive").get("lost").is_none(), "only a whole list has all that are lost");
     let second = Lease::kept(two.at, 5_000);
     let finish = next("finish");
     let grant = &finish["grants"][0];
@@ -276,10 +290,6 @@ fn bad_input_is_refused_with_what_to_do() {
     refused(&lease.asks("PUT", "names", Some(&json!({"timers": [{"name": "t", "every_ms": 10}]}))), 409, "conflict");
     let twice = json!({"timers": [{"name": "t", "every_ms": 1_000}, {"name": "t", "every_ms": 2_000}]});
     refused(&lease.asks("PUT", "names", Some(&twice)), 409, "conflict");
-    let waiting: Vec<_> = (0..8).map(|_| http::connect(served.at)).collect();
-    for mut stream in &waiting {
-        let head = format!("GET {} HTTP/1.1\r\nHost: {}\r\nshardwise-lease: {}\r\n\r\n", Lease::path("grants"), served.at, lease.id);
-        stream.write_all(head.as_bytes()).unwrap();
-    }
+    let _waiting: Vec<_> = (0..8).map(|_| follow(served.at, &lease)).collect();
     eventually("more than eight do not follow", PATIENCE, || (lease.asks("GET", "grants?wait=0", None).0 == 429).then_some(()));
 }

@@ -6,7 +6,9 @@ mod answers;
 mod bad;
 #[path = "../common/mod.rs"]
 mod common;
+mod daemons;
 mod descriptors;
+mod drain_timeout;
 mod drained;
 mod forwarded;
 mod health;
@@ -15,6 +17,7 @@ mod hostile;
 mod http;
 mod impostors;
 mod kept;
+mod lease_limits;
 mod leases;
 mod live;
 mod logged;

@@ -7,7 +7,7 @@ use crate::common::process::Process;
 use crate::common::{PATIENCE, Place, eventually, workers};
 use crate::{Served, http};
 
-fn observing(place: &Place, arguments: &[&str]) -> Served {
+pub(crate) fn observing(place: &Place, arguments: &[&str]) -> Served {
     let arguments = [&["serve", "--observe", "workers", "--listen", "127.0.0.1:0"], arguments].concat();
     let mut process = Process::start(place.command(&arguments));
     let line = process.prints("it listens", |line| line["listening"].is_string());

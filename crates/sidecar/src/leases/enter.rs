@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
-use shardwise::{ShardKey as _, slot_of};
+use shardwise::{Fence, Moment, Ownership, ShardKey as _, slot_of};
 use utoipa::ToSchema;
 
 use super::lease::leasable;
+use super::state::LeaseState;
 use super::{refused, shown};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
@@ -63,12 +64,16 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         state.check(now, id)?;
         let (ownership, valid_ms) = (leases.service.ownership(), millis(valid));
         let entered = keys.into_iter().filter_map(|key| {
-            let slot = slot_of(key.key_hash(), state.slots().slots());
-            let grant = state.open_slot(slot)?;
-            let is_held = ownership.fence_at(&key, now).is_ok_and(|fence| fence.epoch == grant.epoch);
-            is_held.then(|| EnteredKey { slot, epoch: grant.epoch.get(), valid_ms, key })
+            let Fence { slot, epoch } = open_fence(state, &ownership, now, &key)?;
+            Some(EnteredKey { slot, epoch: epoch.get(), valid_ms, key })
         });
         Ok(entered.collect())
     });
     Ok(Json(entered.map_err(refused)?))
+}
+
+/// The fence under which work on that key may start: its slot is open, and this member holds it under the epoch that was granted.
+pub(super) fn open_fence(state: &LeaseState, ownership: &Ownership, now: Moment, key: &str) -> Option<Fence> {
+    let grant = state.open_slot(slot_of(key.key_hash(), state.slots().slots()))?;
+    ownership.fence_at(key, now).ok().filter(|fence| fence.epoch == grant.epoch)
 }

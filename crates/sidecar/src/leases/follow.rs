@@ -69,6 +69,10 @@ pub(crate) struct GrantList {
     /// How many slots there are: a key's slot follows from its hash.
     slots: u32,
     grants: Vec<ShownGrant>,
+    /// The numbers of grants that are lost, until the worker confirms at `grants/finished` that its work under them has stopped. Only with
+    /// the whole list: with `wait`, and in the line `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Vec<u64>>,
 }
 
 /// A line of the stream.
@@ -204,7 +208,7 @@ impl GrantFollower {
             let list = leases.look(|state, now, valid| {
                 state.check(now, id)?;
                 state.saw(after);
-                Ok(GrantList::of(state, state.version(), valid, state.grants()))
+                Ok(GrantList::whole(state, valid))
             });
             let list = list.map_err(refused)?;
             let is_late = tokio::time::timeout_at(until, async { after == Some(list.version) && self.news.changed().await.is_ok() }).await;
@@ -243,7 +247,7 @@ impl GrantFollower {
             Err(refusal) => {
                 self.is_over = true;
                 let why = if let LeaseRefusal::Ended(why) = refusal { why } else { "another lease is live" };
-                let list = GrantList { version: read.unwrap_or_default(), valid_ms: 0, slots: 0, grants: Vec::new() };
+                let list = GrantList { version: read.unwrap_or_default(), valid_ms: 0, slots: 0, grants: Vec::new(), lost: None };
                 as_line(&GrantLine { kind: "ended", why: Some(why), list })
             }
         }
@@ -255,8 +259,12 @@ fn as_line(line: &GrantLine) -> String {
 }
 
 impl GrantList {
+    fn whole(state: &LeaseState, valid: Duration) -> Self {
+        Self { lost: Some(state.lost().collect()), ..Self::of(state, state.version(), valid, state.grants()) }
+    }
+
     fn of<'a>(state: &LeaseState, version: u64, valid: Duration, grants: impl Iterator<Item = &'a WorkerGrant>) -> Self {
-        Self { version, valid_ms: millis(valid), slots: state.slots().slots(), grants: grants.map(ShownGrant::of).collect() }
+        Self { version, valid_ms: millis(valid), slots: state.slots().slots(), grants: grants.map(ShownGrant::of).collect(), lost: None }
     }
 }
 
@@ -274,7 +282,7 @@ fn line<'a>(
 /// The changes after that version, or the whole list; changes of one kind in a row are one line.
 fn changes(state: &LeaseState, read: Option<u64>, valid: Duration) -> String {
     let Some(changes) = read.and_then(|read| state.changes_after(read)) else {
-        return line("all", state, state.version(), valid, state.grants());
+        return as_line(&GrantLine { kind: "all", why: None, list: GrantList::whole(state, valid) });
     };
     let changes: Vec<&GrantChange> = changes.collect();
     let lines = changes.chunk_by(|one, next| one.grant.phase == next.grant.phase).map(|row| {

@@ -10,7 +10,7 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Method};
 use shardwise::{Moment, OwnershipMode, ShardingService, SlotSet};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -77,6 +77,15 @@ impl Leases {
         opened.map_err(refused)
     }
 
+    /// Whether work on that key may start now: without a lease where none is needed, else under the live one.
+    pub(crate) fn opens(&self, key: &str) -> bool {
+        !self.are_required()
+            || self.look_unswept(|state, now, _| {
+                state.expire(now);
+                enter::open_fence(state, &self.service.ownership(), now, key).is_some()
+            })
+    }
+
     /// Reads the state as it is now, and for how long the grants hold: while the lease is live and this member holds its claims.
     fn look<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
         self.look_unswept(|state, now, valid| {
@@ -127,6 +136,16 @@ pub(crate) fn is_for_workers(route: &str) -> bool {
     route.strip_prefix("/v1/policies/{policy}/").is_some_and(|route| ROUTES.contains(&route))
 }
 
+/// Whether the request keeps a lease, or lets a handover end. It does not count against the rate of all requests: another client that uses
+/// the rate up must not cost a worker its lease.
+pub(crate) fn keeps_lease(method: &Method, route: &str) -> bool {
+    match route.strip_prefix("/v1/policies/{policy}/") {
+        Some("leases/{lease}") => *method == Method::PUT,
+        Some("grants/finished") => *method == Method::POST,
+        _ => false,
+    }
+}
+
 /// The lease in the header of a request.
 pub(crate) fn shown(headers: &HeaderMap) -> Result<LeaseId> {
     let missing = || {
@@ -140,8 +159,8 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<LeaseId> {
 fn refused(refusal: LeaseRefusal) -> Problem {
     match refusal {
         LeaseRefusal::Taken { age, left } => LEASE_TAKEN.because(format!(
-            "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy; \
-             its processes share the lease's id",
+            "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy. \
+             One process of a worker keeps its lease; the worker's other processes use its id with owned and enter",
             millis(left)
         )),
         LeaseRefusal::Ended(why) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use shardwise::{Period, Run, Tenure};
 use utoipa::ToSchema;
@@ -14,6 +15,7 @@ use super::lease::leasable;
 use super::{Leases, refused, shown};
 use crate::app::{App, PolicyPath};
 use crate::body::{self, Whole};
+use crate::daemons;
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The most names of a kind in one offer.
@@ -43,10 +45,15 @@ pub(crate) struct OfferRequest {
     #[serde(default)]
     #[schema(max_items = 64)]
     singletons: Vec<String>,
-    /// The sets of daemons; the set without a name is "". `shardwise daemons` sets their number.
+    /// The sets of daemons; the set without a name is "". None of a set runs before its number is set: by `counts`, by an operator with
+    /// `PUT …/daemons/{set}`, or by `shardwise daemons`.
     #[serde(default)]
     #[schema(max_items = 64)]
     daemons: Vec<String>,
+    /// The number of daemons of sets in this offer, 0 to 1,024 each. It is stored unless the group has a number for that set already.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, u64>)]
+    counts: BTreeMap<String, Whole>,
     #[serde(default)]
     #[schema(max_items = 64)]
     timers: Vec<OfferedTimer>,
@@ -88,10 +95,12 @@ pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     leases.grants_anything()?;
     let id = shown(request.headers())?;
     let offer: OfferRequest = body::json(&app, request).await?;
+    let counts = offer.checked_counts()?;
     let offered = offer.offered()?;
     let lease = leases.update(|state, now| state.check(now, id).map(|_| state.live().unwrap_or_default())).map_err(refused)?;
     // All are checked before one is begun.
     let work = offered.into_iter().map(|work| Ok((work.begin(leases, lease)?, work))).collect::<Result<Vec<_>>>()?;
+    leases.set_missing_counts(&app, counts).await?;
     let withdrawn = {
         // Runs live as long as the service, on its runtime.
         let _on = app.renewals.enter();
@@ -103,9 +112,20 @@ pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): Polic
 }
 
 impl OfferRequest {
+    /// The sets with a count, each once.
+    fn checked_counts(&self) -> Result<Vec<(String, u32)>> {
+        let checked = |(set, count): (&String, &Whole)| {
+            if !self.daemons.contains(set) {
+                return Err(BAD_REQUEST.because(format!("counts has the set {set:?}, which is not among the daemons of this offer")));
+            }
+            Ok((set.clone(), daemons::allowed(*count)?))
+        };
+        self.counts.iter().map(checked).collect()
+    }
+
     /// Each offer once.
     fn offered(self) -> Result<BTreeSet<OfferedWork>> {
-        let Self { singletons, daemons, timers } = self;
+        let Self { singletons, daemons, timers, counts: _ } = self;
         if [singletons.len(), daemons.len(), timers.len()].into_iter().any(|length| length > OFFERS_MOST) {
             return Err(BAD_REQUEST.because(format!("at most {OFFERS_MOST} names of a kind")));
         }
@@ -155,6 +175,17 @@ impl OfferedWork {
 }
 
 impl Leases {
+    /// Stores the counts of sets that have none yet. The daemons begin after that, because a set that begins without a number is logged.
+    async fn set_missing_counts(&self, app: &App, counts: Vec<(String, u32)>) -> Result<()> {
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let sets = counts.into_iter().map(|(set, count)| Ok((self.service.daemons(&set)?, count))).collect::<Result<Vec<_>>>()?;
+        let stored = sets.into_iter().map(|(daemons, count)| async move { daemons.count_or_set(count).await });
+        app.call(|_| try_join_all(stored)).await?;
+        Ok(())
+    }
+
     /// Begins what was not offered yet under that lease. Returns how much is offered now, and what is not offered any more.
     fn replace_offers(&self, lease: u64, wanted: Vec<(Begin, OfferedWork)>) -> (usize, Offers) {
         let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);

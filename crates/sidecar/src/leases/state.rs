@@ -345,6 +345,11 @@ impl LeaseState {
         self.grants.values().filter(|grant| grant.phase != GrantPhase::Lost)
     }
 
+    /// The numbers of grants that are lost, and of which the worker has not confirmed yet that its work has stopped.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = u64> {
+        self.grants.values().filter(|grant| grant.phase == GrantPhase::Lost).map(|grant| grant.number)
+    }
+
     /// The changes after that version, the oldest first; `None` if they are not all kept.
     pub(crate) fn changes_after(&self, version: u64) -> Option<impl Iterator<Item = &GrantChange>> {
         let is_complete = self.changes.len() < CHANGES_MOST || self.changes.front().is_some_and(|oldest| oldest.version <= version + 1);

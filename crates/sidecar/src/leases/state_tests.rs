@@ -96,7 +96,8 @@ fn a_lost_slot_is_held_until_the_worker_says_that_its_work_has_stopped() {
     state.advance(at(2), number, GrantPhase::Lost);
     assert_eq!(changes(&state, before), [(3, GrantPhase::Lost)], "said once, and nothing comes after it");
     assert_eq!((state.grants().count(), released.is_cancelled()), (0, false));
-    assert_eq!((state.finished(&[number]), released.is_cancelled()), (1, true));
+    assert_eq!(state.lost().collect::<Vec<_>>(), [number], "so that a worker that asks once in a while learns which to confirm");
+    assert_eq!((state.finished(&[number]), released.is_cancelled(), state.lost().count()), (1, true, 0));
     let (lost, released) = granted(&mut state, 3, 8);
     state.advance(at(3), lost, GrantPhase::Lost);
     let (again, _) = granted(&mut state, 3, 9);
