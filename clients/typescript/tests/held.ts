@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 
 import { type Clock, type Grant, type GrantLine, NotHeld } from "../src/index.js";
+import type { Resource } from "../src/changes.js";
 import { Guard, type Entry } from "../src/guard.js";
 import { Holdings } from "../src/holdings.js";
 
@@ -31,9 +32,13 @@ export class Held {
   readonly clock = new TestClock();
   readonly finished: number[] = [];
   readonly changes: string[] = [];
+  readonly freed: Resource[] = [];
   readonly holdings = new Holdings(this.clock, {
     finished: (grants) => this.finished.push(...grants),
-    changed: ({ gained, lost }) => this.changes.push(`+${gained} -${lost}`),
+    changed: ({ gained, lost, freed }) => {
+      if (gained.length + lost.length > 0) this.changes.push(`+${gained} -${lost}`);
+      this.freed.push(...freed);
+    },
   });
   version = 0;
 

@@ -8,6 +8,8 @@ import type { Guard } from "../src/guard.js";
 import { Holdings } from "../src/holdings.js";
 import { Held, TestClock, grant } from "./held.js";
 
+const BUSY = /work that has lost it has not ended yet/;
+
 test("a deadline counts from before the question", () => {
   const held = new Held();
   held.refuses(3, /slot 3 is not held/);
@@ -44,11 +46,9 @@ test("what was lost through a gap stays lost", () => {
     held.clock.pass(1_000, runs);
     held.holdings.extend(held.clock.time + 1_000, held.version);
     assert.ok(!old.isHeld && old.lost.aborted, "also if the renewal is processed before the timer");
-    const [guard] = held.guard(3);
-    assert.ok(guard.isHeld && !guard.lost.aborted);
     assert.deepEqual(held.changes.at(-1), runs ? "+3 -" : "+3 -3");
+    held.refuses(3, BUSY);
     held.line("finish", [grant(10, 3, 5, true)]);
-    guard.leave();
     assert.deepEqual(held.finished, [], "the old work still runs in the slot");
     old.leave();
     assert.deepEqual(held.finished, [10]);
@@ -126,11 +126,10 @@ test("what is lost is confirmed once its work has ended", () => {
   assert.ok(guard.lost.aborted && !guard.isHeld);
   assert.deepEqual(held.finished, [11]);
   held.line("granted", [grant(12, 3, 6)]);
-  const [next] = held.guard(3);
-  assert.equal(next.fence.epoch, 6);
+  held.refuses(3, BUSY);
   guard.leave();
-  assert.deepEqual(held.finished, [11, 10], "work under the next grant does not count");
-  assert.ok(next.isHeld);
+  assert.deepEqual(held.finished, [11, 10]);
+  assert.equal(held.guard(3)[0].fence.epoch, 6);
 });
 
 test("a handover that is called off is a new grant", () => {
@@ -148,8 +147,37 @@ test("a grant that replaces another one is a loss and a gain", () => {
   const held = Held.of(3);
   const [guard] = held.guard(3);
   held.line("granted", [grant(11, 3, 6)]);
-  assert.ok(guard.lost.aborted && held.guard(3)[0].isHeld);
+  assert.ok(guard.lost.aborted);
   assert.equal(held.changes.at(-1), "+3 -3");
+  guard.leave();
+  assert.ok(held.guard(3)[0].isHeld);
+});
+
+test("lost work that has not ended keeps other work out of its slot", () => {
+  const held = Held.of(3, 4);
+  const [one, other] = [held.guard(3)[0], held.guard(3)[0]];
+  held.clock.pass(1_000);
+  held.holdings.extend(held.clock.time + 1_000, held.version);
+  held.refuses(3, BUSY);
+  assert.ok(held.guard(4)[0].isHeld && held.holdings.isOpen(3), "the slot is owned all the same");
+  one.leave();
+  held.refuses(3, BUSY);
+  assert.deepEqual(held.freed, []);
+  other.leave();
+  assert.deepEqual(held.freed, [3]);
+  const [next] = held.guard(3);
+  assert.ok(next.isHeld && next.fence.epoch === other.fence.epoch, "the same grant");
+  next.leave();
+  assert.deepEqual(held.freed, [3], "it was not lost");
+});
+
+test("another lease may count its grants anew", () => {
+  const held = Held.of(3);
+  const tenure = held.holdings.tenure(3);
+  held.holdings.end(new LeaseEnded("the sidecar has restarted", false));
+  held.holdings.begin();
+  held.line("all", [grant(10, 3, 6)], 1_000);
+  assert.ok(tenure !== undefined && held.holdings.tenure(3) !== undefined && held.holdings.tenure(3) !== tenure);
 });
 
 test("a new connection brings the whole table", () => {
@@ -194,9 +222,8 @@ test("with the lease everything ends", () => {
   held.line("all", [grant(20, 3, 6)]);
   assert.ok(!held.holdings.isValid, "a renewal of the former lease does not count for the next one");
   held.holdings.extend(held.clock.time + 1_000, held.version);
-  const [guard] = held.guard(3);
+  held.refuses(3, BUSY);
   held.line("finish", [grant(20, 3, 6)]);
-  guard.leave();
   assert.deepEqual(held.finished, [], "work of the former lease still runs in the slot");
   old.leave();
   assert.deepEqual(held.finished, [20], "grants of the former lease are none any more");

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
-import { LeaseEnded, NotHeld, Problem, Unavailable } from "../src/index.js";
+import { type Clock, LeaseEnded, NotHeld, Problem, Unavailable } from "../src/index.js";
 import { slotOfKey } from "../src/hash.js";
 import { PATIENCE_MS, client, eventually } from "./common.js";
 import { FakeSidecar, problem } from "./fake.js";
@@ -79,8 +79,10 @@ test("a silent sidecar ends the work in time", async () => {
     assert.deepEqual([lease.owned(KEYS), lease.isLive, guard.isHeld, errors], [[], false, false, []]);
     sidecar.instead = () => undefined;
     await owns(lease, 3);
-    assert.ok(!guard.isHeld && lease.enter(key(3)).isHeld, "the old guard stays lost");
+    assert.ok(!guard.isHeld, "the old guard stays lost");
+    assert.throws(() => lease.enter(key(3)), /work that has lost it has not ended yet/);
     guard.leave();
+    assert.ok(lease.enter(key(3)).isHeld);
   });
 });
 
@@ -121,10 +123,11 @@ test("a lease that has ended takes everything with it", async () => {
       assert.notEqual(lease.id, id);
       sidecar.grant(6, 3);
       await owns(lease, 3);
-      const next = lease.enter(key(3));
-      assert.equal(next.fence.epoch, 6);
+      assert.throws(() => lease.enter(key(3)), NotHeld);
       assert.ok(!guard.isHeld);
       guard.leave();
+      const next = lease.enter(key(3));
+      assert.equal(next.fence.epoch, 6);
       assert.equal(errors.length, 0, `${errors}`);
       stop();
       sidecar.end(isTold);
@@ -240,5 +243,57 @@ test("closing waits for the work", async () => {
     await lease.close({ withinMs: 100 });
     assert.ok(guard.lost.aborted && Date.now() - begun < PATIENCE_MS / 2);
     assert.equal(sidecar.count("DELETE", /^leases/), 0, "work still runs, so the slots stay until the lease expires");
+  });
+});
+
+test("a clock that jumps ends the work, as after a suspend", async () => {
+  let jumped = 0;
+  const clock: Clock = {
+    now: () => performance.now() + jumped,
+    after: (ms, call) => {
+      const timer = setTimeout(call, ms);
+      return () => clearTimeout(timer);
+    },
+  };
+  await leased({ ttlMs: 60_000, clock }, async (lease, sidecar) => {
+    sidecar.grant(5, 3, 4);
+    await owns(lease, 3, 4);
+    const guard = lease.enter(key(3));
+    const exclusive = lease.runExclusive(key(4), ({ lost }) => new Promise<void>((stop) => lost.addEventListener("abort", () => stop())));
+    jumped = 61_000;
+    assert.deepEqual([lease.owned(KEYS), lease.owns(key(3)), lease.isLive, guard.isHeld], [[], false, false, false], "at once, by the clock");
+    assert.throws(() => lease.enter(key(3)), NotHeld);
+    const begun = performance.now();
+    await assert.rejects(exclusive, NotHeld);
+    assert.ok(guard.lost.aborted && performance.now() - begun < 15_000, "not only with the next renewal, 20 s after the last one");
+    guard.leave();
+  });
+  jumped = 0;
+  await leased({ clock }, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const guard = lease.enter(key(3));
+    jumped = 5_000;
+    assert.ok(!guard.isHeld && !lease.owns(key(3)));
+    await owns(lease, 3);
+    assert.ok(!guard.isHeld && guard.lost.aborted, "a renewal after the jump does not bring it back");
+    guard.leave();
+    assert.ok(lease.enter(key(3)).isHeld);
+  });
+});
+
+test("other processes of the worker use its lease", async () => {
+  await leased({}, async (lease, sidecar, _, url) => {
+    sidecar.grant(5, 3, 4);
+    await owns(lease, 3, 4);
+    const [other, id] = [client(url), lease.id ?? ""];
+    assert.deepEqual(await other.owned(KEYS, { lease: id }), { keys: [key(3), key(4)], state: "active" });
+    assert.deepEqual(await other.ownedStream(KEYS, { lease: id }).next(), { done: false, value: key(3) });
+    assert.deepEqual(await other.enter([key(5), key(4)], { lease: id }), [{ key: key(4), slot: 4, epoch: 5, valid_ms: 1_000 }]);
+    const shown = sidecar.asked.filter(({ path }) => path === "owned" || path === "enter").map((request) => request.lease);
+    assert.deepEqual(shown, [id, id, id]);
+    await assert.rejects(other.enter("abc" as never, { lease: id }), TypeError);
+    await lease.close();
+    await assert.rejects(other.enter([key(4)], { lease: id }), (error) => error instanceof Problem && error.status === 410);
   });
 });

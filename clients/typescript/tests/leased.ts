@@ -1,6 +1,6 @@
 /** A lease on a fake sidecar, whose circle has 16 slots. */
 
-import { type Lease, type LeaseOptions } from "../src/index.js";
+import type { Lease, LeaseOptions } from "../src/index.js";
 import { slotOfKey } from "../src/hash.js";
 import { client, eventually } from "./common.js";
 import { FakeSidecar } from "./fake.js";
@@ -24,3 +24,6 @@ export async function leased(options: LeaseOptions, use: (lease: Lease, sidecar:
 }
 
 export const owns = (lease: Lease, ...slots: number[]) => eventually(`it owns ${slots}`, () => `${lease.owned(KEYS)}` === `${slots.map(key)}`);
+
+/** Resolves when that work should end. */
+export const asked = ({ finish }: { finish: AbortSignal }) => new Promise<void>((stop) => finish.addEventListener("abort", () => stop()));

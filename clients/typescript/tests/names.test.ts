@@ -1,12 +1,13 @@
 /** Work under names, on a sidecar that grants what the test says. */
 
 import assert from "node:assert/strict";
+import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
-import { NotHeld, Problem, ShardwiseError } from "../src/index.js";
+import { NotHeld, Problem, ShardwiseError, type Tenure } from "../src/index.js";
 import { eventually } from "./common.js";
 import { problem } from "./fake.js";
-import { leased } from "./leased.js";
+import { asked, leased } from "./leased.js";
 
 test("singletons, daemons and timers run while their names are held", async () => {
   await leased({}, async (lease, sidecar, errors) => {
@@ -73,3 +74,59 @@ test("names that are refused are withdrawn, and a new lease offers the rest", as
   });
 });
 
+
+test("a set of daemons may come with their number", async () => {
+  await leased({}, async (lease, sidecar) => {
+    const last = () => sidecar.asked.filter(({ path }) => path === "names").at(-1)?.body;
+    const work = () => undefined;
+    await lease.daemons("plain", work);
+    assert.deepEqual(last(), { singletons: [], daemons: ["plain"], timers: [] });
+    await lease.daemons("", work, { count: 3 });
+    const none = await lease.daemons("none", work, { count: 0 });
+    assert.deepEqual(last(), { singletons: [], daemons: ["plain", "", "none"], timers: [], counts: { "": 3, none: 0 } });
+    await assert.rejects(lease.daemons("", work, { count: 4 }), ShardwiseError, "one offer of a set at a time");
+    await none.stop();
+    await eventually("it is withdrawn with its number", () => JSON.stringify(last()?.["counts"]) === '{"":3}');
+  });
+});
+
+test("a name that a later lease refuses ends its run", async () => {
+  await leased({}, async (lease, sidecar, errors) => {
+    const run = await lease.singleton("leader", () => undefined);
+    lease.onEnded(() => undefined);
+    sidecar.instead = ({ path }) => (path === "names" ? problem(400, "bad-request", "no such name") : undefined);
+    sidecar.end(false);
+    await assert.rejects(run.wait(), (error) => error instanceof Problem && error.detail === "no such name");
+    assert.ok(errors.length > 0 && errors.every((error) => error instanceof Problem), `${errors}`);
+    await sleep(100);
+    assert.ok(sidecar.count("PUT", /^names$/) <= 4, "an empty list that is refused is not sent again");
+    sidecar.instead = () => undefined;
+    await (await lease.singleton("leader", () => undefined)).stop();
+  });
+});
+
+test("work under a name waits for work that has lost the name", async () => {
+  await leased({}, async (lease, sidecar) => {
+    const [leader = 0] = sidecar.grant(5, "singleton/leader");
+    const [tenures, ends] = [[] as Tenure[], [] as (() => void)[]];
+    const first = await lease.singleton("leader", (tenure) => {
+      tenures.push(tenure);
+      return new Promise<void>((end) => ends.push(end));
+    });
+    await eventually("the first works", () => tenures.length === 1);
+    const stopping = first.stop();
+    sidecar.lose(leader);
+    await eventually("its work has lost the name", () => tenures[0]?.lost.aborted === true);
+    const epochs: number[] = [];
+    await lease.singleton("leader", async (tenure) => {
+      epochs.push(tenure.fence.epoch);
+      await asked(tenure);
+    });
+    sidecar.grant(6, "singleton/leader");
+    await sleep(200);
+    assert.deepEqual(epochs, []);
+    for (const end of ends) end();
+    await stopping;
+    await eventually("the second works", () => `${epochs}` === "6");
+  });
+});

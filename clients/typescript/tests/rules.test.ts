@@ -64,7 +64,8 @@ test("whatever happens, work and grants keep to the rules", () => {
         guard.leave();
       } else if (what >= 6) {
         const entry = holdings.tryEnter(slot);
-        const mayBegin = at !== undefined && !asked.has(at.grant) && clock.time < proven;
+        const isBusy = [...guards].some(([each, under]) => under.slot === slot && each.lost.aborted);
+        const mayBegin = at !== undefined && !asked.has(at.grant) && clock.time < proven && !isBusy;
         assert.equal(entry !== undefined, mayBegin, `seed ${seed}: whether work may begin in slot ${slot}`);
         if (entry !== undefined) guards.set(new Guard(entry, { slot, epoch: entry.holding.grant.epoch }), entry.holding.grant);
       }

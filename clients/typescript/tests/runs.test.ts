@@ -1,11 +1,13 @@
 /** Work on keys, on a sidecar that grants what the test says. */
 
 import assert from "node:assert/strict";
+import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
 import { type Guard, LeaseEnded, NotHeld, type SlotChange } from "../src/index.js";
+import { RetryPauses } from "../src/waits.js";
 import { eventually } from "./common.js";
-import { KEYS, key, leased, owns } from "./leased.js";
+import { KEYS, asked, key, leased, owns } from "./leased.js";
 
 test("work runs while its key is held", async () => {
   await leased({}, async (lease, sidecar, errors) => {
@@ -25,7 +27,7 @@ test("work runs while its key is held", async () => {
     const times = (what: string) => events.filter((each) => each === what).length;
     const [one = 0, , three = 0, four = 0] = sidecar.grant(5, 1, 2, 3, 4);
     await said(`+${key(1)}`, `+${key(2)}`, `+${key(3)}`, `+${key(4)}`);
-    await eventually("the failure is reported", () => errors.length === 1 && errors[0] instanceof RangeError);
+    await eventually("the failure is reported", () => errors[0] instanceof RangeError);
     sidecar.ask(one, three);
     await said(`-${key(3)}`);
     await eventually("both are let go", () => sidecar.finished.includes(one) && sidecar.finished.includes(three));
@@ -99,3 +101,108 @@ test("changes are reported with the keys that are owned", async () => {
   });
 });
 
+
+test("a run that was stopped is over", async () => {
+  await leased({}, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const ended: string[] = [];
+    const run = lease.runOwned([key(3)], async (_, guard) => {
+      await asked(guard);
+      await sleep(50);
+      ended.push("work");
+    });
+    const waiting = run.wait().then(() => ended.push("run"));
+    await sleep(100);
+    assert.deepEqual(ended, []);
+    await run.stop();
+    await waiting;
+    assert.deepEqual(ended, ["work", "run"]);
+    await run.wait();
+  });
+});
+
+test("with the lease its runs are over", async () => {
+  await leased({}, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const runs = [lease.runOwned([key(3)], () => new Promise<void>(() => undefined)), await lease.singleton("leader", asked)];
+    const waiting = runs.map((run) => run.wait());
+    await lease.close({ withinMs: 50 });
+    await Promise.all(waiting);
+    await assert.rejects(lease.runOwned(KEYS, () => undefined).wait(), LeaseEnded);
+  });
+  await leased({ reopens: false }, async (lease, sidecar) => {
+    const runs = [lease.runOwned(KEYS, (_, guard) => asked(guard)), await lease.singleton("leader", asked)];
+    const waiting = runs.map((run) => run.wait());
+    sidecar.end(true);
+    for (const wait of waiting) await assert.rejects(wait, (error) => error instanceof LeaseEnded && error.isFinal);
+    for (const run of runs) await run.stop();
+    for (const run of runs) await assert.rejects(run.wait(), LeaseEnded, "the first end counts");
+  });
+});
+
+test("work that fails begins again after a pause", async () => {
+  await leased({}, async (lease, sidecar, errors) => {
+    const begun: { at: number; epoch: number }[] = [];
+    let failures = 2;
+    const work = async (_: string, guard: Guard) => {
+      begun.push({ at: performance.now(), epoch: guard.fence.epoch });
+      if (failures-- > 0) throw new RangeError("not yet");
+      await asked(guard);
+    };
+    const [three = 0] = sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const run = lease.runOwned([key(3)], work);
+    await eventually("it has failed twice", () => begun.length === 3);
+    const [first = 0, second = 0, third = 0] = begun.map(({ at }) => at);
+    assert.ok(second - first > 450 && third - second > 950, `${[first, second, third]}`);
+    assert.deepEqual(errors.map(String), ["RangeError: not yet", "RangeError: not yet"]);
+    await run.stop();
+
+    failures = 1_000;
+    const failing = lease.runOwned([key(3)], work);
+    await eventually("it fails", () => begun.length === 4);
+    sidecar.ask(three);
+    await eventually("nothing is in flight in the pause", () => sidecar.finished.includes(three));
+    sidecar.grant(6, 3);
+    await eventually("it begins under the next grant", () => begun.at(-1)?.epoch === 6);
+    failing.setKeys([]);
+    failing.setKeys([key(3)]);
+    const tries = begun.length;
+    await eventually("it is wanted again", () => begun.length > tries);
+    await failing.stop();
+    const last = begun.length;
+    await sleep(1_200);
+    assert.equal(begun.length, last, "nothing begins after the stop");
+  });
+});
+
+test("pauses grow, and are short again after work that ran well", () => {
+  const pauses = new RetryPauses();
+  assert.deepEqual(Array.from({ length: 8 }, () => pauses.next(10)), [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+  assert.deepEqual([pauses.next(60_000), pauses.next(10)], [500, 1_000]);
+});
+
+test("work waits for the end of work that has lost its slot", async () => {
+  await leased({}, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const [old, begun] = [lease.enter(key(3)), [] as Guard[]];
+    lease.runOwned([key(3)], async (_, guard) => {
+      begun.push(guard);
+      await asked(guard);
+    });
+    await eventually("both are held at the same time", () => begun.length === 1);
+    sidecar.instead = ({ method, path }) => (method === "PUT" && path.startsWith("leases/") ? "mute" : undefined);
+    await eventually("all is lost", () => old.lost.aborted && begun[0]?.lost.aborted === true);
+    sidecar.instead = () => undefined;
+    await owns(lease, 3);
+    await assert.rejects(lease.runExclusive(key(3), () => 0), NotHeld);
+    await sleep(100);
+    assert.equal(begun.length, 1);
+    old.leave();
+    await eventually("it begins again", () => begun[1]?.isHeld === true);
+    assert.equal(begun[1]?.fence.epoch, old.fence.epoch);
+  });
+});
