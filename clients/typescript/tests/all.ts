@@ -1,6 +1,7 @@
 /** All tests in one process: they share the sidecars, and drain them. */
 
 import "./client.test.js";
+import "./examples.test.js";
 import "./hash.test.js";
 import "./holdings.test.js";
 import "./lease.test.js";
