@@ -1,10 +1,10 @@
 /** Asks one sidecar about one policy. */
 
 import { NotOwning, ShardwiseError, Unavailable, Problem } from "./errors.js";
-import { Http, encoded, type Asked, type Call, type Options } from "./http.js";
+import { Http, encoded, under, type Asked, type Call, type Options, type UnderLease } from "./http.js";
 import { Lease, type LeaseOptions } from "./lease.js";
 import { type Answer, type Send, bring } from "./requests.js";
-import type { Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish } from "./types.js";
+import type { EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish } from "./types.js";
 import { type Keys, listed } from "./keys.js";
 import { events, pause, sleep, tied, unless } from "./waits.js";
 
@@ -19,11 +19,14 @@ export class Client {
     this.#http = new Http(policy, options);
   }
 
-  /** The keys that this worker owns, in their order. Each was owned when its part was answered. Empty in a state without ownership. */
-  async owned(keys: Keys, { signal }: Call = {}): Promise<Owned> {
+  /**
+   * The keys that this worker owns, in their order. Each was owned when its part was answered. Empty in a state without ownership. Under exclusive
+   * ownership it needs the id of the worker's `lease`.
+   */
+  async owned(keys: Keys, { lease, signal }: UnderLease = {}): Promise<Owned> {
     const [until, owned] = [this.#http.until(), { keys: [] as string[], state: "" }];
     for await (const part of parts(keys)) {
-      const { keys: mine, state } = await this.#owned(part, { signal, until });
+      const { keys: mine, state } = await this.#owned(part, { signal, until, headers: under(lease) });
       if (!OWNING.includes(state)) return { keys: [], state };
       for (const key of mine) owned.keys.push(key);
       owned.state = state;
@@ -32,9 +35,9 @@ export class Client {
   }
 
   /** Like `owned`, for a list of any length; one part at a time is in memory. Throws `NotOwning` as soon as this worker owns nothing. */
-  async *ownedStream(keys: Keys | AsyncIterable<string>, { signal }: Call = {}): AsyncGenerator<string, void, undefined> {
+  async *ownedStream(keys: Keys | AsyncIterable<string>, { lease, signal }: UnderLease = {}): AsyncGenerator<string, void, undefined> {
     for await (const part of parts(keys)) {
-      const { keys: mine, state } = await this.#owned(part, { signal });
+      const { keys: mine, state } = await this.#owned(part, { signal, headers: under(lease) });
       if (!OWNING.includes(state)) throw new NotOwning(state);
       yield* mine;
     }
@@ -70,6 +73,16 @@ export class Client {
 
   /** Opens this worker's lease on its sidecar, under exclusive ownership. While another one is live, it waits for its end. */
   lease(options: LeaseOptions & Call = {}): Promise<Lease> { return Lease.open(this.#http, options); }
+
+  /**
+   * Which of these keys, 1,000 at most, the worker holds now, and under which fence. For a process of the worker that does not keep the lease itself: it
+   * asks before each piece of work, and works until `valid_ms` after the moment before the call.
+   */
+  async enter(keys: Keys, { lease, signal }: Call & { lease: string }): Promise<EnteredKey[]> {
+    const { value } = await this.#http.ask("enter", { signal, headers: under(lease), body: JSON.stringify({ keys: [...listed(keys)] }) });
+    if (!Array.isArray(value)) throw this.#http.strange();
+    return value as EnteredKey[];
+  }
 
   /** What moves, as it happens, until the iteration is left or the signal aborts it. It goes on behind the event of that id, and by itself behind the
    * last one after each break of the connection. A refusal that does not pass by itself is thrown. */

@@ -2,7 +2,8 @@
 
 import type { Clock } from "./waits.js";
 
-const LOOK_EVERY_MS = 60_000;
+/** Timers may not count while the machine sleeps, so the clock is read at least so often. */
+const LOOK_EVERY_MS = 200;
 /** The most renewals that wait for the lines of the stream that they presuppose. */
 const PENDING_MOST = 16;
 

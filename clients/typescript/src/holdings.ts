@@ -123,10 +123,12 @@ export class Holdings {
   holds(holding: Holding): boolean { return this.isValid && this.#current.get(holding.resource) === holding; }
   /** Whether work may begin, but for the deadline. */
   isOpen(resource: Resource): boolean { return this.#refusal === undefined && this.#current.get(resource)?.isOpen === true; }
-  /** Differs for each time at which the resource is gained; `undefined` while no work may begin. */
+  /** Whether work that has lost it has not ended yet: no other may begin meanwhile. */
+  isBusy(resource: Resource): boolean { return [...this.#work.get(resource) ?? []].some(({ lost }) => lost.isSet); }
+  /** Differs for each time at which the resource is gained, over all leases; `undefined` while no work may begin. */
   tenure(resource: Resource): string | undefined {
     const holding = this.#current.get(resource);
-    return this.isValid && this.isOpen(resource) && holding !== undefined ? `${holding.grant.grant}/${this.#deadline.lapses}` : undefined;
+    return this.isValid && this.isOpen(resource) && holding !== undefined ? `${holding.order}/${this.#deadline.lapses}` : undefined;
   }
 
   /** Begins work; `undefined` if it may not begin. */
@@ -147,6 +149,7 @@ export class Holdings {
     if (holding === undefined) throw new NotHeld(`${what} is not held by this worker`);
     if (!holding.isOpen) throw new NotHeld(`${what} is being handed over to another worker`);
     if (!this.isValid) throw this.#late();
+    if (this.isBusy(resource)) throw new NotHeld(`${what} is held again, but work that has lost it has not ended yet`);
     const entry = new Entry(this, holding);
     const entries = this.#work.get(resource);
     if (entries === undefined) this.#work.set(resource, new Set([entry]));
@@ -173,6 +176,7 @@ export class Holdings {
     if (!entries?.delete(entry)) return;
     entry.isInFlight = false;
     if (entries.size === 0) this.#work.delete(resource);
+    if (entry.lost.isSet && !this.isBusy(resource)) this.#changes.free(resource);
     this.#settle(resource);
     for (const idle of this.#work.size === 0 ? this.#idle.splice(0) : []) idle();
     this.#flush();
@@ -279,7 +283,7 @@ export class Holdings {
     const change = this.#changes.report((resource) => this.tenure(resource));
     const finished = this.#finished.splice(0);
     if (finished.length > 0) this.#events.finished(finished);
-    if (change.gained.length + change.lost.length > 0) this.#events.changed(change);
+    if (change.gained.length + change.lost.length + change.freed.length > 0) this.#events.changed(change);
   }
 }
 

@@ -9,6 +9,8 @@ export interface Options { url?: string; token?: string; timeoutMs?: number; att
 /** When the signal aborts, the call ends at once and throws the signal's reason. */
 export interface Call { signal?: AbortSignal | undefined }
 export interface Sent { method?: string; body?: string | Uint8Array | undefined; headers?: Record<string, string> }
+/** `lease`: the id of a lease that this process or another one of the worker keeps. */
+export interface UnderLease extends Call { lease?: string | undefined }
 export interface Asked extends Call, Sent { isSafe?: boolean; until?: number }
 
 export class Http {
@@ -82,6 +84,11 @@ export class Http {
   }
 
   strange(): ShardwiseError { return new ShardwiseError(`${this.base} answers something else: is a shardwise sidecar there?`); }
+}
+
+/** The header that names a lease. */
+export function under(lease: string | undefined): Record<string, string> {
+  return lease === undefined ? {} : { "shardwise-lease": lease };
 }
 
 /** The token without a final line feed. `fetch` would show a header that it cannot send in its error. */

@@ -4,14 +4,14 @@ export { Client } from "./client.js";
 export { LeaseEnded, NotHeld, NotOwning, Problem, ShardwiseError, Unavailable } from "./errors.js";
 export { Guard, type Fence, type NameFence } from "./guard.js";
 export { type ForwardedRequest, type IncomingRequest, type OutgoingResponse, Reply, type RequestHandler, RequestHandlers } from "./handlers.js";
-export type { Call, Options } from "./http.js";
+export type { Call, Options, UnderLease } from "./http.js";
 export type { Keys } from "./keys.js";
 export { Lease, type LeaseOptions, type SlotChange } from "./lease.js";
 export type { NamedRun, Tenure } from "./named.js";
 export type { KeyWork, OwnedRun } from "./owned.js";
 export { Answer, type Send } from "./requests.js";
 export type {
-  Changed, Evenness, Event, Explanation, Grant, GrantLine, GrantTable, Group, Held, HeldName, HeldSlot, Holders, Member, Move, Owned, Owner, Ownership,
+  Changed, EnteredKey, Evenness, Event, Explanation, Grant, GrantLine, GrantTable, Group, Held, HeldName, HeldSlot, Holders, Member, Move, Owned, Owner, Ownership,
   Period, Plan, Rebalance, Step, Vanished, Wish, WorkerLease,
 } from "./types.js";
 export type { Clock } from "./waits.js";

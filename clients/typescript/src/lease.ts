@@ -104,7 +104,10 @@ export class Lease implements AsyncDisposable {
     return slots > 0 && this.#holdings.isOpen(slotOfKey(key, slots)) && this.isLive;
   }
 
-  /** Begins work on the key. Its slot is not handed over before `leave`. Throws `NotHeld` if this worker does not hold the key. */
+  /**
+   * Begins work on the key. Its slot is not handed over before `leave`. Throws `NotHeld` if this worker does not hold the key, and while work that has
+   * lost the slot has not ended.
+   */
   enter(key: string): Guard {
     const { slots, refusal } = this.#holdings;
     if (slots === 0) throw refusal ?? new NotHeld("the sidecar has not sent the grants yet");
@@ -135,12 +138,13 @@ export class Lease implements AsyncDisposable {
 
   /**
    * Runs work in one task for each key that this worker holds, from when it is gained. Work that ends by itself begins again when its key is lost and
-   * regained. A key that is regained while its last work is still ending waits for it.
+   * regained, work that fails after a pause of 0.5 to 30 s. A key that is regained waits until work that has lost its slot has ended.
    */
   runOwned(keys: Keys, work: KeyWork): OwnedRun {
     const context = { holdings: this.#holdings, onError: this.#onError, stopped: (run: OwnedRun) => this.#owned.delete(run) };
     const run = new OwnedRun(context, keys, work);
-    this.#owned.add(run);
+    if (this.#over === undefined) this.#owned.add(run);
+    else run.ended(this.#over);
     return run;
   }
 
@@ -166,11 +170,15 @@ export class Lease implements AsyncDisposable {
     return this.#offer({ singleton: name }, false, (held) => held === full, repeated((_, tenure) => work(tenure)));
   }
 
-  /** Offers to run the daemons of a set, each of which one worker runs at a time. Their number is a setting of the group. */
-  daemons(set: string, work: (number: number, tenure: Tenure) => Promise<void> | void): Promise<NamedRun> {
+  /**
+   * Offers to run the daemons of a set, each of which one worker runs at a time. The group keeps their number; `count` is the number unless the group has
+   * one already. Without any, none runs.
+   */
+  daemons(set: string, work: (number: number, tenure: Tenure) => Promise<void> | void, { count }: { count?: number } = {}): Promise<NamedRun> {
     const prefix = set === "" ? "daemon/" : `daemon/${set}/`;
     const has = (held: string) => held.startsWith(prefix) && /^[0-9]+$/.test(held.slice(prefix.length));
-    return this.#offer({ daemons: set }, false, has, repeated((held, tenure) => work(Number(held.slice(prefix.length)), tenure)));
+    const offer: Offer = count === undefined ? { daemons: set } : { daemons: set, count };
+    return this.#offer(offer, false, has, repeated((held, tenure) => work(Number(held.slice(prefix.length)), tenure)));
   }
 
   /** Offers to run a timer's job, once for each period in the whole group, or not at all. */
@@ -189,9 +197,14 @@ export class Lease implements AsyncDisposable {
 
   get #holdings(): Holdings { return this.#context.holdings; }
 
-  #refuseIfOver(): void {
+  /** Why nothing will be held any more. */
+  get #over(): LeaseEnded | undefined {
     const { refusal } = this.#holdings;
-    if (refusal instanceof LeaseEnded && refusal.isFinal) throw refusal;
+    return refusal instanceof LeaseEnded && refusal.isFinal ? refusal : undefined;
+  }
+
+  #refuseIfOver(): void {
+    if (this.#over !== undefined) throw this.#over;
   }
 
   async #keep(opened: OpenedLease): Promise<void> {
@@ -215,6 +228,7 @@ export class Lease implements AsyncDisposable {
     this.#holdings.end(ended);
     if (isFinal) this.#context.offers.end(ended);
     if (this.#closing.signal.aborted) return;
+    for (const run of isFinal ? [...this.#owned, ...this.#named] : []) run.ended(ended);
     for (const callback of this.#onEnded) this.#call(() => callback(ended));
     if (this.#onEnded.size === 0) this.#onError(ended);
   }
@@ -222,10 +236,12 @@ export class Lease implements AsyncDisposable {
   async #close(withinMs: number): Promise<void> {
     this.#closing.abort();
     this.#holdings.stop(new LeaseEnded("it is being closed", true));
-    for (const run of [...this.#owned, ...this.#named]) void run.stop();
+    const runs = [...this.#owned, ...this.#named];
+    for (const run of runs) void run.stop();
     const idle = new AbortController();
     await Promise.race([this.#holdings.idle().then(() => idle.abort()), sleep(withinMs, idle.signal)]);
     await this.#term?.close(idle.signal.aborted);
+    for (const run of runs) run.ended();
   }
 
   async #offer(offer: Offer, isOnce: boolean, has: NamedWork["has"], hold: NamedWork["hold"]): Promise<NamedRun> {
@@ -238,7 +254,10 @@ export class Lease implements AsyncDisposable {
     this.#named.add(run);
     for (const name of this.#holdings.names) run.gained(name);
     try {
-      await this.#context.offers.add(offer);
+      await this.#context.offers.add(offer, (refusal) => {
+        run.ended(refusal);
+        void run.stop();
+      });
     } catch (error) {
       this.#named.delete(run);
       throw error;
@@ -249,9 +268,9 @@ export class Lease implements AsyncDisposable {
   #changed(change: HoldingsChange): void {
     const [gained, lost] = [change.gained, change.lost].map((all) => all.filter((one): one is number => typeof one === "number")) as [number[], number[]];
     this.#slotsOwned += gained.length - lost.length;
-    for (const name of change.gained) if (typeof name === "string") for (const run of [...this.#named]) run.gained(name);
-    if (gained.length + lost.length === 0) return;
+    for (const name of [...change.gained, ...change.freed]) if (typeof name === "string") for (const run of [...this.#named]) run.gained(name);
     for (const run of [...this.#owned]) run.changed(change);
+    if (gained.length + lost.length === 0) return;
     for (const follower of [...this.#followers]) this.#follow(follower, gained, lost);
   }
 

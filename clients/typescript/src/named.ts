@@ -4,9 +4,7 @@
 import { Guard, type Entry, type NameFence } from "./guard.js";
 import type { Holdings } from "./holdings.js";
 import type { Period } from "./types.js";
-import { sleep } from "./waits.js";
-
-const [RETRY_FIRST_MS, RETRY_LONGEST_MS, RUNS_WELL_MS] = [500, 30_000, 60_000];
+import { End, RetryPauses, sleep } from "./waits.js";
 
 /** The time in which this worker holds a name, as the guard of the work. */
 export type Tenure = Guard<NameFence>;
@@ -31,6 +29,9 @@ export class NamedRun implements AsyncDisposable {
   readonly #stopping = new AbortController();
   readonly #inFlight = new Set<Entry>();
   readonly #tasks = new Map<string, Promise<void>>();
+  /** Names whose next task waits for the end of the one before. */
+  readonly #queued = new Set<string>();
+  readonly #end = new End();
 
   constructor(context: NamedContext, work: NamedWork) {
     [this.#context, this.#work] = [context, work];
@@ -38,11 +39,16 @@ export class NamedRun implements AsyncDisposable {
 
   get stopping(): AbortSignal { return this.#stopping.signal; }
 
-  /** The name is held from now on. Work of an earlier tenure ends first. */
+  /** Work may begin under the name from now on. Work of an earlier tenure ends first. */
   gained(name: string): void {
-    if (this.stopping.aborted || !this.#work.has(name)) return;
+    if (this.stopping.aborted || !this.#work.has(name) || this.#queued.has(name)) return;
+    this.#queued.add(name);
     const before = this.#tasks.get(name) ?? Promise.resolve();
-    const task = before.then(() => this.#work.hold(name, this)).catch((error: unknown) => this.#context.onError(error));
+    const begin = () => {
+      this.#queued.delete(name);
+      return this.#work.hold(name, this);
+    };
+    const task = before.then(begin).catch((error: unknown) => this.#context.onError(error));
     this.#tasks.set(name, task);
     void task.then(() => { if (this.#tasks.get(name) === task) this.#tasks.delete(name); });
   }
@@ -76,7 +82,16 @@ export class NamedRun implements AsyncDisposable {
     }
     for (const entry of [...this.#inFlight]) this.#context.holdings.askToFinish(entry, this.stopping.reason);
     await Promise.all(this.#tasks.values());
+    this.#end.set();
   }
+
+  /**
+   * Resolves when the run was stopped, or the lease closed. Rejects when nothing will be held any more: with `LeaseEnded`, or with the refusal if the
+   * sidecar refuses the name under a later lease.
+   */
+  wait(): Promise<void> { return this.#end.reached; }
+  /** Nothing will be held any more; without an error the lease was closed. The lease calls it. */
+  ended(error?: unknown): void { this.#end.set(error); }
 
   [Symbol.asyncDispose](): Promise<void> { return this.stop(); }
 }
@@ -87,14 +102,13 @@ export function saysAsked({ finish, lost }: Entry, error: unknown): boolean {
   return finish.isSet && (isReason || (error instanceof Error && error.name === "AbortError"));
 }
 
-/** Begins work that fails again under the same tenure, after a pause that doubles from 0.5 s to 30 s. */
+/** Begins work that fails again under the same tenure, after a pause. */
 export function repeated(work: (name: string, tenure: Tenure) => Promise<void> | void): NamedWork["hold"] {
   return async (name, run) => {
-    for (let failures = 0; ; failures++) {
+    for (const pauses = new RetryPauses(); ; ) {
       const begun = performance.now();
       if (await run.once(name, (tenure) => work(name, tenure)) !== "failed") return;
-      if (performance.now() - begun >= RUNS_WELL_MS) failures = 0;
-      await sleep(Math.min(RETRY_LONGEST_MS, RETRY_FIRST_MS * 2 ** Math.min(failures, 10)), run.stopping);
+      await sleep(pauses.next(performance.now() - begun), run.stopping);
     }
   };
 }

@@ -7,6 +7,7 @@ import type { HoldingsChange } from "./changes.js";
 import type { Holdings } from "./holdings.js";
 import { type Keys, listed } from "./keys.js";
 import { saysAsked } from "./named.js";
+import { End, RetryPauses, sleep } from "./waits.js";
 
 /** Work on one key. It should end soon after `guard.finish` has aborted. */
 export type KeyWork = (key: string, guard: Guard) => Promise<void> | void;
@@ -63,14 +64,18 @@ function checked(keys: Keys): Set<string> {
   return all;
 }
 
+/** The work on one key, again and again while it fails. `ends` ends the pause before the next try. */
+interface Task { entry: Entry; ends: AbortController; over: Promise<void> }
+
 /** The tasks of one `runOwned`. */
 export class OwnedRun implements AsyncDisposable {
   readonly #context: OwnedContext;
   readonly #work: KeyWork;
   readonly #keys: KeySlots;
-  readonly #tasks = new Map<string, { entry: Entry; over: Promise<void> }>();
+  readonly #tasks = new Map<string, Task>();
   /** The tenures in which work has ended by itself. */
   readonly #done = new Map<string, string>();
+  readonly #end = new End();
   #isStopped = false;
 
   constructor(context: OwnedContext, keys: Keys, work: KeyWork) {
@@ -81,14 +86,14 @@ export class OwnedRun implements AsyncDisposable {
   /** Replaces the keys: asks work on others to end, and begins work on new ones that are held. */
   setKeys(keys: Keys): void {
     this.#keys.replace(keys);
-    for (const [key, { entry }] of this.#tasks) if (!this.#keys.keys.has(key)) this.#ask(entry, "the key is not wanted any more");
+    for (const [key, task] of this.#tasks) if (!this.#keys.keys.has(key)) this.#ask(task, "the key is not wanted any more");
     for (const key of this.#done.keys()) if (!this.#keys.keys.has(key)) this.#done.delete(key);
     for (const key of this.#keys.keys) this.#begin(key);
   }
 
   /** What is lost ends by the signals of its guards. */
-  changed({ gained }: HoldingsChange): void {
-    for (const slot of gained) if (typeof slot === "number") for (const key of this.#keys.of(slot)) this.#begin(key);
+  changed({ gained, freed }: HoldingsChange): void {
+    for (const slot of [...gained, ...freed]) if (typeof slot === "number") for (const key of this.#keys.of(slot)) this.#begin(key);
   }
 
   /** Asks all work to end, and waits until it has. */
@@ -96,13 +101,20 @@ export class OwnedRun implements AsyncDisposable {
     this.#isStopped = true;
     this.#context.stopped(this);
     const tasks = [...this.#tasks.values()];
-    for (const { entry } of tasks) this.#ask(entry, "the work is stopped");
+    for (const task of tasks) this.#ask(task, "the work is stopped");
     await Promise.all(tasks.map(({ over }) => over));
+    this.#end.set();
   }
+
+  /** Resolves when the run was stopped, or the lease closed. Rejects with `LeaseEnded` when nothing will be held any more. */
+  wait(): Promise<void> { return this.#end.reached; }
+  /** Nothing will be held any more; without an error the lease was closed. The lease calls it. */
+  ended(error?: unknown): void { this.#end.set(error); }
 
   [Symbol.asyncDispose](): Promise<void> { return this.stop(); }
 
-  #ask(entry: Entry, why: string): void {
+  #ask({ entry, ends }: Task, why: string): void {
+    ends.abort();
     this.#context.holdings.askToFinish(entry, new DOMException(why, "AbortError"));
   }
 
@@ -113,24 +125,47 @@ export class OwnedRun implements AsyncDisposable {
     const slot = this.#keys.slot(key);
     const tenure = slot === undefined ? undefined : holdings.tenure(slot);
     if (slot === undefined || tenure === undefined || this.#done.get(key) === tenure) return;
-    // Lost again by now; it is reported when it is regained.
+    // Lost again by now, or lost work has not ended there: another change follows.
     const entry = holdings.tryEnter(slot);
     if (entry === undefined) return;
     this.#done.delete(key);
-    this.#tasks.set(key, { entry, over: Promise.resolve().then(() => this.#run(key, entry, tenure)) });
+    const task: Task = { entry, ends: new AbortController(), over: Promise.resolve() };
+    this.#tasks.set(key, task);
+    task.over = task.over.then(() => this.#keep(key, slot, tenure, task));
   }
 
-  async #run(key: string, entry: Entry, tenure: string): Promise<void> {
-    const { holding } = entry;
-    try {
-      await this.#work(key, new Guard(entry, { slot: holding.resource as number, epoch: holding.grant.epoch }));
-    } catch (error) {
-      if (!saysAsked(entry, error)) this.#context.onError(error);
+  /** Works on the key until the work ends, or the key has to go. Work that fails begins again after a pause, in which nothing is in flight. */
+  async #keep(key: string, slot: number, tenure: string, task: Task): Promise<void> {
+    const { holdings } = this.#context;
+    for (const pauses = new RetryPauses(); ; ) {
+      const begun = performance.now();
+      const isWell = await this.#once(key, slot, task.entry);
+      if (task.entry.finish.isSet) break;
+      if (isWell) {
+        this.#done.set(key, tenure);
+        break;
+      }
+      await sleep(pauses.next(performance.now() - begun), task.ends.signal);
+      // The key may have been lost meanwhile, and also regained.
+      const entry = task.ends.signal.aborted || holdings.tenure(slot) !== tenure ? undefined : holdings.tryEnter(slot);
+      if (entry === undefined) break;
+      task.entry = entry;
     }
     this.#tasks.delete(key);
-    if (!entry.finish.isSet) this.#done.set(key, tenure);
-    this.#context.holdings.left(entry);
     // It may have been regained, or be wanted again, while the work was ending.
     this.#begin(key);
+  }
+
+  /** Returns whether the work has ended well. */
+  async #once(key: string, slot: number, entry: Entry): Promise<boolean> {
+    try {
+      await this.#work(key, new Guard(entry, { slot, epoch: entry.holding.grant.epoch }));
+      return true;
+    } catch (error) {
+      if (!saysAsked(entry, error)) this.#context.onError(error);
+      return false;
+    } finally {
+      this.#context.holdings.left(entry);
+    }
   }
 }

@@ -1,7 +1,7 @@
 /** One lease on the sidecar: its renewals, the stream of its grants, and what the sidecar hears of them. */
 
 import { Problem, ShardwiseError } from "./errors.js";
-import type { Http, Sent } from "./http.js";
+import { type Http, type Sent, under } from "./http.js";
 import type { Holdings } from "./holdings.js";
 import type { Offers } from "./offers.js";
 import type { GrantLine, WorkerLease } from "./types.js";
@@ -226,7 +226,7 @@ export class Term {
     }
   }
 
-  get #headers(): Record<string, string> { return { "shardwise-lease": this.#opened.lease.id }; }
+  get #headers(): Record<string, string> { return under(this.#opened.lease.id); }
 
   /** One question, which has to be answered while two fit into the lease. */
   #ask(path: string, method: string, body: object): Promise<{ value: unknown }> {

@@ -47,6 +47,8 @@ export interface WorkerLease { id: string; ttl_ms: number; valid_ms: number; ver
 export interface Period { due_ms: number; number: number }
 /** A slot or a name that this worker holds under an epoch. `finish`: it must be handed over. */
 export interface Grant { grant: number; slot: Num; name: Str; epoch: number; period: Period | null; finish: boolean }
+/** A key that is held now, with its fence, and for how long, counted from before the question. */
+export interface EnteredKey { key: string; slot: number; epoch: number; valid_ms: number }
 /** All grants; `slots` is the size of the circle. */
 export interface GrantTable { version: number; valid_ms: number; slots: number; grants: Grant[] }
 /** A line of the stream of grants: `all`, `granted`, `finish`, `lost`, `alive` or `ended`. */

@@ -3,6 +3,7 @@
 import { ShardwiseError } from "./errors.js";
 
 const [PAUSE_FIRST_MS, PAUSE_LONGEST_MS] = [100, 5_000];
+const [RETRY_FIRST_MS, RETRY_LONGEST_MS, RUNS_WELL_MS] = [500, 30_000, 60_000];
 /** The most characters of a server-sent event. */
 const EVENT_CHARACTERS = 1024 * 1024;
 
@@ -20,6 +21,35 @@ export const systemClock: Clock = {
 /** The pause before the next try, at random by half, so that clients do not come back together. */
 export function pause(tries: number): number {
   return Math.min(PAUSE_LONGEST_MS, PAUSE_FIRST_MS * 2 ** Math.min(tries, 10)) * (0.5 + Math.random() / 2);
+}
+
+/** The pauses before work that has failed begins again: first 0.5 s, each time twice as long, and at most 30 s. */
+export class RetryPauses {
+  #failures = 0;
+
+  /** The next one. After work that ran for a minute it is the first again. */
+  next(ranMs: number): number {
+    if (ranMs >= RUNS_WELL_MS) this.#failures = 0;
+    return Math.min(RETRY_LONGEST_MS, RETRY_FIRST_MS * 2 ** Math.min(this.#failures++, 10));
+  }
+}
+
+/** The end of something, for all that wait for it. Only the first one counts. */
+export class End {
+  readonly reached: Promise<void>;
+  #resolve: () => void = () => {};
+  #reject: (error: unknown) => void = () => {};
+
+  constructor() {
+    this.reached = new Promise((resolve, reject) => { [this.#resolve, this.#reject] = [resolve, reject]; });
+    // An error that nothing waits for is no unhandled rejection.
+    this.reached.catch(() => undefined);
+  }
+
+  set(error?: unknown): void {
+    if (error === undefined) this.#resolve();
+    else this.#reject(error);
+  }
 }
 
 /** Resolves early, without an error, when the signal aborts. */

@@ -103,7 +103,8 @@ export class FakeSidecar {
     this.asked.push(request);
     const answer = this.instead(request) ?? this.#answer(request, response);
     if (answer === "mute" || answer === undefined) return;
-    const send = () => response.writeHead(answer.status, { "content-type": answer.status < 400 ? "application/json" : "application/problem+json" }).end(JSON.stringify(answer.body));
+    const headers = { "content-type": answer.status < 400 ? "application/json" : "application/problem+json", "shardwise-state": "active" };
+    const send = () => response.writeHead(answer.status, headers).end(JSON.stringify(answer.body));
     if (request.method === "PUT" && path.startsWith("leases/") && this.lateMs > 0) setTimeout(send, this.lateMs);
     else send();
   }
@@ -135,13 +136,15 @@ export class FakeSidecar {
       this.version += 1;
       return { status: 200, body: { finished: numbers.length } };
     }
-    if (method === "POST" && path === "enter") {
-      const granted = [...this.grants.values()];
-      const held = (body["keys"] as string[]).flatMap((key) => granted.filter(({ slot }) => slot === slotOfKey(key, 16)).map(({ slot, epoch }) => ({ key, slot, epoch })));
-      return { status: 200, body: held };
-    }
+    if (method === "POST" && path === "enter") return { status: 200, body: this.#held(body["keys"] as string[]) };
+    if (method === "POST" && path === "owned") return { status: 200, body: this.#held(body as unknown as string[]).map(({ key }) => key) };
     if (method === "PUT" && path === "names") return { status: 200, body: { names: 1 } };
     return problem(404, "not-found");
+  }
+
+  #held(keys: string[]): { key: string; slot: number | null; epoch: number; valid_ms: number }[] {
+    const [open, valid_ms] = [[...this.grants.values()].filter(({ finish }) => !finish), this.lease?.ttlMs ?? 0];
+    return keys.flatMap((key) => open.filter(({ slot }) => slot === slotOfKey(key, 16)).map(({ slot, epoch }) => ({ key, slot, epoch, valid_ms })));
   }
 
   #shown({ id, ttlMs }: { id: string; ttlMs: number }): unknown {

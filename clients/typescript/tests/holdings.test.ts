@@ -3,66 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { Clock, Grant, GrantLine } from "../src/index.js";
-import { LeaseEnded, NotHeld } from "../src/index.js";
-import { Guard, type Entry } from "../src/guard.js";
+import { type Grant, LeaseEnded, NotHeld } from "../src/index.js";
+import type { Guard } from "../src/guard.js";
 import { Holdings } from "../src/holdings.js";
+import { Held, TestClock, grant } from "./held.js";
 
-class TestClock implements Clock {
-  time = 1_000;
-  readonly #timers = new Set<{ at: number; call: () => void }>();
-  now(): number { return this.time; }
-  after(ms: number, call: () => void): () => void {
-    const timer = { at: this.time + ms, call };
-    this.#timers.add(timer);
-    return () => this.#timers.delete(timer);
-  }
-  /** Moves the time on, and lets timers run only if `runs`, as in a process that is busy. */
-  pass(ms: number, runs = true): void {
-    this.time += ms;
-    for (const timer of runs ? [...this.#timers] : []) {
-      if (timer.at > this.time) continue;
-      this.#timers.delete(timer);
-      timer.call();
-    }
-  }
-}
-
-/** What a worker holds, with a lease that has begun, and what it has reported. */
-class Held {
-  readonly clock = new TestClock();
-  readonly finished: number[] = [];
-  readonly changes: string[] = [];
-  readonly holdings = new Holdings(this.clock, {
-    finished: (grants) => this.finished.push(...grants),
-    changed: ({ gained, lost }) => this.changes.push(`+${gained} -${lost}`),
-  });
-  version = 0;
-
-  constructor() { this.holdings.begin(); }
-
-  line(type: string, grants: Grant[] = [], validMs = 0, asked = this.clock.time): void {
-    this.version += 1;
-    this.holdings.apply({ type, version: this.version, valid_ms: validMs, slots: 16, grants } satisfies GrantLine, asked);
-  }
-  /** Those slots are granted as grants 10, 11 and so on under epoch 5, for 1,000 ms. */
-  static of(...slots: number[]): Held {
-    const held = new Held();
-    held.line("all", slots.map((slot, at) => grant(10 + at, slot)), 1_000);
-    return held;
-  }
-  guard(slot: number): [Guard, Entry] {
-    const entry = this.holdings.enter(slot);
-    return [new Guard(entry, { slot, epoch: entry.holding.grant.epoch }), entry];
-  }
-  refuses(slot: number, why: RegExp): void {
-    assert.throws(() => this.holdings.enter(slot), (error) => error instanceof NotHeld && why.test(error.message), String(why));
-  }
-}
-
-function grant(number: number, slot: number, epoch = 5, finish = false): Grant {
-  return { grant: number, slot, name: null, epoch, period: null, finish };
-}
+const BUSY = /work that has lost it has not ended yet/;
 
 test("a deadline counts from before the question", () => {
   const held = new Held();
@@ -100,11 +46,9 @@ test("what was lost through a gap stays lost", () => {
     held.clock.pass(1_000, runs);
     held.holdings.extend(held.clock.time + 1_000, held.version);
     assert.ok(!old.isHeld && old.lost.aborted, "also if the renewal is processed before the timer");
-    const [guard] = held.guard(3);
-    assert.ok(guard.isHeld && !guard.lost.aborted);
     assert.deepEqual(held.changes.at(-1), runs ? "+3 -" : "+3 -3");
+    held.refuses(3, BUSY);
     held.line("finish", [grant(10, 3, 5, true)]);
-    guard.leave();
     assert.deepEqual(held.finished, [], "the old work still runs in the slot");
     old.leave();
     assert.deepEqual(held.finished, [10]);
@@ -182,11 +126,10 @@ test("what is lost is confirmed once its work has ended", () => {
   assert.ok(guard.lost.aborted && !guard.isHeld);
   assert.deepEqual(held.finished, [11]);
   held.line("granted", [grant(12, 3, 6)]);
-  const [next] = held.guard(3);
-  assert.equal(next.fence.epoch, 6);
+  held.refuses(3, BUSY);
   guard.leave();
-  assert.deepEqual(held.finished, [11, 10], "work under the next grant does not count");
-  assert.ok(next.isHeld);
+  assert.deepEqual(held.finished, [11, 10]);
+  assert.equal(held.guard(3)[0].fence.epoch, 6);
 });
 
 test("a handover that is called off is a new grant", () => {
@@ -204,8 +147,37 @@ test("a grant that replaces another one is a loss and a gain", () => {
   const held = Held.of(3);
   const [guard] = held.guard(3);
   held.line("granted", [grant(11, 3, 6)]);
-  assert.ok(guard.lost.aborted && held.guard(3)[0].isHeld);
+  assert.ok(guard.lost.aborted);
   assert.equal(held.changes.at(-1), "+3 -3");
+  guard.leave();
+  assert.ok(held.guard(3)[0].isHeld);
+});
+
+test("lost work that has not ended keeps other work out of its slot", () => {
+  const held = Held.of(3, 4);
+  const [one, other] = [held.guard(3)[0], held.guard(3)[0]];
+  held.clock.pass(1_000);
+  held.holdings.extend(held.clock.time + 1_000, held.version);
+  held.refuses(3, BUSY);
+  assert.ok(held.guard(4)[0].isHeld && held.holdings.isOpen(3), "the slot is owned all the same");
+  one.leave();
+  held.refuses(3, BUSY);
+  assert.deepEqual(held.freed, []);
+  other.leave();
+  assert.deepEqual(held.freed, [3]);
+  const [next] = held.guard(3);
+  assert.ok(next.isHeld && next.fence.epoch === other.fence.epoch, "the same grant");
+  next.leave();
+  assert.deepEqual(held.freed, [3], "it was not lost");
+});
+
+test("another lease may count its grants anew", () => {
+  const held = Held.of(3);
+  const tenure = held.holdings.tenure(3);
+  held.holdings.end(new LeaseEnded("the sidecar has restarted", false));
+  held.holdings.begin();
+  held.line("all", [grant(10, 3, 6)], 1_000);
+  assert.ok(tenure !== undefined && held.holdings.tenure(3) !== undefined && held.holdings.tenure(3) !== tenure);
 });
 
 test("a new connection brings the whole table", () => {
@@ -250,9 +222,8 @@ test("with the lease everything ends", () => {
   held.line("all", [grant(20, 3, 6)]);
   assert.ok(!held.holdings.isValid, "a renewal of the former lease does not count for the next one");
   held.holdings.extend(held.clock.time + 1_000, held.version);
-  const [guard] = held.guard(3);
+  held.refuses(3, BUSY);
   held.line("finish", [grant(20, 3, 6)]);
-  guard.leave();
   assert.deepEqual(held.finished, [], "work of the former lease still runs in the slot");
   old.leave();
   assert.deepEqual(held.finished, [20], "grants of the former lease are none any more");
@@ -282,75 +253,4 @@ test("names are held like slots", () => {
   assert.deepEqual(held.finished, []);
   held.holdings.left(entry);
   assert.deepEqual([held.finished, held.changes], [[10], ["+singleton/leader -", "+ -singleton/leader"]]);
-});
-
-/** Numbers that look random, the same for the same seed. */
-function numbers(seed: number): (below: number) => number {
-  let state = seed;
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 2 ** 32) * below);
-  };
-}
-
-test("whatever happens, work and grants keep to the rules", () => {
-  for (let seed = 1; seed <= 40; seed++) {
-    const [held, next] = [new Held(), numbers(seed)];
-    const { clock, holdings } = held;
-    // The sidecar's side: what is granted, and what was asked back; and each guard with the grant under which it began.
-    const [granted, asked, guards] = [new Map<number, Grant>(), new Set<number>(), new Map<Guard, Grant>()];
-    let [count, proven, heard] = [0, -Infinity, 0];
-    const check = () => {
-      for (const number of held.finished.slice(heard)) {
-        assert.ok(asked.delete(number), `seed ${seed}: ${number} was let go without need, or twice`);
-        const slot = granted.get(number)?.slot;
-        const rest = [...guards].filter(([, under]) => under.slot === slot && under.grant <= number);
-        assert.equal(rest.length, 0, `seed ${seed}: ${number} was let go while work runs`);
-      }
-      heard = held.finished.length;
-      for (const [guard, { grant: number }] of guards) {
-        if (guard.isHeld) assert.ok(clock.time < proven && held.holdings.isValid && !gone.has(number), `seed ${seed}: ${number} is not held`);
-      }
-    };
-    const gone = new Set<number>();
-    held.line("all");
-    for (let step = 0; step < 1_000; step++) {
-      const slot = next(4);
-      const live = [...granted.values()].filter((each) => each.slot === slot && !gone.has(each.grant) && !held.finished.includes(each.grant));
-      const at = live.at(-1);
-      const [what, guard] = [next(8), [...guards.keys()][next(guards.size)]];
-      if (what === 0 && at === undefined) {
-        const fresh = grant(++count, slot, count);
-        granted.set(count, fresh);
-        held.line("granted", [fresh]);
-      } else if (what === 1 && at !== undefined && !asked.has(at.grant)) {
-        asked.add(at.grant);
-        held.line("finish", [at]);
-      } else if (what === 2 && at !== undefined && next(4) === 0) {
-        gone.add(at.grant);
-        asked.add(at.grant);
-        held.line("lost", [at]);
-      } else if (what === 3) {
-        const until = clock.time + 50 - next(60);
-        proven = Math.max(proven, until);
-        holdings.extend(until, held.version);
-      } else if (what === 4) {
-        clock.pass(next(30), next(2) === 0);
-      } else if (what === 5 && guard !== undefined) {
-        guards.delete(guard);
-        guard.leave();
-      } else if (what >= 6) {
-        const entry = holdings.tryEnter(slot);
-        const mayBegin = at !== undefined && !asked.has(at.grant) && clock.time < proven;
-        assert.equal(entry !== undefined, mayBegin, `seed ${seed}: whether work may begin in slot ${slot}`);
-        if (entry !== undefined) guards.set(new Guard(entry, { slot, epoch: entry.holding.grant.epoch }), entry.holding.grant);
-      }
-      check();
-    }
-    for (const guard of [...guards.keys()]) {
-      guards.delete(guard);
-      guard.leave();
-    }
-    check();
-  }
 });

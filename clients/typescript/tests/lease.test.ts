@@ -4,30 +4,11 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
-import { type Guard, type Lease, LeaseEnded, type LeaseOptions, NotHeld, Problem, ShardwiseError, type SlotChange, Unavailable } from "../src/index.js";
+import { type Clock, LeaseEnded, NotHeld, Problem, Unavailable } from "../src/index.js";
 import { slotOfKey } from "../src/hash.js";
 import { PATIENCE_MS, client, eventually } from "./common.js";
 import { FakeSidecar, problem } from "./fake.js";
-
-const ALL = Array.from({ length: 16 }, (_, slot) => slot);
-/** A key of each of the 16 slots. */
-const KEYS = ALL.map((slot) => Array.from({ length: 1_000 }, (_, n) => `key-${n}`).find((key) => slotOfKey(key, 16) === slot) ?? "");
-const key = (slot: number) => KEYS[slot] ?? "";
-
-/** A lease on a fake sidecar, and what the lease has reported. */
-async function leased(options: LeaseOptions, use: (lease: Lease, sidecar: FakeSidecar, errors: unknown[], url: string) => Promise<void>): Promise<void> {
-  await FakeSidecar.with(async (sidecar, url) => {
-    const errors: unknown[] = [];
-    const lease = await client(url).lease({ ttlMs: 1_000, onError: (error) => errors.push(error), ...options });
-    try {
-      await use(lease, sidecar, errors, url);
-    } finally {
-      await lease.close({ withinMs: 0 });
-    }
-  });
-}
-
-const owns = (lease: Lease, ...slots: number[]) => eventually(`it owns ${slots}`, () => `${lease.owned(KEYS)}` === `${slots.map(key)}`);
+import { KEYS, key, leased, owns } from "./leased.js";
 
 test("what is granted is owned, entered and finished", async () => {
   await leased({}, async (lease, sidecar) => {
@@ -98,8 +79,10 @@ test("a silent sidecar ends the work in time", async () => {
     assert.deepEqual([lease.owned(KEYS), lease.isLive, guard.isHeld, errors], [[], false, false, []]);
     sidecar.instead = () => undefined;
     await owns(lease, 3);
-    assert.ok(!guard.isHeld && lease.enter(key(3)).isHeld, "the old guard stays lost");
+    assert.ok(!guard.isHeld, "the old guard stays lost");
+    assert.throws(() => lease.enter(key(3)), /work that has lost it has not ended yet/);
     guard.leave();
+    assert.ok(lease.enter(key(3)).isHeld);
   });
 });
 
@@ -140,10 +123,11 @@ test("a lease that has ended takes everything with it", async () => {
       assert.notEqual(lease.id, id);
       sidecar.grant(6, 3);
       await owns(lease, 3);
-      const next = lease.enter(key(3));
-      assert.equal(next.fence.epoch, 6);
+      assert.throws(() => lease.enter(key(3)), NotHeld);
       assert.ok(!guard.isHeld);
       guard.leave();
+      const next = lease.enter(key(3));
+      assert.equal(next.fence.epoch, 6);
       assert.equal(errors.length, 0, `${errors}`);
       stop();
       sidecar.end(isTold);
@@ -233,163 +217,6 @@ test("a renewal from behind a change waits for the change", async () => {
   });
 });
 
-test("work runs while its key is held", async () => {
-  await leased({}, async (lease, sidecar, errors) => {
-    const events: string[] = [];
-    const guards = new Map<string, Guard>();
-    let slow: Promise<void> | undefined;
-    const run = lease.runOwned(KEYS.slice(0, 6), async (each, guard) => {
-      events.push(`+${each}`);
-      guards.set(each, guard);
-      if (each === key(1)) return;
-      if (each === key(2)) throw new RangeError("no such tenant");
-      await new Promise((stop) => guard.finish.addEventListener("abort", stop));
-      if (each === key(4)) await slow;
-      events.push(`-${each}`);
-    });
-    const said = (...all: string[]) => eventually(`${all}`, () => all.every((each) => events.includes(each)));
-    const times = (what: string) => events.filter((each) => each === what).length;
-    const [one = 0, , three = 0, four = 0] = sidecar.grant(5, 1, 2, 3, 4);
-    await said(`+${key(1)}`, `+${key(2)}`, `+${key(3)}`, `+${key(4)}`);
-    await eventually("the failure is reported", () => errors.length === 1 && errors[0] instanceof RangeError);
-    sidecar.ask(one, three);
-    await said(`-${key(3)}`);
-    await eventually("both are let go", () => sidecar.finished.includes(one) && sidecar.finished.includes(three));
-
-    // Regained while its last work is still ending.
-    let end = () => {};
-    slow = new Promise((ends) => { end = ends; });
-    sidecar.lose(four);
-    await eventually("its work is asked to stop", () => guards.get(key(4))?.lost.aborted === true);
-    sidecar.grant(6, 4, 1);
-    await eventually("work that had ended begins again", () => times(`+${key(1)}`) === 2);
-    assert.equal(times(`+${key(4)}`), 1, "one task of a key at a time");
-    end();
-    await eventually("and then it begins", () => times(`+${key(4)}`) === 2 && guards.get(key(4))?.isHeld === true);
-    assert.ok(sidecar.finished.includes(four));
-
-    run.setKeys([key(4), key(5), key(9)]);
-    sidecar.grant(6, 9);
-    await said(`+${key(9)}`);
-    run.setKeys([key(5)]);
-    await said(`-${key(9)}`);
-    assert.equal(lease.owns(key(9)), true, "the slot stays");
-    run.setKeys(KEYS);
-    await eventually("it is wanted again", () => times(`+${key(9)}`) === 2);
-    await run.stop();
-    assert.equal(times(`-${key(9)}`), 2);
-    assert.deepEqual(errors.length, times(`+${key(2)}`), `${errors}`);
-    sidecar.grant(7, 12);
-    await eventually("it is granted", () => lease.owns(key(12)));
-    assert.ok(!events.includes(`+${key(12)}`), "nothing begins after the stop");
-  });
-});
-
-test("exclusive work says if it has lost its key", async () => {
-  await leased({}, async (lease, sidecar) => {
-    const [three = 0] = sidecar.grant(5, 3);
-    await owns(lease, 3);
-    assert.equal(await lease.runExclusive(key(3), (guard) => guard.fence.epoch), 5);
-    await assert.rejects(lease.runExclusive(key(3), () => Promise.reject(new RangeError("no"))), RangeError);
-    await assert.rejects(lease.runExclusive(key(4), () => 0), NotHeld);
-    const lost = lease.runExclusive(key(3), (guard) => new Promise((end) => guard.lost.addEventListener("abort", end)));
-    sidecar.lose(three);
-    await assert.rejects(lost, (error) => error instanceof NotHeld && /slot 3 is not held/.test(error.message));
-    await eventually("its end is confirmed", () => sidecar.finished.includes(three));
-  });
-});
-
-test("changes are reported with the keys that are owned", async () => {
-  await leased({}, async (lease, sidecar, errors) => {
-    const changes: SlotChange[] = [];
-    sidecar.grant(5, 1, 2);
-    await owns(lease, 1, 2);
-    const stop = lease.onRebalance((change) => changes.push(change), KEYS.slice(2));
-    lease.onRebalance(() => { throw new RangeError("no"); });
-    const last = (slotsOwned: number, keysOwned: number) => eventually(`${slotsOwned}`, () => changes.at(-1)?.slotsOwned === slotsOwned && changes.at(-1)?.keysOwned === keysOwned);
-    await last(2, 1);
-    const [three = 0] = sidecar.grant(5, 3, 4);
-    await last(4, 3);
-    sidecar.ask(three);
-    await last(3, 2);
-    assert.deepEqual(changes.at(-1)?.lost, [3]);
-    sidecar.end(true);
-    await last(0, 0);
-    const seen = changes.length;
-    stop();
-    await eventually("another lease is opened", () => lease.id !== undefined);
-    sidecar.grant(6, 1);
-    await owns(lease, 1);
-    assert.equal(changes.length, seen);
-    assert.ok(errors.length > 0 && errors.every((error) => error instanceof RangeError || error instanceof LeaseEnded));
-  });
-});
-
-test("singletons, daemons and timers run while their names are held", async () => {
-  await leased({}, async (lease, sidecar, errors) => {
-    const events: string[] = [];
-    const until = (what: string) => eventually(what, () => events.includes(what));
-    const leader = await lease.singleton("leader", async (tenure) => {
-      events.push(`leader ${tenure.fence.epoch} ${events.length}`);
-      if (tenure.fence.epoch === 5 && errors.length === 0) throw new RangeError("not yet");
-      if (tenure.fence.epoch === 6) await new Promise((stop) => tenure.finish.addEventListener("abort", stop));
-    });
-    await lease.daemons("", async (number, { finish }) => {
-      events.push(`daemon ${number}`);
-      await new Promise((stop) => finish.addEventListener("abort", stop));
-    });
-    await lease.daemons("indexers", (number) => void events.push(`indexer ${number}`));
-    await lease.timer("report", { everyMs: 60_000, phaseMs: 5 }, (period) => {
-      events.push(`report ${period.number}`);
-      if (period.number === 12) throw new RangeError("no report");
-    });
-    const timers = [{ name: "report", every_ms: 60_000, phase_ms: 5 }];
-    assert.deepEqual(sidecar.asked.filter(({ path }) => path === "names").at(-1)?.body, { singletons: ["leader"], daemons: ["", "indexers"], timers });
-    assert.throws(() => void lease.enter("singleton/leader"), NotHeld);
-
-    const [first = 0] = sidecar.grant(5, "singleton/leader");
-    await until("leader 5 0");
-    await eventually("it begins again under the same epoch, and ends well", () => events.some((each) => each.startsWith("leader 5") && each !== "leader 5 0"));
-    await eventually("its name is given up", () => sidecar.finished.includes(first));
-    assert.deepEqual(errors.map(String), ["RangeError: not yet"]);
-
-    const [second = 0, daemon = 0] = sidecar.grant(6, "singleton/leader", "daemon/3", "daemon/indexers/7", "daemon/others/1");
-    await until("daemon 3");
-    await until("indexer 7");
-    await eventually("it runs", () => events.some((each) => each.startsWith("leader 6")));
-    sidecar.ask(daemon);
-    await eventually("the daemon has ended", () => sidecar.finished.includes(daemon));
-    assert.ok(!sidecar.finished.includes(second));
-
-    for (const number of [11, 12, 12, 11, 13]) {
-      sidecar.fire("timer/report", number);
-      await eventually("the end of each job is reported", () => [...sidecar.grants.values()].every(({ period }) => period === null));
-    }
-    assert.deepEqual(events.filter((each) => each.startsWith("report")), ["report 11", "report 12", "report 13"], "no period twice");
-    assert.deepEqual(errors.map(String).slice(1), ["RangeError: no report"]);
-
-    await leader.stop();
-    await eventually("the offer is withdrawn", () => !JSON.stringify(sidecar.asked.filter(({ path }) => path === "names").at(-1)?.body).includes("leader"));
-    sidecar.ask(second);
-    await eventually("it is let go", () => sidecar.finished.includes(second));
-    await assert.rejects(lease.daemons("indexers", () => undefined), ShardwiseError);
-  });
-});
-
-test("names that are refused are withdrawn, and a new lease offers the rest", async () => {
-  await leased({}, async (lease, sidecar) => {
-    await lease.singleton("leader", () => undefined);
-    sidecar.instead = ({ path, body }) => (path === "names" && JSON.stringify(body).includes("bad") ? problem(400, "bad-request", "no such name") : undefined);
-    await assert.rejects(lease.singleton("bad\n", () => undefined), (error) => error instanceof Problem && error.status === 400);
-    lease.onEnded(() => undefined);
-    sidecar.end(false);
-    await eventually("the good one is offered again", () => {
-      const last = sidecar.asked.filter(({ path, lease: id }) => path === "names" && id === "lease-2").at(-1);
-      return JSON.stringify(last?.body["singletons"]) === '["leader"]';
-    });
-  });
-});
-
 test("closing waits for the work", async () => {
   await leased({}, async (lease, sidecar) => {
     sidecar.grant(5, 3, 4);
@@ -416,5 +243,57 @@ test("closing waits for the work", async () => {
     await lease.close({ withinMs: 100 });
     assert.ok(guard.lost.aborted && Date.now() - begun < PATIENCE_MS / 2);
     assert.equal(sidecar.count("DELETE", /^leases/), 0, "work still runs, so the slots stay until the lease expires");
+  });
+});
+
+test("a clock that jumps ends the work, as after a suspend", async () => {
+  let jumped = 0;
+  const clock: Clock = {
+    now: () => performance.now() + jumped,
+    after: (ms, call) => {
+      const timer = setTimeout(call, ms);
+      return () => clearTimeout(timer);
+    },
+  };
+  await leased({ ttlMs: 60_000, clock }, async (lease, sidecar) => {
+    sidecar.grant(5, 3, 4);
+    await owns(lease, 3, 4);
+    const guard = lease.enter(key(3));
+    const exclusive = lease.runExclusive(key(4), ({ lost }) => new Promise<void>((stop) => lost.addEventListener("abort", () => stop())));
+    jumped = 61_000;
+    assert.deepEqual([lease.owned(KEYS), lease.owns(key(3)), lease.isLive, guard.isHeld], [[], false, false, false], "at once, by the clock");
+    assert.throws(() => lease.enter(key(3)), NotHeld);
+    const begun = performance.now();
+    await assert.rejects(exclusive, NotHeld);
+    assert.ok(guard.lost.aborted && performance.now() - begun < 15_000, "not only with the next renewal, 20 s after the last one");
+    guard.leave();
+  });
+  jumped = 0;
+  await leased({ clock }, async (lease, sidecar) => {
+    sidecar.grant(5, 3);
+    await owns(lease, 3);
+    const guard = lease.enter(key(3));
+    jumped = 5_000;
+    assert.ok(!guard.isHeld && !lease.owns(key(3)));
+    await owns(lease, 3);
+    assert.ok(!guard.isHeld && guard.lost.aborted, "a renewal after the jump does not bring it back");
+    guard.leave();
+    assert.ok(lease.enter(key(3)).isHeld);
+  });
+});
+
+test("other processes of the worker use its lease", async () => {
+  await leased({}, async (lease, sidecar, _, url) => {
+    sidecar.grant(5, 3, 4);
+    await owns(lease, 3, 4);
+    const [other, id] = [client(url), lease.id ?? ""];
+    assert.deepEqual(await other.owned(KEYS, { lease: id }), { keys: [key(3), key(4)], state: "active" });
+    assert.deepEqual(await other.ownedStream(KEYS, { lease: id }).next(), { done: false, value: key(3) });
+    assert.deepEqual(await other.enter([key(5), key(4)], { lease: id }), [{ key: key(4), slot: 4, epoch: 5, valid_ms: 1_000 }]);
+    const shown = sidecar.asked.filter(({ path }) => path === "owned" || path === "enter").map((request) => request.lease);
+    assert.deepEqual(shown, [id, id, id]);
+    await assert.rejects(other.enter("abc" as never, { lease: id }), TypeError);
+    await lease.close();
+    await assert.rejects(other.enter([key(4)], { lease: id }), (error) => error instanceof Problem && error.status === 410);
   });
 });

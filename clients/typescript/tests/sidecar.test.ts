@@ -131,3 +131,20 @@ test("requests reach the workers", async () => {
     }
   }
 });
+
+test("other processes of a worker use its lease", async () => {
+  await using lease = await one.lease({ ttlMs: 2_000 });
+  await areShared(lease);
+  const [other, id] = [client(LEASED[0].url), lease.id ?? ""];
+  assert.deepEqual((await other.owned(KEYS, { lease: id })).keys, KEYS);
+  const held = await other.enter(KEYS, { lease: id });
+  assert.deepEqual(held.map(({ key }) => key), KEYS);
+  for (const { key, slot, epoch, valid_ms } of held) {
+    const guard = lease.enter(key);
+    guard.leave();
+    assert.deepEqual(guard.fence, { slot, epoch });
+    assert.ok(valid_ms > 0 && valid_ms <= 2_000);
+  }
+  await lease.close();
+  await assert.rejects(other.enter(KEYS, { lease: id }), (error) => error instanceof Problem && error.status === 410);
+});
