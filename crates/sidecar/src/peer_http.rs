@@ -175,7 +175,9 @@ impl PeerConnection {
             Some(by) if by == REFUSED => Err(refusal(status, address)),
             Some(by) if by == HOST_REFUSED => Err(at_the_gate(status, address, whom.target)),
             _ if !matches!(status, 200..=299 | 400..=599) => {
-                Err(DialError::Broken(format!("{address}: it answers with status {status}, which is not passed on")))
+                let why =
+                    if (300..400).contains(&status) { "redirects are not followed; give the final address" } else { "it is not passed on" };
+                Err(DialError::Broken(format!("{address}: it answers with status {status}: {why}")))
             }
             _ => {
                 let kind = text(&head.headers, CONTENT_TYPE.as_str()).unwrap_or("application/octet-stream");

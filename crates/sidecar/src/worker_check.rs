@@ -72,9 +72,6 @@ impl WorkerCheck {
         let worker = Callee { peers, limits, target, base: String::new(), member: None };
         match dial::answer(&worker, path, &Request::new(Method::Get)).await {
             Ok(answer) if answer.status < 300 => Ok(()),
-            Ok(answer) if answer.status < 400 => {
-                Err(format!("{}: status {}: redirects are not followed; give the final address", target.authority(), answer.status))
-            }
             Ok(answer) => Err(format!("{}: status {}", target.authority(), answer.status)),
             Err(failed) => Err(failed.to_string()),
         }
