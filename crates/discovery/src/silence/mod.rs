@@ -80,12 +80,12 @@ pub struct Burial {
 
 /// How long something has stayed as it is.
 #[derive(Debug, Clone, Copy)]
-struct Timer {
+struct SilenceTimer {
     ttl: Duration,
     since: Moment,
 }
 
-impl Timer {
+impl SilenceTimer {
     fn ends(self) -> Moment {
         self.since.plus(self.ttl)
     }
@@ -102,7 +102,7 @@ impl Timer {
 struct Seat {
     record: RecordId,
     beat: Option<u64>,
-    timer: Timer,
+    timer: SilenceTimer,
     id_hash: u64,
     guarded: bool,
 }
@@ -113,7 +113,7 @@ struct AwaitedEnd {
     record: RecordId,
     ttl: Duration,
     /// While no record of that member is there. Absence alone proves nothing: it must last as long as an unchanged beat.
-    absent: Option<Timer>,
+    absent: Option<SilenceTimer>,
 }
 
 /// The observer of one group in one process.
@@ -197,12 +197,12 @@ impl Silence {
             // Any other beat is a change, also a lower one: a store that was restored begins below.
             if (beat, ttl) != (seat.beat, seat.timer.ttl) {
                 seat.beat = beat;
-                seat.timer = Timer { ttl, since: now };
+                seat.timer = SilenceTimer { ttl, since: now };
             }
             return false;
         }
         let id_hash = guards::id_hash(&id);
-        self.seats.insert(id, Seat { record, beat, timer: Timer { ttl, since: now }, id_hash, guarded: false });
+        self.seats.insert(id, Seat { record, beat, timer: SilenceTimer { ttl, since: now }, id_hash, guarded: false });
         true
     }
 
@@ -221,7 +221,7 @@ impl Silence {
 
     fn silent(&self) -> Vec<Burial> {
         let Some(proven) = self.proven else { return Vec::new() };
-        let is_over = |timer: Timer, seen: Option<u64>| timer.ends() <= proven || (seen.is_none() && takes_absence_for_burial());
+        let is_over = |timer: SilenceTimer, seen: Option<u64>| timer.ends() <= proven || (seen.is_none() && takes_absence_for_burial());
         let seats = self.seats.values().filter(|seat| seat.guarded && is_over(seat.timer, seat.beat));
         let seats = seats.map(|seat| Burial { record: seat.record.clone(), seen: seat.beat });
         let absent = self.waits.values().filter(|awaited| awaited.absent.is_some_and(|timer| is_over(timer, None)));
@@ -233,7 +233,7 @@ impl Silence {
         let mut former = std::mem::take(&mut self.waits);
         for (record, ttl) in waits {
             let key = (record.instance_id.clone(), record.incarnation);
-            let absent = former.remove(&key).and_then(|awaited| awaited.absent).map(|timer| Timer { ttl, ..timer });
+            let absent = former.remove(&key).and_then(|awaited| awaited.absent).map(|timer| SilenceTimer { ttl, ..timer });
             self.waits.insert(key, AwaitedEnd { record, ttl, absent });
         }
     }
@@ -250,7 +250,7 @@ impl Silence {
         for awaited in self.waits.values_mut() {
             // Another life of the member in its place is no absence: the claims of the former one ended with that registration.
             let is_there = self.seats.contains_key(&awaited.record.instance_id);
-            let begun = awaited.absent.unwrap_or(Timer { ttl: awaited.ttl, since: now });
+            let begun = awaited.absent.unwrap_or(SilenceTimer { ttl: awaited.ttl, since: now });
             awaited.absent = (!is_there).then_some(begun);
         }
     }
