@@ -57,7 +57,6 @@ const STEPS: &[TestStep] = &[
     first("fetch", "dependencies, as Cargo.lock has them", checks::fetch),
     first("servers", "the real servers that the tests run against", servers::step),
     first("fmt", "formatting", checks::fmt),
-    first("clippy", "lints, warnings are errors", checks::clippy),
     first(
         "test",
         "unit, property and simulation tests, conformance on real servers, one process test of each kind, all features",
@@ -65,6 +64,7 @@ const STEPS: &[TestStep] = &[
     ),
     first("doctest", "code in the documentation", checks::doctest),
     first("examples", "examples, built and run", examples::step),
+    second("clippy", "lints, warnings are errors", checks::clippy),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
     second("lean", "the command without features, as `cargo demo` builds it, and with each alone", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
