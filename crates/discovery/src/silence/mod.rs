@@ -99,7 +99,7 @@ impl SilenceTimer {
 
 /// A record that is there.
 #[derive(Debug)]
-struct Seat {
+struct ObservedRecord {
     record: RecordId,
     beat: Option<u64>,
     timer: SilenceTimer,
@@ -119,7 +119,7 @@ struct AwaitedEnd {
 /// The observer of one group in one process.
 #[derive(Debug, Default)]
 pub struct Silence {
-    seats: BTreeMap<InstanceId, Seat>,
+    observed: BTreeMap<InstanceId, ObservedRecord>,
     mine: BTreeSet<InstanceId>,
     waits: BTreeMap<(InstanceId, Incarnation), AwaitedEnd>,
     /// The start of the last answered write; `None` at the beginning and after an interruption.
@@ -134,8 +134,8 @@ impl Silence {
             SilenceInput::Listed(records) => self.list(now, records),
             SilenceInput::Seen(seen) => self.see(now, seen),
             SilenceInput::Gone(record) => {
-                let is_there = self.seats.get(&record.instance_id).is_some_and(|seat| seat.record == record);
-                is_there && self.seats.remove(&record.instance_id).is_some()
+                let is_there = self.observed.get(&record.instance_id).is_some_and(|observed| observed.record == record);
+                is_there && self.observed.remove(&record.instance_id).is_some()
             }
             SilenceInput::Written { started } => {
                 self.prove(now, started);
@@ -164,24 +164,24 @@ impl Silence {
     /// before the first answered write and after an interruption: then the backend writes at its own pace.
     pub fn look_at(&self) -> Option<Moment> {
         let proven = self.proven?;
-        let seats = self.seats.values().filter(|seat| seat.guarded).map(|seat| seat.timer);
+        let observed = self.observed.values().filter(|observed| observed.guarded).map(|observed| observed.timer);
         let absent = self.waits.values().filter_map(|awaited| awaited.absent);
-        seats.chain(absent).map(|timer| timer.look_at(proven)).min()
+        observed.chain(absent).map(|timer| timer.look_at(proven)).min()
     }
 
     /// The members whose beats this process needs: those that it guards, and those for whose end it waits.
     pub fn guarded(&self) -> impl Iterator<Item = &InstanceId> {
-        let seats = self.seats.iter().filter(|(_, seat)| seat.guarded).map(|(id, _)| id);
+        let observed = self.observed.iter().filter(|(_, observed)| observed.guarded).map(|(id, _)| id);
         let absent = self.waits.values().filter(|awaited| awaited.absent.is_some()).map(|awaited| &awaited.record.instance_id);
-        seats.chain(absent)
+        observed.chain(absent)
     }
 
     /// Whether the group has another member now, or another life of one.
     fn list(&mut self, now: Moment, records: Vec<SeenRecord>) -> bool {
         let listed: BTreeSet<InstanceId> = records.iter().map(|seen| seen.record.instance_id.clone()).collect();
-        let before = self.seats.len();
-        self.seats.retain(|id, _| listed.contains(id));
-        let mut changed = self.seats.len() != before;
+        let before = self.observed.len();
+        self.observed.retain(|id, _| listed.contains(id));
+        let mut changed = self.observed.len() != before;
         for seen in records {
             changed |= self.see(now, seen);
         }
@@ -192,24 +192,24 @@ impl Silence {
     fn see(&mut self, now: Moment, seen: SeenRecord) -> bool {
         let SeenRecord { record, ttl, beat } = seen;
         let id = record.instance_id.clone();
-        if let Some(seat) = self.seats.get_mut(&id).filter(|seat| seat.record == record) {
-            let beat = beat.or(seat.beat);
+        if let Some(observed) = self.observed.get_mut(&id).filter(|observed| observed.record == record) {
+            let beat = beat.or(observed.beat);
             // Any other beat is a change, also a lower one: a store that was restored begins below.
-            if (beat, ttl) != (seat.beat, seat.timer.ttl) {
-                seat.beat = beat;
-                seat.timer = SilenceTimer { ttl, since: now };
+            if (beat, ttl) != (observed.beat, observed.timer.ttl) {
+                observed.beat = beat;
+                observed.timer = SilenceTimer { ttl, since: now };
             }
             return false;
         }
         let id_hash = guards::id_hash(&id);
-        self.seats.insert(id, Seat { record, beat, timer: SilenceTimer { ttl, since: now }, id_hash, guarded: false });
+        self.observed.insert(id, ObservedRecord { record, beat, timer: SilenceTimer { ttl, since: now }, id_hash, guarded: false });
         true
     }
 
     fn prove(&mut self, now: Moment, started: Moment) {
         let last = self.proven;
         let absent = self.waits.values_mut().filter_map(|awaited| awaited.absent.as_mut());
-        for timer in self.seats.values_mut().map(|seat| &mut seat.timer).chain(absent) {
+        for timer in self.observed.values_mut().map(|observed| &mut observed.timer).chain(absent) {
             // A process that was stopped sees no failure: for it only the time between its writes shows an outage.
             let is_gap = last.is_none_or(|last| now.since(last) > timer.ttl / 3 * 2);
             if is_gap && !counts_silence_in_outages() {
@@ -222,11 +222,11 @@ impl Silence {
     fn silent(&self) -> Vec<Burial> {
         let Some(proven) = self.proven else { return Vec::new() };
         let is_over = |timer: SilenceTimer, seen: Option<u64>| timer.ends() <= proven || (seen.is_none() && takes_absence_for_burial());
-        let seats = self.seats.values().filter(|seat| seat.guarded && is_over(seat.timer, seat.beat));
-        let seats = seats.map(|seat| Burial { record: seat.record.clone(), seen: seat.beat });
+        let observed = self.observed.values().filter(|observed| observed.guarded && is_over(observed.timer, observed.beat));
+        let observed = observed.map(|observed| Burial { record: observed.record.clone(), seen: observed.beat });
         let absent = self.waits.values().filter(|awaited| awaited.absent.is_some_and(|timer| is_over(timer, None)));
         let absent = absent.map(|awaited| Burial { record: awaited.record.clone(), seen: None });
-        seats.chain(absent).collect()
+        observed.chain(absent).collect()
     }
 
     fn wait_for(&mut self, waits: Vec<(RecordId, Duration)>) {
@@ -240,27 +240,27 @@ impl Silence {
 
     /// Decides again which members are guarded and which are absent. Timers of new ones begin now: before, their beats were not followed.
     fn assign(&mut self, now: Moment) {
-        let guarded: Vec<bool> = self.seats.iter().map(|(id, seat)| self.guards(id, seat)).collect();
-        for (seat, guarded) in self.seats.values_mut().zip(guarded) {
-            if guarded && !seat.guarded {
-                seat.timer.since = now;
+        let guarded: Vec<bool> = self.observed.iter().map(|(id, observed)| self.guards(id, observed)).collect();
+        for (observed, guarded) in self.observed.values_mut().zip(guarded) {
+            if guarded && !observed.guarded {
+                observed.timer.since = now;
             }
-            seat.guarded = guarded;
+            observed.guarded = guarded;
         }
         for awaited in self.waits.values_mut() {
             // Another life of the member in its place is no absence: the claims of the former one ended with that registration.
-            let is_there = self.seats.contains_key(&awaited.record.instance_id);
+            let is_there = self.observed.contains_key(&awaited.record.instance_id);
             let begun = awaited.absent.unwrap_or(SilenceTimer { ttl: awaited.ttl, since: now });
             awaited.absent = (!is_there).then_some(begun);
         }
     }
 
-    fn guards(&self, id: &InstanceId, seat: &Seat) -> bool {
-        let is_small = self.seats.len() <= GUARDS + 1;
-        if is_small || self.mine.is_empty() || self.waits.contains_key(&(id.clone(), seat.record.incarnation)) {
+    fn guards(&self, id: &InstanceId, observed: &ObservedRecord) -> bool {
+        let is_small = self.observed.len() <= GUARDS + 1;
+        if is_small || self.mine.is_empty() || self.waits.contains_key(&(id.clone(), observed.record.incarnation)) {
             return true;
         }
-        let others = || self.seats.iter().filter(|(other, _)| *other != id).map(|(other, seat)| (other, seat.id_hash));
-        self.mine.iter().any(|me| me != id && guards::is_chosen(me, seat.id_hash, others()))
+        let others = || self.observed.iter().filter(|(other, _)| *other != id).map(|(other, observed)| (other, observed.id_hash));
+        self.mine.iter().any(|me| me != id && guards::is_chosen(me, observed.id_hash, others()))
     }
 }

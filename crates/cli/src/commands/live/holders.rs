@@ -60,9 +60,12 @@ impl HoldersArgs {
         } else if elsewhere > 0 {
             text += &(table(&["count", "holder", "epochs", "wanted", "why", "slots"], &mismatches(holdings)) + "\n");
         }
-        let agree = match elsewhere {
-            0 => "each is held by the member that the placement names".to_owned(),
-            elsewhere => format!("{elsewhere} not held by the member that the placement names"),
+        // Where no member may own anything, the placement names none either.
+        let free = holdings.iter().filter(|holding| holding.held.is_none() && holding.mismatch.is_none()).count();
+        let agree = match (elsewhere, free) {
+            (0, 0) => "each is held by the member that the placement names".to_owned(),
+            (0, free) => format!("{free} held by no member, and the placement names none"),
+            (elsewhere, _) => format!("{elsewhere} not held by the member that the placement names"),
         };
         let (slots, revision, fingerprint) = (count(slots.len() as u64, "slot"), view.revision(), view.fingerprint());
         format!("{text}policy {policy}: {slots}, {agree}; revision {revision}, view {fingerprint}\n")

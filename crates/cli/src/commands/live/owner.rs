@@ -15,8 +15,8 @@ use crate::output::{self, Format};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 By the newest view of the group; in a rolling upgrade (version_rule = \"newest\") the owner is the member that holds the key. Under exclusive \
-ownership a second line has the holder and its epoch; with --json also why the owner is not the holder (why). A note on stderr says if another \
-member holds the key, or if the owner has vanished or is away, so that no member works on it.
+ownership a note on stderr has the holder and its epoch, and why that is not the owner; with --json they are fields. A note also says if \
+the owner has vanished or is away, so that no member works on it.
 Exit code 1: the key has no owner.
 
   shardwise owner tenant-7")]
@@ -59,8 +59,11 @@ impl Owner {
                 output::json_line(&line)?;
             }
             (Format::Human, Some(owner)) => {
-                let holder = holding.as_ref().map(|holding| format!("holder {}\n", held::in_words(holding, observer.now())));
-                output::text(&format!("{owner}\n{}", holder.unwrap_or_default()))?;
+                // Scripts read the one line on stdout.
+                output::text(&format!("{owner}\n"))?;
+                if let Some(holding) = holding.as_ref().filter(|holding| holding.mismatch.is_none()) {
+                    output::note(format_args!("shardwise: holder {}", held::in_words(holding, observer.now())));
+                }
             }
             (Format::Human, None) => {}
         }
