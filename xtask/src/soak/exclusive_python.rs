@@ -12,9 +12,10 @@ use crate::run::TaskFailure;
 
 /// For building, for servers to start, and for the handovers.
 const ALLOWANCE: Duration = Duration::from_mins(40);
-/// For one fault on each backend: they have their turns one after the other, since the handovers are measured.
-const FAULTS_MAX: Duration = Duration::from_secs(45);
-const TESTS: &str = "shardwise-cli --test exclusive_python -- --nocapture --test-threads=1";
+/// For one fault on each backend.
+const FAULTS_MAX: Duration = Duration::from_secs(20);
+/// All backends beside each other; for the handovers, which are measured, each waits until it is alone.
+const TESTS: &str = "shardwise-cli --test exclusive_python -- --nocapture --test-threads=3";
 /// A lease of 2 s and a second, in milliseconds.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// For 99 of 100 handovers on each backend, in milliseconds.

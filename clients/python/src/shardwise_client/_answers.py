@@ -44,7 +44,8 @@ EnteredKey = TypedDict("EnteredKey", {"key": str, "slot": int, "epoch": int, "va
 LeaseAnswer = TypedDict("LeaseAnswer", {"id": str, "ttl_ms": int, "valid_ms": int, "version": int})
 PeriodAnswer = TypedDict("PeriodAnswer", {"due_ms": int, "number": int})
 GrantAnswer = TypedDict("GrantAnswer", {"grant": int, "slot": _Number, "name": _Text, "epoch": int, "period": Optional[PeriodAnswer], "finish": bool})
-GrantTableAnswer = TypedDict("GrantTableAnswer", {"version": int, "valid_ms": int, "slots": int, "grants": list[GrantAnswer]})
+GrantTableAnswer = TypedDict("GrantTableAnswer", {
+    "version": int, "valid_ms": int, "slots": int, "grants": list[GrantAnswer], "lost": Optional[list[int]]})  # fmt: skip
 Finished = TypedDict("Finished", {"finished": int})
 Names = TypedDict("Names", {"names": int})
 

@@ -18,7 +18,7 @@ mod pair;
 mod soak;
 mod stage;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use common::chance::Chance;
@@ -113,9 +113,9 @@ fn long(backend: &str, count: u32, chance: &mut Chance) -> Vec<Fault> {
 }
 
 fn no_slot_has_two_workers_whatever_is_done_to_a_fleet(backend: &str) {
-    // The backends have their turns one after the other: the times would spoil each other.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Faults come to the backends beside each other. Handovers are measured while nothing else is done, on one backend after the other.
+    static BUSY: RwLock<()> = RwLock::new(());
+    let busy = BUSY.read().unwrap_or_else(PoisonError::into_inner);
     let seed = std::env::var("SHARDWISE_SEED").map_or_else(|_| seed_of_now(), |seed| seed.parse().unwrap());
     println!("{backend}: SHARDWISE_SEED={seed} repeats the order of the faults");
     let mut chance = Chance(seed);
@@ -124,6 +124,8 @@ fn no_slot_has_two_workers_whatever_is_done_to_a_fleet(backend: &str) {
     for fault in faults {
         run.strike(fault);
     }
+    drop(busy);
+    let _alone = BUSY.write().unwrap_or_else(PoisonError::into_inner);
     let took = run.hand_over(ROUNDS[usize::from(soak::is_on())]);
     let mut summary = run.end();
     summary["seed"] = seed.into();
