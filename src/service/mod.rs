@@ -241,7 +241,7 @@ impl ShardingService {
     pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
         let PolicySettings { policy, timing, .. } = settings;
-        let drains = DrainStore::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
+        let drains = DrainStore::of(policy, timing.renew_every, &backend).filter(|_| policy.placement.kind.by_key().is_none());
         let follower = drains.map(|drains| DrainFollower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
         Self::joining(spawn, settings, member, backend, clock, follower)
     }
