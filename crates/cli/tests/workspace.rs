@@ -88,7 +88,8 @@ section, line or variable, and with `--why` what it is for. Secrets are masked e
 - Names of policies and outboxes match `[a-z][a-z0-9]*(_[a-z0-9]+)*`.
 - An unknown key under `resilience.sharding` or `outbox` is an error that suggests the nearest known one. Other tables
   belong to your application, except one whose name is at most two letters off and that has contents of ours, such as
-  `[default.resilience.shardng.policies.orders]`: it is refused.
+  `[default.resilience.shardng.policies.orders]`: it is refused. So is `[default.sharding…]`, without the level
+  `resilience`.
 - A section with settings of ours whose name is a slip of `default`, or of the environment in force if that has at least
   eight letters, is refused. For an environment, a slip is one missing, additional or swapped letter inside the word.
 - A key that ends in `_file` names a file with a secret; its last newline is not part of it.
