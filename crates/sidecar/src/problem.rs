@@ -92,6 +92,11 @@ impl Problem {
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
+
+    /// Whether the request was refused and has stored nothing. After every other problem it may have been carried out.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        self.status < 500
+    }
 }
 
 impl From<shardwise::Error> for Problem {
