@@ -29,7 +29,7 @@ const COMMANDS: [(&[&str], &[&str]); 33] = [
             "OTEL_EXPORTER_OTLP_ENDPOINT",
         ],
     ),
-    (&["members"], &["--policy", "drained", "Exit code 1"]),
+    (&["members"], &["--policy", "drained", "undrained", "Exit code 1"]),
     (&["owner"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["explain"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["holders"], &["--slots", "--policy", "version_rule", "Exit code 1"]),
