@@ -163,9 +163,12 @@ fn other_placement_constants_are_refused_with_both_fingerprints() {
     let _first = join(&place, "first", &WATCH);
     place.write("other.toml", workers("2s", &format!("slots = {SLOTS}\nload_margin = 0.2")));
     let mut second = start(&place, "second", &[&WATCH[..], &["--settings", "other.toml"]].concat());
-    let line = refuses(&mut second, &["load_margin", "make "]);
+    let line = refuses(&mut second, &["the policy of this worker does not match the group", "load_margin", "make "]);
     let fingerprints = line.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 16).collect::<BTreeSet<_>>();
     assert_eq!(fingerprints.len(), 2, "{line}");
+    // Regression: an operator's command spoke of "this worker".
+    let observes = place.run(&["owner", "tenant-7", "--settings", "other.toml"]);
+    observes.fails(4, &["the policy of this command does not match the group", "load_margin"]);
 }
 
 #[test]
