@@ -132,6 +132,17 @@ impl GroupSnapshot {
     }
 }
 
+/// Notes on stderr why the owners are not known, such as a policy that does not match the group's, unless `noted` is the same reason.
+pub(crate) fn note_unplaced(observer: &Observer, noted: &mut Option<String>) {
+    let why = observer.placed().err().map(|error| error.to_string());
+    if why != *noted {
+        if let Some(why) = &why {
+            output::note(format_args!("shardwise: the owners are not known: {why}"));
+        }
+        *noted = why;
+    }
+}
+
 /// Passes the observer with the snapshots before and after each change to `print`, first an empty one and that of the present group, until
 /// the command is stopped.
 pub(crate) async fn follow(
@@ -139,8 +150,9 @@ pub(crate) async fn follow(
     shutdown: &CancellationToken,
     mut print: impl FnMut(&Observer, &GroupSnapshot, &GroupSnapshot) -> Result<()>,
 ) -> Result<Code> {
-    let mut before = None;
+    let (mut before, mut noted) = (None, None);
     loop {
+        note_unplaced(&observer, &mut noted);
         let now = GroupSnapshot::of(&observer);
         if before.as_ref().is_none_or(|before| now.differs(before)) {
             print(&observer, &before.unwrap_or_default(), &now)?;

@@ -7,7 +7,7 @@ use shardwise::{InstanceId, Member, MemberState, View};
 
 use super::drain::drained_members;
 use crate::args::Common;
-use crate::commands::group::{GroupSnapshot, PolicyArg};
+use crate::commands::group::{GroupSnapshot, PolicyArg, note_unplaced};
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 
@@ -72,6 +72,7 @@ impl Members {
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
         })?;
         note_frozen(&group.view, &policy);
+        note_unplaced(&observer, &mut None);
         Ok(if rows.is_empty() { Code::No } else { Code::Ok })
     }
 }
