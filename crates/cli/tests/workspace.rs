@@ -150,6 +150,20 @@ fn the_page_of_settings_is_the_table_of_keys() {
     is_written("docs/reference/settings.md", &page);
 }
 
+/// The package is not in the registries of Python and Node yet, and may be another project's there.
+#[test]
+fn no_page_installs_a_client_by_its_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for page in ["README.md", "docs/howto/other-languages.md", "clients/python/README.md", "clients/typescript/README.md"] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        for by_name in ["pip install shardwise", "npm install shardwise"] {
+            assert!(!text.contains(by_name), "{page}: {by_name}");
+        }
+        let is_client = page.starts_with("clients");
+        assert!(!is_client || text.contains("../shardwise/clients/"), "{page} does not say how to install the client");
+    }
+}
+
 /// The blocks of settings on that page.
 fn blocks(page: &str) -> Vec<&str> {
     let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
