@@ -25,6 +25,8 @@ class FakeSidecar:
     """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back,
     and `cut` is the error."""
 
+    place = "memory://sidecar/workers"
+
     def __init__(self) -> None:
         self.lease: Optional[str] = None
         self.version, self.opened, self.renewed, self.streams = 0, 0, 0, 0
