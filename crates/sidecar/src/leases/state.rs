@@ -35,7 +35,7 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// The lease that is live.
+/// A lease that is or was live.
 #[derive(Clone, Copy)]
 struct LiveLease {
     id: LeaseId,
@@ -102,7 +102,7 @@ pub(crate) struct LeaseState {
     lease: Option<LiveLease>,
     opened: u64,
     /// The lease that ended last, and why.
-    ended: Option<(LeaseId, &'static str)>,
+    ended: Option<(LiveLease, &'static str)>,
     grants: BTreeMap<u64, WorkerGrant>,
     /// The latest grant of each slot.
     of_slot: HashMap<u32, u64>,
@@ -176,7 +176,7 @@ impl LeaseState {
         self.expire(now);
         match (&self.lease, &self.ended) {
             (Some(lease), _) if lease.id == id => Ok(lease.ttl),
-            (_, Some((ended, why))) if *ended == id => Err(LeaseRefusal::Ended(why)),
+            (_, Some((ended, why))) if ended.id == id => Err(LeaseRefusal::Ended(why)),
             _ => Err(LeaseRefusal::Ended(UNKNOWN)),
         }
     }
@@ -191,7 +191,7 @@ impl LeaseState {
     /// Ends the lease, and releases all that was granted under it at once.
     pub(crate) fn end(&mut self, why: &'static str) {
         let Some(lease) = self.lease.take() else { return };
-        self.ended = Some((lease.id, why));
+        self.ended = Some((lease, why));
         for grant in std::mem::take(&mut self.grants).into_values() {
             grant.released.cancel();
         }
@@ -199,6 +199,12 @@ impl LeaseState {
         self.changes.clear();
         self.slots = SlotSet::empty(self.slots.slots());
         self.version += 1;
+    }
+
+    /// Why the latest lease has ended, for the log; `None` before the first end.
+    pub(crate) fn end_cause(&self) -> Option<String> {
+        let (ended, why) = self.ended.as_ref()?;
+        Some(if *why == EXPIRED { format!("it was not renewed for {:?}", ended.ttl) } else { (*why).to_owned() })
     }
 
     /// The number of the live lease; `None` without one.
