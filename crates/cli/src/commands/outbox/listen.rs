@@ -35,7 +35,7 @@ pub(super) struct ListenState {
 
 /// Listens, and records metrics from now on: this must precede the publisher's request for its counters.
 pub(super) async fn bind(address: SocketAddr) -> Result<(TcpListener, Option<Render>)> {
-    let listener = TcpListener::bind(address).await.map_err(|error| CliFailure::io(format_args!("listen on {address}"), &error))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| CliFailure::listen(address, &error))?;
     Ok((listener, recorder::install(&BUCKETS)?))
 }
 
