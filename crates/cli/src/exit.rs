@@ -35,13 +35,15 @@ impl From<Code> for ExitCode {
 pub(crate) struct CliFailure {
     code: Code,
     line: String,
+    /// The reader of stdout has closed it, as `head` does: the command ends without a message.
+    is_quiet: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, CliFailure>;
 
 impl CliFailure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
-        Self { code, line: one_line(&line.into(), usize::MAX) }
+        Self { code, line: one_line(&line.into(), usize::MAX), is_quiet: false }
     }
 
     /// Wrong arguments or settings.
@@ -53,7 +55,16 @@ impl CliFailure {
         self.code
     }
 
-    /// The same failure with additional information for the user.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// A result that could not be written to stdout.
+    pub(crate) fn stdout(error: &io::Error) -> Self {
+        Self { is_quiet: error.kind() == io::ErrorKind::BrokenPipe, ..Self::io("write to stdout", error) }
+    }
+
+    /// The same failure with additional information for the user, which is always printed.
     pub(crate) fn and(self, more: impl fmt::Display) -> Self {
         Self::new(self.code, format!("{}; {more}", self.line))
     }

@@ -98,9 +98,13 @@ impl Write for LogOutput {
     }
 }
 
-/// Prints one line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
+/// Prints one line on stderr, unless the failure is quiet: what is wrong and what to do. Warnings held back until now led to it and are not
+/// repeated.
 pub(crate) fn complain(failure: &CliFailure) {
     *held() = None;
+    if failure.is_quiet() {
+        return;
+    }
     // If stderr is closed, the failure cannot be reported.
     let _ = above(|| writeln!(io::stderr(), "{} {failure}", Colour::Bad.on_stderr("shardwise:")));
 }
@@ -176,7 +180,7 @@ pub(crate) fn text(text: &str) -> Result<()> {
 }
 
 pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {
-    CliFailure::io("write to stdout", error)
+    CliFailure::stdout(error)
 }
 
 /// The headings of columns whose cells are names of states.

@@ -105,7 +105,13 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         full.fails(3, &["cannot write to stdout: the disk is full: free some space"]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        to(writer.into(), command).fails(3, &["cannot write to stdout: the reader has closed the pipe"]);
+        let closed = to(writer.into(), command);
+        if command[0] == "outbox" && command[1] == "enqueue" {
+            closed.fails(3, &["the reader has closed the pipe", "1 event enqueued all the same"]);
+        } else {
+            // Regression: `… | head` ended with an error on the terminal.
+            assert!(closed.code == Some(3) && closed.err.is_empty(), "{command:?}: {closed:?}");
+        }
     }
     let again = to(File::options().write(true).open("/dev/full").unwrap().into(), commands[7]);
     again.fails(3, &["1 event enqueued all the same"]);
