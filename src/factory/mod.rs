@@ -125,6 +125,15 @@ impl ShardingFactory {
         self.inner.policies.keys().map(PolicyName::as_str)
     }
 
+    /// Where the members of a policy meet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; the message lists the known ones.
+    pub fn discovery(&self, policy_name: &str) -> Result<&DiscoverySettings> {
+        Ok(&self.policy(policy_name)?.discovery)
+    }
+
     /// This worker's name in every group.
     pub fn instance_id(&self) -> &InstanceId {
         &self.inner.instance_id

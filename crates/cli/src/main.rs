@@ -9,6 +9,7 @@ mod events;
 mod exit;
 mod features;
 mod files;
+mod last_error;
 mod output;
 mod recorder;
 mod signals;

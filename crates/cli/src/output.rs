@@ -18,6 +18,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::colour::{self, Colour};
 use crate::exit::{CliFailure, Result};
+use crate::last_error::LastErrorLayer;
 use crate::status_line::above;
 
 /// How results are written: for people, or for programs.
@@ -53,7 +54,8 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
         filter.with_target("shardwise::operator", LevelFilter::INFO).with_target("shardwise::store", LevelFilter::INFO)
     });
     let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(colour::is_shown(&io::stderr())).with_filter(filter);
-    tracing_subscriber::registry().with(traces).with(log).init();
+    let errors = LastErrorLayer.with_filter(Targets::new().with_target("shardwise", LevelFilter::WARN));
+    tracing_subscriber::registry().with(traces).with(log).with(errors).init();
     if let Some(wrong) = wrong {
         tracing::warn!("RUST_LOG is ignored: {wrong}; write it as LEVEL or TARGET=LEVEL, separated by commas");
     }

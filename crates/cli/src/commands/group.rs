@@ -44,7 +44,7 @@ impl PolicyArg {
         let settings = load_settings(common)?;
         let name = self.of(&settings)?;
         let factory = ShardingFactory::from_settings(settings.clone())?;
-        let observer = waiting(&waits_for(&name), IS_IT_THERE, factory.observe(&name)).await?;
+        let observer = waiting(&waits_for(&factory, &name), IS_IT_THERE, factory.observe(&name)).await?;
         note_no_file(&settings.policy(&name)?.discovery);
         Ok((factory, name, observer))
     }

@@ -151,7 +151,7 @@ impl Serve {
                     if is_quiet && !has_joined.get() {
                         let hint = if policies.is_empty() { IS_IT_THERE } else { WHY_NOT_JOINED };
                         let what = match &[&policies[..], &self.observe].concat()[..] {
-                            [only] => waits_for(only),
+                            [only] => waits_for(&factory, only),
                             several => format!("the discovery backends of the policies {}", several.join(", ")),
                         };
                         still_waiting(&what, hint);

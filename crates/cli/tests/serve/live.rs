@@ -116,6 +116,10 @@ fn a_command_that_waits_for_its_backend_says_so() {
     let place = Place::with_settings(&format!("{consul}{outbox}"));
     place.run(&["outbox", "init"]).well();
     for command in [&["members", "--policy", "workers"][..], &["outbox", "run"]] {
-        place.run(command).fails(3, &["still waiting for the discovery backend of policy \"workers\""]);
+        let ran = place.run(command);
+        // Regression: the note named neither the address nor the error.
+        ran.fails(3, &["still waiting for the discovery backend of policy \"workers\" (consul at http://127.0.0.1:1) after 2s; "]);
+        let note = ran.err.lines().find(|line| line.contains("still waiting for"));
+        assert!(note.is_some_and(|note| note.contains("cannot reach Consul") && !note.contains("is it running")), "{ran:?}");
     }
 }

@@ -43,7 +43,7 @@ impl DaemonsArgs {
 
     async fn change(&self, number: u32, common: &Common) -> Result<Code> {
         let (factory, policy) = self.group.open(common)?;
-        let before = waiting(&waits_for(&policy), IS_IT_THERE, factory.set_daemon_count(&policy, &self.set, number)).await?;
+        let before = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.set_daemon_count(&policy, &self.set, number)).await?;
         let before = before.is_set().then(|| before.get());
         let changed = before != Some(number);
         let json = json!({"policy": policy, "set": self.set, "count": number, "before": before, "changed": changed});
@@ -60,7 +60,7 @@ impl DaemonsArgs {
 
     async fn show(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
-        let wanted = waiting(&waits_for(&policy), IS_IT_THERE, factory.daemon_count(&policy, &self.set)).await?;
+        let wanted = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.daemon_count(&policy, &self.set)).await?;
         let holdings = observer.holders()?;
         output::release_log();
         let held: BTreeMap<u32, &Holding> = holdings.iter().filter_map(|holding| Some((self.number(holding)?, holding))).collect();

@@ -275,7 +275,7 @@ impl RunPublisher {
             None => None,
         };
         let store = waiting(&format!("the outbox's store {}", outbox.store), IS_IT_THERE, OpenedStore::open(outbox)).await?;
-        let what = waits_for(outbox.policy.as_str());
+        let what = waits_for(&factory, outbox.policy.as_str());
         let joining = async {
             // An unreachable sink may become reachable; an error that an operator must fix prevents the start.
             match sink.check().await {
