@@ -79,7 +79,7 @@ impl Observer {
                     Ok(_) => {}
                     Err(error) => {
                         if !blind_before {
-                            tracing::warn!(%error, "the group cannot be seen just now");
+                            tracing::warn!(error = %error.context(), "the group cannot be seen just now");
                         }
                         failures.send_replace(Some(error));
                     }
