@@ -117,6 +117,25 @@ fn a_result_that_cannot_be_written_is_a_failure() {
     again.fails(3, &["1 event enqueued all the same"]);
 }
 
+/// Regression: the publisher began, and nothing was printed before the sink was taken to be down.
+#[test]
+fn a_file_sink_that_cannot_be_written_is_reported_at_the_start() {
+    let place = place();
+    place.run(&["outbox", "init"]).well();
+    let with = |sink: &str| {
+        let mut command = place.command(&["outbox", "run", "--json"]);
+        command.env(SINK, sink);
+        command
+    };
+    run(with("file:/proc/none.jsonl"), b"").fails(4, &["/proc/none.jsonl: it cannot be created in that directory"]);
+    run(with("file:folder"), b"").fails(4, &["folder: this is a directory: name a file"]);
+    let mut publisher = Process::start(with("file:none/delivered.jsonl"));
+    publisher.prints("it publishes", |line| line["state"] == "active");
+    publisher.signal(Signal::SIGTERM);
+    let ran = publisher.ends("after SIGTERM");
+    assert!(ran.code == Some(0) && ran.err.contains("its directory does not exist: create it; trying again while publishing"), "{ran:?}");
+}
+
 #[test]
 fn names_from_outside_cannot_break_the_line() {
     let place = place();
