@@ -130,9 +130,12 @@ fn under_eventual_ownership_there_are_no_holders_and_no_daemons() {
     let place = Place::of_workers("3s", "slots = 64");
     let mut worker = Process::start(place.command(&["watch", "--join", "--policy", "workers", "--id", "one"]));
     worker.prints("is active", |line| line["state"] == "active");
-    place.run(&["holders"]).fails(2, &["policy workers: ownership is eventual, so no member holds a claim"]);
+    place
+        .run(&["holders"])
+        .fails(2, &["policy workers: ownership is eventual, so no member holds a claim; ask for the owner of a key: shardwise owner KEY"]);
     for command in [&["daemons", "ingest"][..], &["daemons", "ingest", "3"]] {
-        place.run(command).fails(2, &["ownership = \"exclusive\""]);
+        // Regression: a running group with another ownership refuses the member, so the advice names another group.
+        place.run(command).fails(2, &["use a policy with ownership = \"exclusive\" and its own group_name"]);
     }
     assert_eq!(place.run(&["owner", "tenant-7"]).well(), "one\n");
     let explained = place.run(&["explain", "tenant-7", "--json"]).json();

@@ -74,7 +74,7 @@ pub(crate) async fn open(
         let name = &joined.service.policy().name;
         return Err(CONFLICT.because(format!(
             "policy {name} has ownership = \"eventual\": a lease grants nothing there, and when it ends this member is drained. Send \
-             \"health\": true too if that is meant, ask owned without a lease, or write ownership = \"exclusive\""
+             \"health\": true too if that is meant, ask owned without a lease, or use a policy with ownership = \"exclusive\" and its own group_name"
         )));
     }
     if !TTL_MS.contains(&ttl_ms) {

@@ -126,7 +126,8 @@ impl Leases {
         }
         let name = &self.service.policy().name;
         Err(CONFLICT.because(format!(
-            "policy {name} has ownership = \"eventual\", so nothing is granted: ask owned, or write ownership = \"exclusive\""
+            "policy {name} has ownership = \"eventual\", so nothing is granted: ask owned, or use a policy with ownership = \"exclusive\" and its own \
+             group_name"
         )))
     }
 }
