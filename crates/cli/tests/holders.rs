@@ -75,6 +75,19 @@ fn who_holds_each_slot_is_shown_and_where_another_member_should() {
     });
 }
 
+/// Regression: `holders` said only that no member holds anything.
+#[test]
+fn where_no_worker_has_a_lease_holders_gives_the_same_reason_as_owner() {
+    let place = Place::of_workers("5s", EXCLUSIVE);
+    let mut process = Process::start(place.command(&["serve", "--policy", "workers", "--id", "one", "--listen", "127.0.0.1:0"]));
+    process.prints("it listens", |line| line["listening"].is_string());
+    for command in [&["holders"][..], &["owner", "tenant-7"]] {
+        let ran = place.run(command);
+        let reason = "no owner: no member has a worker that works; see shardwise members --policy workers\n";
+        assert!(ran.code == Some(1) && ran.err.contains(reason), "{command:?}: {ran:?}");
+    }
+}
+
 /// The daemons of a set, as the command lists them.
 fn daemons(place: &Place, set: &str) -> Vec<Value> {
     place.run(&["daemons", set, "--json"]).json()["daemons"].as_array().unwrap().clone()
