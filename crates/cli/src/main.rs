@@ -10,6 +10,7 @@ mod exit;
 mod features;
 mod files;
 mod last_error;
+mod listen_address;
 mod output;
 mod recorder;
 mod signals;

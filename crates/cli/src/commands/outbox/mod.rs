@@ -29,6 +29,7 @@ use super::{IS_IT_THERE, WHY_NOT_JOINED, load_with_outboxes, waiting, waits_for}
 use crate::args::Common;
 use crate::events::{self, EventLine};
 use crate::exit::{CliFailure, Code, Result};
+use crate::listen_address::listen_address;
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
 use crate::{signals, status_line, traces};
@@ -131,7 +132,7 @@ pub(crate) struct RunPublisher {
     #[command(flatten)]
     id: IdArg,
     /// Serve /livez, /readyz and /metrics on a local port or ADDRESS:PORT
-    #[arg(long, value_name = "ADDR", value_parser = listen::address)]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Accept requests for this host name too; repeatable
     #[arg(long, value_name = "NAME", requires = "listen")]
