@@ -214,7 +214,7 @@ impl ServedGroup {
         let is_member = self.service.ownership().state() == ServiceState::Active;
         let lacks = is_member && self.service.worker().borrow().leased == Some(false);
         lacks.then(|| match self.leases.age_and_rest() {
-            None => "the worker has no lease, so this member owns nothing: the worker opens one with POST …/leases".into(),
+            None => format!("the worker has no lease, so this member owns nothing: the worker opens one with POST {}", self.leases.route()),
             Some(_) => "the worker's lease waits until this member has released what an earlier lease was granted".into(),
         })
     }

@@ -51,10 +51,11 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     let mut served = Served::start(&place, &[]);
     assert_eq!((&served.ownership()["worker"], &served.ownership()["slots_owned"]), (&json!("absent"), &json!(0)));
     let why = http::get(served.at, "/readyz").refuses(503, "no worker has a lease");
-    assert!(why["detail"].as_str().unwrap().contains("POST …/leases"), "{why}");
+    assert!(why["detail"].as_str().unwrap().contains("POST /v1/policies/workers/leases"), "{why}");
     let owned = |headers: &[(&str, &str)]| request(served.at, "POST", &Lease::path("owned"), headers, Some(&json!(["a", "b"])));
-    refused(&owned(&[]), 409, "lease-missing");
-    refused(&owned(&[("shardwise-lease", "no id")]), 410, "lease-ended");
+    assert!(refused(&owned(&[]), 409, "lease-missing").contains("POST /v1/policies/workers/leases and send"));
+    let ended = refused(&owned(&[("shardwise-lease", "no id")]), 410, "lease-ended");
+    assert!(ended.contains("its id is not valid") && ended.ends_with("POST /v1/policies/workers/leases"), "{ended}");
 
     let lease = Lease::kept(served.at, 5_000);
     has_all(&lease);

@@ -58,6 +58,7 @@ pub(crate) enum LeaseRefusal {
 /// Why a lease has ended.
 const EXPIRED: &str = "it was not renewed in time";
 pub(crate) const CLOSED: &str = "it was ended by a request";
+pub(crate) const BAD_ID: &str = "its id is not valid: it has 32 hexadecimal digits";
 const UNREAD: &str = "its grants were not read: a renewal says with seen which version of them the worker has processed";
 const UNKNOWN: &str = "this sidecar has no such lease: it has ended, or the sidecar has started again since";
 
