@@ -62,7 +62,10 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
         options = options.with_file(file);
     }
     LoadedSettings::load(&options).map_err(|error| match settings_path(common).try_exists() {
-        Ok(false) => CliFailure::from(error).and("`shardwise init` writes one"),
+        Ok(false) => {
+            let named = common.settings.as_ref().map(|path| format!(" --settings {}", path.display())).unwrap_or_default();
+            CliFailure::from(error).and(format_args!("`shardwise init{named}` writes one"))
+        }
         _ => error.into(),
     })
 }

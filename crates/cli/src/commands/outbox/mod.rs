@@ -183,10 +183,13 @@ impl OutboxArgs {
         match (&self.name, settings.outboxes.iter().next()) {
             (Some(name), _) => Ok((name, settings.outbox(name)?)),
             (None, Some((name, outbox))) if settings.outboxes.len() == 1 => Ok((name.as_str(), outbox)),
-            (None, _) => {
+            (None, None) => Err(CliFailure::usage(
+                "the settings have no outbox: add [default.outbox.NAME] with policy, store and sink, and the policy; `shardwise init --outbox` \
+                 writes both into a new file",
+            )),
+            (None, Some(_)) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
-                let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
-                Err(CliFailure::usage(format!("which outbox? Write --name NAME; in the settings: {known}")))
+                Err(CliFailure::usage(format!("which outbox? Write --name NAME; the settings have: {}", names.join(", "))))
             }
         }
     }
