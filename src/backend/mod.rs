@@ -51,7 +51,7 @@ pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
 
 pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     // It contacts no server, so any error is in the settings.
-    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.context()).caused_by(error))
 }
 
 /// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
