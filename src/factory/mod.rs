@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
+use shardwise_settings::listed;
 
 use crate::backend;
 use crate::error::{Error, ErrorKind, Result, locked};
@@ -140,7 +141,7 @@ impl ShardingFactory {
     }
 
     fn policy(&self, name: &str) -> Result<&PolicySettings> {
-        let known = || self.policy_names().collect::<Vec<_>>().join(", ");
+        let known = || listed(name, &self.policy_names().collect::<Vec<_>>());
         let unknown = || Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {name:?}; known: {}", known()));
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }

@@ -155,7 +155,11 @@ fn the_only_policy_of_workers_need_not_be_named() {
     };
     assert_eq!(of("publishers").code, Some(1), "nobody publishes");
     assert_eq!(of("").code, Some(0), "an empty variable is none");
-    of("publisher").fails(2, &["\"publisher\"", "known: publishers, workers", "SHARDWISE_POLICY names it"]);
+    of("publisher").fails(2, &["\"publisher\"", "known: publishers, workers", "the name is the value of SHARDWISE_POLICY"]);
+    // Regression: only some commands suggested a policy.
+    for command in ["members", "holders", "rebalances"] {
+        place.run(&[command, "--policy", "publisher"]).fails(2, &["(did you mean publishers?)"]);
+    }
 
     let several = workers("2s", "") + "[default.resilience.sharding.policies.others]\ngroup_name = \"others\"\n";
     let several = Place::with_settings(&several);

@@ -66,7 +66,7 @@ pub(crate) fn note_no_file(discovery: &DiscoverySettings) {
 pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
     if let Some(name) = std::env::var_os(POLICY_VARIABLE).filter(|name| !name.is_empty()) {
         let name = name.to_string_lossy().into_owned();
-        settings.policy(&name).map_err(|error| CliFailure::from(error).and(format_args!("{POLICY_VARIABLE} names it")))?;
+        settings.policy(&name).map_err(|error| CliFailure::from(error).and(format_args!("the name is the value of {POLICY_VARIABLE}")))?;
         return Ok(name);
     }
     let all: Vec<_> = settings.policies.keys().map(PolicyName::as_str).collect();
