@@ -3,6 +3,8 @@
 import asyncio
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import textwrap
 import unittest
@@ -79,6 +81,12 @@ class Examples(unittest.IsolatedAsyncioTestCase):
             finally:
                 os.chdir(before)
         self.assertEqual(tokens[-1], "secret-of-the-test")
+
+    def test_without_arguments_an_example_prints_its_usage(self) -> None:
+        for name in ("worker.py", "alert_monitor.py"):
+            for arguments in ([], ["run", "workers"], ["strange", "workers", "http://127.0.0.1:1", "8000", "more"]):
+                ran = subprocess.run([sys.executable, str(ROOT / "clients/python/examples" / name), *arguments], capture_output=True, text=True, timeout=60)
+                self.assertTrue(ran.returncode == 1 and ran.stderr.startswith(f"usage: python {name} ") and ran.stderr.count("\n") == 1, ran)
 
     async def test_the_readme(self) -> None:
         await self.runs("clients/python/README.md", "## Exclusive ownership", 2)

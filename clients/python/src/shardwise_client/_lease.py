@@ -188,7 +188,7 @@ class Lease:
                     await session.run()
                 except LeaseEnded as ended:
                     self.holdings.end(ended.why, None if self._reopen else ended)
-                    self._tell(ended)
+                    self._report_end(ended)
                     if not self._reopen:
                         raise
                 tries = 0 if self.holdings.clock() - asked > _LASTS_WELL else tries + 1
@@ -219,7 +219,7 @@ class Lease:
         """This is why there is no lease yet."""
         self._last_error = error
 
-    def _tell(self, ended: LeaseEnded) -> None:
+    def _report_end(self, ended: LeaseEnded) -> None:
         _log.warning("%s (%s); all work under it is cancelled", ended, self._causes.summary())
         if self._on_ended is not None:
             try:
