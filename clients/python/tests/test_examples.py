@@ -85,7 +85,8 @@ class Examples(unittest.IsolatedAsyncioTestCase):
     def test_without_arguments_an_example_prints_its_usage(self) -> None:
         for name in ("worker.py", "alert_monitor.py"):
             for arguments in ([], ["run", "workers"], ["strange", "workers", "http://127.0.0.1:1", "8000", "more"]):
-                ran = subprocess.run([sys.executable, str(ROOT / "clients/python/examples" / name), *arguments], capture_output=True, text=True, timeout=60)
+                command = [sys.executable, str(ROOT / "clients/python/examples" / name), *arguments]
+                ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
                 self.assertTrue(ran.returncode == 1 and ran.stderr.startswith(f"usage: python {name} ") and ran.stderr.count("\n") == 1, ran)
 
     async def test_the_readme(self) -> None:
