@@ -83,8 +83,9 @@ class Examples(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(tokens[-1], "secret-of-the-test")
 
     def test_without_arguments_an_example_prints_its_usage(self) -> None:
+        wrong: list[list[str]] = [[], ["run", "workers"], ["strange", "workers", "http://127.0.0.1:1", "8000", "more"]]
         for name in ("worker.py", "alert_monitor.py"):
-            for arguments in ([], ["run", "workers"], ["strange", "workers", "http://127.0.0.1:1", "8000", "more"]):
+            for arguments in wrong:
                 command = [sys.executable, str(ROOT / "clients/python/examples" / name), *arguments]
                 ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
                 self.assertTrue(ran.returncode == 1 and ran.stderr.startswith(f"usage: python {name} ") and ran.stderr.count("\n") == 1, ran)
