@@ -132,7 +132,7 @@ fn refused_lines_are_reported_by_number_and_reason_and_the_good_ones_are_kept() 
         (6, "missing field `payload`"),
         (7, "at most 1048576"),
         (8, "an event with this id is in the outbox already"),
-        (9, "expected"),
+        (9, "this is not JSON: unexpected character at column 2"),
     ];
 
     let people = place.run(&["outbox", "enqueue", "--from", "events.jsonl"]);
