@@ -42,7 +42,7 @@ test("work runs while its key is held", async () => {
     assert.equal(times(`+${key(4)}`), 1, "one task of a key at a time");
     end();
     await eventually("and then it begins", () => times(`+${key(4)}`) === 2 && guards.get(key(4))?.isHeld === true);
-    assert.ok(sidecar.finished.includes(four));
+    await eventually("the end of its former work is said", () => sidecar.finished.includes(four));
 
     run.setKeys([key(4), key(5), key(9)]);
     sidecar.grant(6, 9);
