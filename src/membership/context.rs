@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
 use shardwise_core::{ClaimName, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
@@ -15,17 +15,16 @@ use tokio_util::task::TaskTracker;
 use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
 use super::holder_table::HolderTable;
-use super::proof::{Channel, Recipient};
+use super::proof::Recipient;
+use super::state::Membership;
 use super::worker::WorkerWatch;
 use crate::error::locked;
-use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
+use crate::settings::{PeersSettings, PolicySettings};
 use crate::telemetry::metrics::suspected;
 
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
 pub(crate) struct OwnershipContext {
     pub(crate) policy: Arc<Policy>,
-    /// How this worker listens for messages; read by the modules above.
-    pub(crate) messages: MessagesSettings,
     /// Which members it calls and answers; read by the modules above.
     pub(crate) peers: PeersSettings,
     pub(crate) clock: Clock,
@@ -46,6 +45,8 @@ pub(crate) struct OwnershipContext {
     /// The worker's health, which the driver writes into the record.
     pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
+    /// The whole membership, while there is one.
+    membership: OnceLock<Weak<Membership>>,
     current: ArcSwap<Ownership>,
 }
 
@@ -53,7 +54,6 @@ impl OwnershipContext {
     pub(super) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Self {
         Self {
             policy,
-            messages: settings.messages.clone(),
             peers: settings.peers.clone(),
             clock,
             life: Life::of(member),
@@ -66,8 +66,19 @@ impl OwnershipContext {
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             worker: WorkerWatch::default(),
             extensions: Extensions::default(),
+            membership: OnceLock::new(),
             current: ArcSwap::new(ownership),
         }
+    }
+
+    /// The whole membership; `None` once its service has ended.
+    pub(crate) fn membership(&self) -> Option<Arc<Membership>> {
+        self.membership.get()?.upgrade()
+    }
+
+    pub(super) fn belongs_to(&self, membership: &Arc<Membership>) {
+        // It is created once.
+        let _ = self.membership.set(Arc::downgrade(membership));
     }
 
     pub(super) fn store(&self, ownership: Arc<Ownership>) {
@@ -90,8 +101,9 @@ impl OwnershipContext {
         self.worker.suspected.notify_one();
     }
 
-    pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
-        self.life.recipient(channel, &self.policy.group)
+    /// This incarnation as the recipient of a connection, for the proofs of both ends.
+    pub(crate) fn recipient(&self) -> Recipient<'_> {
+        self.life.recipient(&self.policy.group)
     }
 }
 
@@ -115,9 +127,8 @@ impl Life {
         Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
     }
 
-    /// This incarnation as the recipient of a call on that channel, for the proofs of both sides.
-    pub(crate) fn recipient<'a>(&'a self, channel: Channel, group: &'a GroupName) -> Recipient<'a> {
-        Recipient { channel, group, instance_id: &self.instance_id, incarnation: self.incarnation() }
+    fn recipient<'a>(&'a self, group: &'a GroupName) -> Recipient<'a> {
+        Recipient { group, instance_id: &self.instance_id, incarnation: self.incarnation() }
     }
 
     pub(crate) const fn instance_id(&self) -> &InstanceId {

@@ -47,9 +47,9 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Self {
+    pub(crate) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Arc<Self> {
         let context = OwnershipContext::new(settings, policy, member, clock, Arc::clone(&ownership));
-        Self {
+        let membership = Arc::new(Self {
             ownership_context: Arc::new(context),
             timing: settings.timing,
             instance_id: member.instance_id.clone(),
@@ -67,7 +67,9 @@ impl Membership {
             warned: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             changes: watch::Sender::new(ownership),
-        }
+        });
+        membership.belongs_to(&membership);
+        membership
     }
 
     /// Publishes `ownership`, then notifies those that wait for changes.

@@ -1,53 +1,14 @@
-//! A handler's request and its answer.
+//! A handler's answer.
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Addressee, BODY_BYTES_MAX};
+use super::BODY_BYTES_MAX;
 
 /// The media type of refusals (RFC 9457).
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 const JSON: &str = "application/json";
-
-/// The method of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// It changes nothing, so it may be sent twice.
-    Get,
-    /// It may change something, and is sent at most once.
-    Post,
-}
-
-/// A request to a handler. It does not name the caller, which was authenticated before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Request {
-    /// The addressee, which decides between the handlers of `on_request` and those of `on_any`.
-    pub to: Addressee,
-    /// The method.
-    pub method: Method,
-    /// The query after the question mark, as sent.
-    pub query: Option<String>,
-    /// The type of the body, as the caller states it.
-    pub content_type: Option<String>,
-    /// The body, at most [`BODY_BYTES_MAX`] bytes.
-    pub body: Vec<u8>,
-}
-
-impl Request {
-    /// A request to one instance with that method and nothing else.
-    pub const fn new(method: Method) -> Self {
-        Self { to: Addressee::Instance, method, query: None, content_type: None, body: Vec::new() }
-    }
-
-    /// Parses the body as JSON, whatever its stated type; the error is the answer 400 with the cause.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Answer::problem(400, "bad-request", "The request cannot be understood", &format!("the body: {error}")))
-    }
-}
 
 /// A handler's answer: 200 unless another status is set.
 #[derive(Debug, Clone, PartialEq, Eq)]

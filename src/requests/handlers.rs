@@ -2,44 +2,72 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use shardwise_core::{Member, MemberState, ServiceState, WorkerHealth};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::{ADDRESS_KEY, ANSWER_WITHIN, Addressee, Answer, Method, Request, is_path, path_to};
+use super::security::PeerSecurity;
+use super::{ADDRESS_KEY, Addressee, Answer, Method, Request, Undelivered, is_path};
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Membership, OwnershipContext};
 
 const HANDLERS_MAX: usize = 256;
 const AT_ONCE_MAX: usize = 64;
+/// Messages to singletons wait for their reply, for an hour at most, so they have a limit of their own.
+const HOLDERS_AT_ONCE_MAX: usize = 512;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
+/// After this time a member with as many requests as it takes is asked again.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 
-pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
+/// What a handler comes to: an answer, or that it is not the one to ask.
+pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
+pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Handled> + Send + Sync>;
 
 /// The handlers of one member. It keeps no service alive.
-pub(super) struct RequestHandlers {
+pub(crate) struct RequestHandlers {
     handlers: Mutex<BTreeMap<(Addressee, String), Handler>>,
-    at_once: Semaphore,
+    /// For requests without a handler: the worker next to a sidecar.
+    fallback: OnceLock<Handler>,
+    at_once: Arc<Semaphore>,
+    holders_at_once: Arc<Semaphore>,
+    security: OnceLock<PeerSecurity>,
     #[cfg(feature = "requests")]
     pub(super) listener: crate::membership::MemberListener,
 }
 
+/// A request's place among those that are handled at a time.
+pub(crate) struct Turn(#[expect(dead_code, reason = "dropped at the end of the turn")] OwnedSemaphorePermit);
+
 impl RequestHandlers {
-    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
+    pub(crate) fn of(context: &OwnershipContext) -> Arc<Self> {
         context.extensions.get_or_make(|| Self {
             handlers: Mutex::default(),
-            at_once: Semaphore::new(AT_ONCE_MAX),
+            fallback: OnceLock::new(),
+            at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+            holders_at_once: Arc::new(Semaphore::new(HOLDERS_AT_ONCE_MAX)),
+            security: OnceLock::new(),
             #[cfg(feature = "requests")]
             listener: crate::membership::MemberListener::of(context),
         })
+    }
+
+    /// How this member proves itself, and what it expects of others.
+    pub(crate) fn security(&self, context: &OwnershipContext) -> &PeerSecurity {
+        self.security.get_or_init(|| PeerSecurity::of(&context.peers))
+    }
+
+    /// Instead of what the settings say; without effect once a connection was made.
+    pub(super) fn secure(&self, security: PeerSecurity) {
+        // A second call is a mistake of the sidecar, which starts each service once.
+        let _ = self.security.set(security);
     }
 
     pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {
@@ -59,17 +87,23 @@ impl RequestHandlers {
         Ok(())
     }
 
+    /// A handler of shardwise itself, at a reserved path.
+    pub(crate) fn register_own(&self, to: Addressee, path: &'static str, handler: Handler) {
+        locked(&self.handlers).insert((to, path.to_owned()), handler);
+    }
+
+    /// Handles what no handler of this process does; the first call counts.
+    pub(super) fn fall_back(&self, handler: Handler) {
+        let _ = self.fallback.set(handler);
+    }
+
     fn handler(&self, to: Addressee, path: &str) -> Option<Handler> {
         locked(&self.handlers).get(&(to, path.to_owned())).cloned()
     }
 
-    pub(super) fn handles(&self, to: Addressee, path: &str) -> bool {
-        is_reserved(path) || self.handler(to, path).is_some()
-    }
-
     fn unknown(&self, to: Addressee, path: &str) -> Answer {
         let handlers = locked(&self.handlers);
-        let of_addressee = handlers.keys().filter(|(of, _)| *of == to).map(|(_, path)| path.as_str());
+        let of_addressee = handlers.keys().filter(|(of, path)| *of == to && !is_reserved(path)).map(|(_, path)| path.as_str());
         let known: Vec<_> = std::iter::once(STATUS).chain(of_addressee).take(NAMED).collect();
         let other = handlers.keys().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
         let hint = other.map(|other| format!("; its handler there is for requests to {other}")).unwrap_or_default();
@@ -79,43 +113,50 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// The answer of the handler there, within the time limit. An error is the refusal at the limit on concurrent requests: no handler has
-    /// seen the request.
-    pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> std::result::Result<Answer, Answer> {
-        let (request_handlers, to) = (Self::of(membership), request.to);
-        let handler = match request_handlers.handler(to, path) {
+    /// A place for one more request to that addressee, taken before its body is read.
+    pub(crate) fn turn(&self, to: Addressee) -> std::result::Result<Turn, Undelivered> {
+        let places = if to == Addressee::Holder { &self.holders_at_once } else { &self.at_once };
+        Arc::clone(places).try_acquire_owned().map(Turn).map_err(|_| Undelivered::Busy(Some(BUSY_FOR)))
+    }
+
+    /// The answer of the handler there, until that time. An error says that no handler has seen the request.
+    pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, _turn: Turn) -> Handled {
+        let (request_handlers, to, path) = (Self::of(context), request.to, request.path.clone());
+        let has_status = path == STATUS || path == OWN_STATUS;
+        let handler = match request_handlers.handler(to, &path) {
             Some(handler) => handler,
-            None if path == STATUS || path == OWN_STATUS => return Ok(Answer::from(status(membership))),
             None if path == SUSPECT && to == Addressee::Instance && request.method == Method::Post => {
-                membership.suspect();
+                context.suspect();
                 return Ok(Answer::text("the next check is made at once"));
             }
-            None => return Ok(request_handlers.unknown(to, path)),
-        };
-        let Ok(_turn) = request_handlers.at_once.try_acquire() else {
-            let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
-            return Err(Answer::problem(429, "too-many", "Too much at once", &detail));
+            None if path == OWN_STATUS => return Ok(status(context)),
+            None => match request_handlers.fallback.get().filter(|_| !is_reserved(&path)) {
+                Some(fallback) => Arc::clone(fallback),
+                None if has_status => return Ok(status(context)),
+                None => return Ok(request_handlers.unknown(to, &path)),
+            },
         };
         // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
         let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
-        Ok(match timeout(ANSWER_WITHIN, answering).await {
-            Ok(Ok(answer)) => answer.checked(),
+        match timeout_at(until, answering).await {
+            // The worker next to a sidecar need not have the status that each member has.
+            Ok(Ok(Ok(answer))) if has_status && answer.status == 404 => Ok(status(context)),
+            Ok(Ok(handled)) => handled.map(Answer::checked),
             Ok(Err(_)) => {
-                tracing::error!(policy = %membership.policy.name, path, "a handler of requests panicked; the request was answered with 500");
-                Answer::failed("it panicked; its own log says more")
+                tracing::error!(policy = %context.policy.name, path, "a handler of requests panicked; the request was answered with 500");
+                Ok(Answer::failed("it panicked; its own log says more"))
             }
             Err(_) => {
-                let detail = format!("it has not answered within {ANSWER_WITHIN:?} and was ended");
-                Answer::problem(504, "too-late", "No answer in time", &detail)
+                let detail = "it has not answered within the time that its caller gives it, and was ended";
+                Ok(Answer::problem(504, "too-late", "No answer in time", detail))
             }
-        })
+        }
     }
 }
 
-/// The start of the path of every request to this member.
-pub(super) fn requests_path(context: &OwnershipContext) -> String {
-    path_to(&context.policy.group, context.life.instance_id(), context.life.incarnation())
-}
+/// How an address without TLS begins, and one with.
+pub(super) const PLAIN: &str = "tcp://";
+pub(super) const SECURED: &str = "tls://";
 
 /// Publishes the address of requests and returns it as the others see it.
 pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool) -> Result<String> {
@@ -128,7 +169,7 @@ pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool
         );
         return Err(Error::new(ErrorKind::Settings, message));
     }
-    let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
+    let address = format!("{}{}", if tls { SECURED } else { PLAIN }, named.unwrap_or_else(|| bound.to_string()));
     context.advertised.show(ADDRESS_KEY, &address)?;
     Ok(address)
 }
@@ -149,7 +190,15 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn status(membership: &Membership) -> Value {
+/// The status that every member has.
+fn status(context: &OwnershipContext) -> Answer {
+    match context.membership() {
+        Some(membership) => Answer::from(told(&membership)),
+        None => Answer::problem(503, "unavailable", "Not now", "this worker is stopping"),
+    }
+}
+
+fn told(membership: &Membership) -> Value {
     let (ownership, now) = (membership.ownership(), membership.clock.now());
     let (is_live, view) = (ownership.is_live_at(now), ownership.view());
     let me = view.member(&membership.instance_id);

@@ -20,33 +20,40 @@
 
 mod addressee;
 mod answer;
-mod handlers;
 #[cfg(feature = "requests")]
-mod listener;
+pub mod channel;
+pub(crate) mod handlers;
 mod path;
-pub mod proven;
+mod request;
+mod security;
 mod service;
+mod transport;
 
 use std::time::Duration;
 
 pub use addressee::{Addressee, TO_HEADER};
-pub use answer::{Answer, Method, PROBLEM_JSON, Request};
+pub use answer::{Answer, PROBLEM_JSON};
 pub use handlers::{STATUS, SUSPECT};
-pub use path::{PATH_BYTES_MAX, encoded, is_path, path_to};
+pub use path::{PATH_BYTES_MAX, encoded, is_path};
+pub use request::{Method, Request};
+pub use security::PeerSecurity;
+pub use transport::{Attempt, Place, Transport, Undelivered};
 
-/// The metadata key in a member's record for the address of requests: `http://` or `https://`, a host and a port.
-pub const ADDRESS_KEY: &str = crate::settings::REQUESTS_ADDRESS;
-/// The header of requests and answers between members. A message without it is not from a member.
+/// The metadata key in a member's record for the address of requests and messages: `tcp://` or `tls://`, a host and a port.
+pub const ADDRESS_KEY: &str = crate::settings::CHANNEL_ADDRESS;
+/// The header of answers between members. An answer without it is not from a member.
 pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer of the member itself instead of its handler: the request was not admitted.
 pub const REFUSED: &str = "refused";
-/// The header's value if the request did not reach the member: its host may not be called.
-pub const HOST_REFUSED: &str = "gate";
 /// The header's value otherwise.
 pub const ANSWERED: &str = "1";
 /// The most bytes of a request's body, and of an answer's.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of a query.
 pub const QUERY_BYTES_MAX: usize = 4_096;
-/// How long a handler may take.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of an idempotency key.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// How long a request may take if its caller says nothing else.
+pub const WITHIN_DEFAULT: Duration = Duration::from_secs(10);
+/// The longest that a request may take.
+pub const WITHIN_MAX: Duration = Duration::from_mins(5);

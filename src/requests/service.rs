@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::handlers::{RequestHandlers, arrive_at, requests_path};
-use super::{Addressee, Answer, Request};
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::handlers::{Handled, RequestHandlers, arrive_at};
+use super::security::PeerSecurity;
+use super::{Addressee, Answer, Request, Undelivered, WITHIN_DEFAULT};
 use crate::error::{Result, inside_runtime};
-use crate::membership::proof::{Channel, Recipient};
 use crate::service::ShardingService;
 use crate::settings::PeersSettings;
 
@@ -53,47 +56,50 @@ impl ShardingService {
         A: Into<Answer>,
     {
         let handler = Arc::new(handler);
-        let boxed = move |request| -> futures::future::BoxFuture<'static, Answer> {
+        let boxed = move |request| -> BoxFuture<'static, Handled> {
             let handler = Arc::clone(&handler);
             // The task includes what the handler does before its first await.
-            Box::pin(async move { handler(request).await.into() })
+            Box::pin(async move { Ok(handler(request).await.into()) })
         };
         self.request_handlers().register(to, path, Arc::new(boxed))
+    }
+
+    /// For a server that stands before this worker, such as a sidecar: handles the requests for which this process has no handler. The
+    /// first call counts.
+    pub fn on_others<W>(&self, handler: impl Fn(Request) -> W + Send + Sync + 'static)
+    where
+        W: Future<Output = std::result::Result<Answer, Undelivered>> + Send + 'static,
+    {
+        self.request_handlers().fall_back(Arc::new(move |request| Box::pin(handler(request))));
     }
 
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
     /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. If
     /// `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` requests from this
-    /// machine are.
+    /// machine are. Messages to singletons ([`crate::Singleton::handle`]) arrive there too.
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there. The factory refuses an
-    /// address that other machines reach: that takes TLS, which a sidecar has.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there. The factory refuses
+    /// an address that other machines reach without a token or certificates.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;
-        super::listener::listen(self.membership()).await
+        super::channel::listen(&self.membership().ownership_context).await
     }
 
-    /// This worker's answer at that path, as to another member. `request.to` decides which handlers count.
-    pub async fn answer(&self, path: &str, request: Request) -> Answer {
+    /// This worker's answer, as to another member. `request.to` decides which handlers count.
+    ///
+    /// # Errors
+    ///
+    /// No handler has seen the request.
+    pub async fn answer(&self, request: Request) -> std::result::Result<Answer, Undelivered> {
         if let Err(error) = inside_runtime() {
-            return Answer::failed(&error.to_string());
+            return Ok(Answer::failed(&error.to_string()));
         }
-        RequestHandlers::answer(self.membership(), path, request).await.unwrap_or_else(|busy| busy)
-    }
-
-    /// Whether such a request is handled in this process: by a handler, or because the path is reserved. The `status` that every member has
-    /// does not count: a sidecar asks its worker first.
-    pub fn handles(&self, to: Addressee, path: &str) -> bool {
-        self.request_handlers().handles(to, path)
-    }
-
-    /// The start of the path of each request to this worker ([`crate::requests::path_to`]). It changes when the worker leaves and rejoins.
-    pub fn requests_path(&self) -> String {
-        requests_path(self.membership())
+        let turn = self.request_handlers().turn(request.to)?;
+        RequestHandlers::answer(self.membership(), request, Instant::now() + WITHIN_DEFAULT, turn).await
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host
@@ -103,9 +109,10 @@ impl ShardingService {
         arrive_at(self.membership(), listening, tls)
     }
 
-    /// This worker as the recipient, for the proofs of requests to it.
-    pub fn recipient(&self) -> Recipient<'_> {
-        self.membership().recipient(Channel::Requests)
+    /// For a server that listens on behalf of this worker: proves itself by this instead of by the settings. Call it before anything else is
+    /// asked or answered.
+    pub fn secure_peers(&self, security: PeerSecurity) {
+        self.request_handlers().secure(security);
     }
 
     /// The members that may be called, and their shared secret.

@@ -261,7 +261,7 @@ impl ShardingService {
         let registration =
             Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
         let ownership = Arc::clone(machine.ownership());
-        let membership = Arc::new(Membership::new(settings, policy, &registration.member, clock, ownership));
+        let membership = Membership::new(settings, policy, &registration.member, clock, ownership);
         let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&membership), Arc::clone(&backend), machine, registration);
         Self::of(membership, Some(ServiceEngine::new(driver, spawn, backend, join_limit, follower)))
@@ -272,7 +272,7 @@ impl ShardingService {
         let settings = PolicySettings::new(policy);
         let policy = Arc::new(settings.policy.clone());
         let membership = Membership::new(&settings, policy, member, clock, Arc::new(ownership));
-        Self::of(Arc::new(membership), None)
+        Self::of(membership, None)
     }
 
     fn of(membership: Arc<Membership>, engine: Option<ServiceEngine>) -> Self {

@@ -51,10 +51,10 @@ use shardwise_core::{OwnershipMode, PolicyName};
 use shardwise_settings::{Reader, Sources, listed, nearest, shown};
 
 pub use instance::InstanceSettings;
-pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
+pub(crate) use instance::CHANNEL_ADDRESS;
 pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub(crate) use peers::token_mistake;
-pub use peers::{MessagesSettings, Network, PeersSettings};
+pub use peers::{Network, PeerCertificates, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 

@@ -5,7 +5,7 @@ use shardwise_core::{BackendLoss, GroupName, OwnershipMode, Policy, PolicyError,
 use shardwise_discovery::settings::{BackendKind, BackendSettings, BackendValue};
 use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
-use super::peers::{self, MessagesSettings, PeersSettings};
+use super::peers::{self, PeersSettings};
 use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
@@ -21,9 +21,7 @@ pub struct PolicySettings {
     pub timing: Timing,
     /// Where its members meet.
     pub discovery: DiscoverySettings,
-    /// Where messages to its singletons arrive.
-    pub messages: MessagesSettings,
-    /// Requests between its members.
+    /// Requests and messages between its members.
     pub peers: PeersSettings,
 }
 
@@ -34,7 +32,6 @@ impl PolicySettings {
             policy,
             timing: Timing::default(),
             discovery: DiscoverySettings::default(),
-            messages: MessagesSettings::default(),
             peers: PeersSettings::default(),
         }
     }
@@ -151,9 +148,8 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 
     let peers = peers::read(table)?;
-    let messages = peers::messages(table, &policy, &peers.networks)?;
     let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
-    Ok(PolicySettings { policy, timing, discovery, messages, peers })
+    Ok(PolicySettings { policy, timing, discovery, peers })
 }
 
 fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {

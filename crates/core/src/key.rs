@@ -82,6 +82,36 @@ pub struct OwnedKey {
     kind: KeyKind,
 }
 
+/// The most bytes of a key that comes from outside: in a request, or in a list of keys.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+impl OwnedKey {
+    /// A copy of any key.
+    pub fn of<K: ShardKey + ?Sized>(key: &K) -> Self {
+        key.with_key(Self::from)
+    }
+
+    /// What its bytes are, for [`OwnedKey::from_parts`] in another process: `bytes`, `unsigned` or `signed`.
+    pub const fn kind(&self) -> &'static str {
+        match self.kind {
+            KeyKind::Bytes => "bytes",
+            KeyKind::Unsigned => "unsigned",
+            KeyKind::Signed => "signed",
+        }
+    }
+
+    /// The key of that kind and these bytes; `None` for an unknown kind, or an integer that is not 1, 2, 4, 8 or 16 bytes wide.
+    pub fn from_parts(kind: &str, bytes: &[u8]) -> Option<Self> {
+        let kind = match kind {
+            "bytes" => return Some(Self { bytes: bytes.into(), kind: KeyKind::Bytes }),
+            "unsigned" => KeyKind::Unsigned,
+            "signed" => KeyKind::Signed,
+            _ => return None,
+        };
+        matches!(bytes.len(), 1 | 2 | 4 | 8 | 16).then(|| Self { bytes: bytes.into(), kind })
+    }
+}
+
 impl From<Key<'_>> for OwnedKey {
     fn from(key: Key<'_>) -> Self {
         Self { bytes: key.bytes.into(), kind: key.kind }

@@ -55,7 +55,7 @@ pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;
 pub use health::{CHECKS_IN_A_ROW, WorkerChecks, WorkerHealth};
 pub use holders::{HeldClaim, Holders, Holding, Mismatch};
-pub use key::{Key, OwnedKey, ShardKey, hash_bytes};
+pub use key::{KEY_BYTES_MAX, Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;

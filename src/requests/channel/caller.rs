@@ -1,0 +1,147 @@
+//! This member's connections to others: one to each, opened for the first request and closed when idle. Says of each request exactly what
+//! is known.
+
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::dial::{CallingEnd, Unreached};
+use super::wire;
+use super::{
+    ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX,
+};
+use crate::error::locked;
+use crate::membership::OwnershipContext;
+use crate::requests::handlers::RequestHandlers;
+use crate::requests::transport::{Attempt, Place, Transport, Undelivered};
+use crate::requests::{Answer, BODY_BYTES_MAX, Request};
+
+type Sender = SendRequest<Full<Bytes>>;
+/// A connection that is being opened, or is open: whoever waits for it polls it.
+type Opening = Shared<BoxFuture<'static, Result<Sender, Unreached>>>;
+
+/// The connections to other members.
+pub(crate) struct MemberConnections {
+    end: Arc<CallingEnd>,
+    open: Mutex<HashMap<Place, MemberConnection>>,
+}
+
+struct MemberConnection {
+    opening: Opening,
+    /// The requests in flight, so that none waits inside HTTP/2, where it could not be taken back with certainty.
+    streams: Arc<Semaphore>,
+    used: Instant,
+}
+
+impl MemberConnection {
+    /// Whether it is being opened, or can take requests.
+    fn is_good(&self) -> bool {
+        self.opening.peek().is_none_or(|opened| opened.as_ref().is_ok_and(|sender| !sender.is_closed()))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.streams.available_permits() == STREAMS_MAX as usize && self.used.elapsed() > CALLER_IDLE_MAX
+    }
+}
+
+impl MemberConnections {
+    /// Those of one member.
+    pub(crate) fn of(context: &OwnershipContext, handlers: &RequestHandlers) -> Self {
+        let (group, networks) = (context.policy.group.clone(), context.peers.networks.clone());
+        let end = CallingEnd { group, networks, security: handlers.security(context).clone() };
+        Self { end: Arc::new(end), open: Mutex::default() }
+    }
+
+    /// The connection to that place, which may still have to open.
+    fn connection(&self, place: &Place) -> (Opening, Arc<Semaphore>) {
+        let mut open = locked(&self.open);
+        if let Some(known) = open.get_mut(place).filter(|known| known.is_good()) {
+            known.used = Instant::now();
+            return (known.opening.clone(), Arc::clone(&known.streams));
+        }
+        // Dropped senders close their connection once what is in flight has ended.
+        open.retain(|_, known| known.is_good() && !known.is_idle());
+        let opening = opened(Arc::clone(&self.end), place.clone()).boxed().shared();
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX as usize));
+        let new = MemberConnection { opening: opening.clone(), streams: Arc::clone(&streams), used: Instant::now() };
+        open.insert(place.clone(), new);
+        (opening, streams)
+    }
+}
+
+/// A new connection with HTTP/2 on it.
+async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached> {
+    let stream = end.reach(&place).await?;
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    client
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEAD_BYTES_MAX)
+        .initial_max_send_streams(STREAMS_MAX as usize)
+        .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
+        .keep_alive_timeout(SIGN_OF_LIFE_WITHIN)
+        .keep_alive_while_idle(false);
+    let (sender, connection) =
+        client.handshake(TokioIo::new(stream)).await.map_err(|error| Unreached::Unsent(format!("{}: {error}", place.address)))?;
+    // Its end is seen by the sender.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+#[async_trait]
+impl Transport for MemberConnections {
+    async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+        let (mut is_second, unsent) = (false, |why: &str| Undelivered::Unsent(why.to_owned()));
+        loop {
+            let (opening, streams) = self.connection(place);
+            let Some(Ok(_stream)) = attempt.before_sending(streams.acquire()).await else {
+                return Err(unsent("as many requests to it as are allowed are in flight already"));
+            };
+            let mut sender = match attempt.before_sending(opening).await {
+                Some(Ok(sender)) => sender,
+                Some(Err(Unreached::Unsent(why))) => return Err(Undelivered::Unsent(why)),
+                Some(Err(Unreached::Barred(why))) => return Err(Undelivered::Barred(why)),
+                None => return Err(unsent("it takes too long to connect to it")),
+            };
+            let within = attempt.until.saturating_duration_since(Instant::now());
+            let sent = wire::request(request, within).map_err(|error| Undelivered::Barred(error.to_string()))?;
+            match attempt.after_sending(sender.try_send_request(sent)).await? {
+                Ok(response) => return answered(response, attempt).await,
+                // The request never reached the wire: the connection had been closed while idle, and another one can be opened.
+                Err(failed) if failed.message().is_some() && !is_second => is_second = true,
+                Err(failed) => return Err(failure(failed.message().is_some(), failed.error())),
+            }
+        }
+    }
+}
+
+/// What is known of a request that a connection did not answer.
+fn failure(is_given_back: bool, error: &hyper::Error) -> Undelivered {
+    let causes = || std::iter::successors(error.source(), |cause| cause.source());
+    // The other end says that it has not begun with it (RFC 9113, section 8.7). A GOAWAY cannot be attributed to one request.
+    let is_refusal = |error: &h2::Error| error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    let is_refused = causes().filter_map(|cause| cause.downcast_ref()).any(is_refusal);
+    let cause = causes().last().map(|cause| format!(": {cause}")).unwrap_or_default();
+    let why = format!("{error}{cause}");
+    if is_given_back || is_refused { Undelivered::Unsent(why) } else { Undelivered::Unknown(why) }
+}
+
+async fn answered(response: hyper::Response<Incoming>, attempt: &Attempt) -> Result<Answer, Undelivered> {
+    let (head, body) = response.into_parts();
+    let body = attempt.after_sending(Limited::new(body, BODY_BYTES_MAX).collect()).await?;
+    match body {
+        Ok(body) => wire::outcome(&head, body.to_bytes().into()),
+        Err(error) => Err(Undelivered::Unknown(format!("its answer is too long or cut off: {error}"))),
+    }
+}

@@ -1,0 +1,317 @@
+//! A request and its answer as HTTP/2 (RFC 9113): which header says what (`docs/reference/protocol.md`, section 9). The key of a request to
+//! an owner stands before its body, because a header cannot be that long.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::request::Parts;
+use http::{StatusCode, Uri, response};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use percent_encoding::percent_decode_str;
+use shardwise_core::{ClaimName, InstanceId, KEY_BYTES_MAX, OwnedKey, ShardKey};
+use tracing::Span;
+
+use crate::requests::{
+    ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, Undelivered, encoded,
+    is_path,
+};
+use crate::telemetry::trace::{self, TRACEPARENT};
+
+/// How long the caller still waits, in milliseconds.
+const WITHIN: HeaderName = HeaderName::from_static("shardwise-within-ms");
+/// How many bytes of the body, at its beginning, are the key.
+const KEY_BYTES: HeaderName = HeaderName::from_static("shardwise-key-bytes");
+/// What the key's bytes are.
+const KEY_KIND: HeaderName = HeaderName::from_static("shardwise-key-kind");
+const NAME: HeaderName = HeaderName::from_static("shardwise-name");
+const SESSION: HeaderName = HeaderName::from_static("shardwise-session");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// In a refusal: the member that the asked one believes to be the right one, percent-encoded.
+const RIGHT_MEMBER: HeaderName = HeaderName::from_static("shardwise-holder");
+const PEER: HeaderName = HeaderName::from_static(PEER_HEADER);
+const TO: HeaderName = HeaderName::from_static(TO_HEADER);
+/// The most bytes of a body with the key before it.
+pub(super) const WHOLE_BYTES_MAX: usize = BODY_BYTES_MAX + KEY_BYTES_MAX;
+/// The most characters of another member's error that are passed on.
+const CAUSE_CHARS_MAX: usize = 512;
+/// The status of a request that this member is not the right one for (RFC 9110, section 15.5.20).
+pub(super) const NOT_MINE: StatusCode = StatusCode::MISDIRECTED_REQUEST;
+
+/// The request as it is sent.
+pub(super) fn request(request: &Request, within: Duration) -> Result<http::Request<Full<Bytes>>, http::Error> {
+    let query = request.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
+    let uri = Uri::from_str(&format!("http://shardwise/{}{query}", request.path))?;
+    let mut sent = http::Request::new(Full::new(whole(request)));
+    *sent.method_mut() = if request.method == Method::Get { http::Method::GET } else { http::Method::POST };
+    *sent.uri_mut() = uri;
+    let headers = sent.headers_mut();
+    headers.insert(TO, HeaderValue::from_static(request.to.as_str()));
+    headers.insert(WITHIN, HeaderValue::from(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
+    if let Some(key) = &request.key {
+        headers.insert(KEY_BYTES, HeaderValue::from(key.with_key(|key| key.bytes().len())));
+        headers.insert(KEY_KIND, HeaderValue::from_static(key.kind()));
+    }
+    let texts = [
+        (CONTENT_TYPE, request.content_type.as_deref()),
+        (SESSION, request.session.as_deref()),
+        (IDEMPOTENCY_KEY, request.idempotency_key.as_deref()),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            headers.insert(name, HeaderValue::from_str(text)?);
+        }
+    }
+    if let Some(name) = &request.name {
+        headers.insert(NAME, HeaderValue::from_str(&encoded(name.as_str()))?);
+    }
+    if let Some(parent) = trace::name_of(&Span::current()) {
+        headers.insert(TRACEPARENT, HeaderValue::from_str(&parent.to_string())?);
+    }
+    Ok(sent)
+}
+
+/// The key and the body.
+fn whole(request: &Request) -> Bytes {
+    match &request.key {
+        None => Bytes::copy_from_slice(&request.body),
+        Some(key) => key.with_key(|key| [key.bytes(), request.body.as_slice()].concat().into()),
+    }
+}
+
+/// A request's head as it arrives, before its body is read.
+pub(super) struct ArrivedHead {
+    /// Everything but the key and the body.
+    request: Request,
+    /// Its length and its kind.
+    key: Option<(usize, String)>,
+    /// How long the caller waits; `None` if it does not say.
+    pub(super) within: Option<Duration>,
+}
+
+impl ArrivedHead {
+    /// # Errors
+    ///
+    /// What is wrong with it, for the answer 400.
+    pub(super) fn parse(head: &Parts) -> Result<Self, &'static str> {
+        let method = match head.method {
+            http::Method::GET => Method::Get,
+            http::Method::POST => Method::Post,
+            _ => return Err("its method is neither GET nor POST"),
+        };
+        let path = head.uri.path().strip_prefix('/').filter(|path| is_path(path)).ok_or("its path is none")?;
+        let query = head.uri.query();
+        if query.is_some_and(|query| query.len() > QUERY_BYTES_MAX) {
+            return Err("its query is too long");
+        }
+        let to = head.headers.get(TO).and_then(|to| Addressee::of_header(to.as_bytes()));
+        let mut request = Request::new(method);
+        request.to = to.ok_or("an unknown shardwise-to: upgrade this member")?;
+        request.path = path.to_owned();
+        request.query = query.map(str::to_owned);
+        let owned = |name: &HeaderName| text(&head.headers, name).map(str::to_owned);
+        (request.content_type, request.idempotency_key, request.session) = (owned(&CONTENT_TYPE), owned(&IDEMPOTENCY_KEY), owned(&SESSION));
+        if let Some(name) = text(&head.headers, &NAME) {
+            let name = percent_decode_str(name).decode_utf8().map_err(|_| "its name is no text")?;
+            request.name = Some(ClaimName::new(&*name).map_err(|_| "its name is none")?);
+        }
+        let key = match text(&head.headers, &KEY_BYTES) {
+            None => None,
+            Some(bytes) => {
+                let bytes = bytes.parse().ok().filter(|bytes| *bytes <= KEY_BYTES_MAX).ok_or("its key is too long")?;
+                Some((bytes, text(&head.headers, &KEY_KIND).unwrap_or_default().to_owned()))
+            }
+        };
+        let is_complete = match request.to {
+            Addressee::Owner => key.is_some(),
+            Addressee::Holder => request.name.is_some(),
+            Addressee::Session => request.session.is_some(),
+            Addressee::Instance | Addressee::Any => true,
+        };
+        let within = text(&head.headers, &WITHIN).and_then(|within| within.parse().ok()).map(Duration::from_millis);
+        if is_complete { Ok(Self { request, key, within }) } else { Err("it does not say for which key, name or session it is") }
+    }
+
+    pub(super) const fn to(&self) -> Addressee {
+        self.request.to
+    }
+
+    pub(super) const fn method(&self) -> Method {
+        self.request.method
+    }
+
+    /// With the bytes that followed.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them, for the answer 400.
+    pub(super) fn with_body(self, mut bytes: Vec<u8>) -> Result<Request, &'static str> {
+        let mut request = self.request;
+        if let Some((length, kind)) = self.key {
+            if length > bytes.len() {
+                return Err("it ends before its key does");
+            }
+            let body = bytes.split_off(length);
+            request.key = Some(OwnedKey::from_parts(&kind, &bytes).ok_or("its key is of an unknown kind, or has another length than that kind has")?);
+            bytes = body;
+        }
+        if bytes.len() > BODY_BYTES_MAX {
+            return Err("its body is too large");
+        }
+        request.body = bytes;
+        Ok(request)
+    }
+}
+
+/// A handler's answer as it is sent.
+pub(super) fn answer(answer: Answer) -> http::Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let kind = HeaderValue::from_str(&answer.content_type).ok();
+    let mut sent = http::Response::new(Full::new(answer.body.into()));
+    *sent.status_mut() = status;
+    sent.headers_mut().insert(PEER, HeaderValue::from_static(ANSWERED));
+    if let Some(kind) = kind {
+        sent.headers_mut().insert(CONTENT_TYPE, kind);
+    }
+    sent
+}
+
+/// The member's own refusal: no handler has seen the request.
+pub(super) fn refusal(status: StatusCode, why: &str) -> http::Response<Full<Bytes>> {
+    let mut sent = http::Response::new(Full::new(Bytes::copy_from_slice(why.as_bytes())));
+    *sent.status_mut() = status;
+    sent.headers_mut().insert(PEER, HeaderValue::from_static(REFUSED));
+    sent.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    sent
+}
+
+/// A handler's side of [`Undelivered`] as it is sent.
+pub(super) fn undelivered(undelivered: &Undelivered) -> http::Response<Full<Bytes>> {
+    match undelivered {
+        Undelivered::NotMine(right) => {
+            let mut sent = refusal(NOT_MINE, "this member is not the one to ask");
+            if let Some(right) = right.as_ref().and_then(|id| HeaderValue::from_str(&encoded(id.as_str())).ok()) {
+                sent.headers_mut().insert(RIGHT_MEMBER, right);
+            }
+            sent
+        }
+        Undelivered::Busy(after) => {
+            let mut sent = refusal(StatusCode::TOO_MANY_REQUESTS, "this member has as many requests as it takes at a time");
+            if let Some(after) = after {
+                sent.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+            }
+            sent
+        }
+        Undelivered::Unsent(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, why),
+        Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
+        Undelivered::Unknown(why) => answer(Answer::problem(502, "worker", "It is unknown if this was handled", why)),
+    }
+}
+
+/// What a complete answer says.
+pub(super) fn outcome(head: &response::Parts, body: Vec<u8>) -> Result<Answer, Undelivered> {
+    let is_by = |by: &str| head.headers.get(PEER).is_some_and(|value| value == by);
+    if is_by(ANSWERED) {
+        let kind = text(&head.headers, &CONTENT_TYPE).unwrap_or("application/octet-stream");
+        return Ok(Answer::bytes(kind, body).with_status(head.status.as_u16()));
+    }
+    if !is_by(REFUSED) {
+        return Err(Undelivered::Unknown("its answer is not one of a member".into()));
+    }
+    let why: String = String::from_utf8_lossy(&body).chars().take(CAUSE_CHARS_MAX).collect();
+    Err(match head.status {
+        NOT_MINE => {
+            let right = text(&head.headers, &RIGHT_MEMBER).and_then(|right| percent_decode_str(right).decode_utf8().ok());
+            Undelivered::NotMine(right.and_then(|right| InstanceId::new(&*right).ok()))
+        }
+        StatusCode::TOO_MANY_REQUESTS => {
+            let after = text(&head.headers, &RETRY_AFTER).and_then(|after| after.parse().ok());
+            Undelivered::Busy(after.map(Duration::from_secs))
+        }
+        StatusCode::SERVICE_UNAVAILABLE => Undelivered::Unsent(why),
+        _ => Undelivered::Barred(why),
+    })
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn arrived(sent: http::Request<Full<Bytes>>) -> Result<Request, &'static str> {
+        let (head, body) = sent.into_parts();
+        let head = ArrivedHead::parse(&head)?;
+        head.with_body(body.collect().await.unwrap().to_bytes().into())
+    }
+
+    #[tokio::test]
+    async fn a_request_arrives_as_it_was_sent() {
+        let mut asked = Request::post("cache/flush", "text/plain", "all");
+        (asked.query, asked.idempotency_key) = (Some("a=b&c=%20".into()), Some("7".into()));
+        let mut to_owner = Request { to: Addressee::Owner, key: Some(OwnedKey::of("größe")), ..asked.clone() };
+        let to_holder = Request { to: Addressee::Holder, name: Some(ClaimName::new("singleton/x y").unwrap()), ..Request::get("status") };
+        let to_session = Request { to: Addressee::Session, session: Some("abc-_".into()), ..Request::get("status") };
+        for request in [&asked, &to_owner, &to_holder, &to_session] {
+            assert_eq!(arrived(super::request(request, Duration::from_secs(3)).unwrap()).await.as_ref(), Ok(request));
+        }
+        to_owner.key = Some(OwnedKey::of(&-7_i64));
+        assert_eq!(arrived(super::request(&to_owner, Duration::ZERO).unwrap()).await.as_ref(), Ok(&to_owner), "an integer stays one");
+        let longest = Request { key: Some(OwnedKey::of(&vec![1; KEY_BYTES_MAX])), body: vec![2; BODY_BYTES_MAX], ..to_owner };
+        assert!(arrived(super::request(&longest, Duration::ZERO).unwrap()).await.as_ref() == Ok(&longest));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused() {
+        let sent = || super::request(&Request::post("a/b", "text/plain", "c"), Duration::from_secs(1)).unwrap();
+        let with = |name: &HeaderName, value: &'static str| {
+            let mut sent = sent();
+            sent.headers_mut().insert(name, HeaderValue::from_static(value));
+            sent
+        };
+        for (odd, why) in [
+            (with(&TO, "everybody"), "unknown shardwise-to"),
+            (with(&TO, "owner"), "does not say for which key"),
+            (with(&TO, "holder"), "does not say for which key"),
+            (with(&TO, "session"), "does not say for which key"),
+            (with(&NAME, "%FF"), "no text"),
+            (with(&KEY_BYTES, "65537"), "too long"),
+            (with(&KEY_BYTES, "-1"), "too long"),
+            (with(&KEY_BYTES, "1"), "unknown kind"),
+        ] {
+            let refused = arrived(odd).await.unwrap_err();
+            assert!(refused.contains(why), "{refused} instead of {why}");
+        }
+        let mut short = with(&KEY_BYTES, "2");
+        short.headers_mut().insert(KEY_KIND, HeaderValue::from_static("bytes"));
+        assert_eq!(arrived(short).await.unwrap_err(), "it ends before its key does");
+    }
+
+    #[test]
+    fn an_outcome_is_told_to_the_caller() {
+        let told = |sent: http::Response<Full<Bytes>>, body: &str| outcome(&sent.into_parts().0, body.into());
+        let given = Answer::text("done").with_status(404);
+        assert_eq!(told(answer(given.clone()), "done"), Ok(given));
+        let right = InstanceId::new("a/b c").unwrap();
+        for outcome in [
+            Undelivered::NotMine(Some(right)),
+            Undelivered::NotMine(None),
+            Undelivered::Busy(Some(Duration::from_secs(2))),
+            Undelivered::Busy(None),
+            Undelivered::Unsent("stopping".into()),
+            Undelivered::Barred("no token".into()),
+        ] {
+            let why = outcome.to_string();
+            assert_eq!(told(undelivered(&outcome), &why), Err(outcome));
+        }
+        let odd = told(http::Response::new(Full::default()), "");
+        assert!(matches!(odd, Err(Undelivered::Unknown(_))), "{odd:?}");
+        // What is unknown here is an answer of this member, and never a refusal: the caller must not send it again.
+        assert_eq!(told(undelivered(&Undelivered::Unknown("?".into())), "").unwrap().status, 502);
+    }
+}
