@@ -1,0 +1,32 @@
+//! Requests: which members may serve a destination, which of them is chosen.
+//!
+//! A destination has a *set* of members, and a *pick* chooses one of them. A [`RouteTable`] derives every set from one view, its placement
+//! and its claims; nothing is stored for a destination. A [`Choice`] is a set with the [`Pick`] that chooses from it.
+//!
+//! A hot key is spread over more members. Its owner decides how many ([`OwnerWidths`]), callers remember that for a while
+//! ([`WidthHints`]), and operators can override it ([`Routes`]).
+//!
+//! What is shared by threads uses atomics and no lock. What one thread changes at a time ([`OwnerWidths`]) takes `&mut self`; callers
+//! keep it behind a short lock.
+
+mod candidate;
+mod hints;
+mod load;
+mod pick;
+mod routes;
+mod session_id;
+mod sets;
+mod table;
+mod widening;
+mod width;
+
+pub use candidate::{Candidate, Candidates};
+pub use hints::{HOT_KEYS_MAX, WIDTH_VALID_FOR, WidthHints};
+pub use load::{FAILING_FOR, InFlight, LOAD_HALVES_EVERY, LOAD_MAX, PeerLoad};
+pub use pick::{Choice, LeastLoaded, Pick, PowerOfTwo, Random, RoundRobin};
+pub use routes::{KeyHash, KeyRoute, ROUTES_MAX, Routes, RoutesError, SKIPS_MAX};
+pub use session_id::{SessionId, SessionIdError};
+pub use sets::{MemberSet, NoRoute};
+pub use table::RouteTable;
+pub use widening::{NARROW_AFTER, OwnerWidths, WIDEN_EVERY, WidthRules};
+pub use width::{Width, WidthError};
