@@ -6,15 +6,17 @@
 //! A hot key is spread over more members. Its owner decides how many ([`OwnerWidths`]), callers remember that for a while
 //! ([`WidthHints`]), and operators can override it ([`Routes`]).
 //!
-//! What is shared by threads uses atomics and no lock. What one thread changes at a time ([`OwnerWidths`]) takes `&mut self`; callers
-//! keep it behind a short lock.
+//! What is shared by threads uses atomics and no lock. What one thread changes at a time ([`OwnerWidths`], [`SessionTable`],
+//! [`KeyQueues`]) takes `&mut self`; callers keep it behind a short lock.
 
 mod candidate;
 mod hints;
+mod key_queue;
 mod load;
 mod pick;
 mod routes;
 mod session_id;
+mod sessions;
 mod sets;
 mod table;
 mod widening;
@@ -22,10 +24,12 @@ mod width;
 
 pub use candidate::{Candidate, Candidates};
 pub use hints::{HOT_KEYS_MAX, WIDTH_VALID_FOR, WidthHints};
+pub use key_queue::{KeyQueues, QueueFull, QueueLimits, QueueTicket, Queued};
 pub use load::{FAILING_FOR, InFlight, LOAD_HALVES_EVERY, LOAD_MAX, PeerLoad};
 pub use pick::{Choice, LeastLoaded, Pick, PowerOfTwo, Random, RoundRobin};
 pub use routes::{KeyHash, KeyRoute, ROUTES_MAX, Routes, RoutesError, SKIPS_MAX};
 pub use session_id::{SessionId, SessionIdError};
+pub use sessions::{SessionEnd, SessionLimits, SessionRefusal, SessionTable};
 pub use sets::{MemberSet, NoRoute};
 pub use table::RouteTable;
 pub use widening::{NARROW_AFTER, OwnerWidths, WIDEN_EVERY, WidthRules};
