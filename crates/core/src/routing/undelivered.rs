@@ -1,0 +1,77 @@
+//! What an attempt without an answer means, and the errors of a request.
+
+use std::time::Duration;
+
+use super::NoRoute;
+use crate::{InstanceId, format_duration, one_line};
+
+/// The most characters of a reason that a member gave.
+const REASON_CHARS: usize = 200;
+
+/// Why an attempt has no answer of a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undelivered {
+    /// It was certainly not sent: no connection, or it never reached the wire.
+    Unsent(String),
+    /// The member does not serve the destination. It may name the member that does, as a hint.
+    NotMine(Option<InstanceId>),
+    /// The member has too many requests, and says after which time to try again.
+    Busy(Option<Duration>),
+    /// It may not be sent to that member, or the member refuses it: another attempt does not help.
+    Barred(String),
+    /// It may have been handled: not at all, in part, or in full.
+    Unknown(String),
+}
+
+impl Undelivered {
+    /// Whether the member should count as failing for a while ([`PeerLoad::on_failure`](super::PeerLoad::on_failure)).
+    pub const fn is_failure(&self) -> bool {
+        matches!(self, Self::Unsent(_) | Self::Barred(_) | Self::Unknown(_))
+    }
+
+    /// The obstacle, for an error.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Unsent(why) | Self::Barred(why) | Self::Unknown(why) => one_line(why, REASON_CHARS),
+            Self::NotMine(None) => "the member that was asked does not serve it".to_owned(),
+            Self::NotMine(Some(hint)) => format!("the member that was asked does not serve it and names {hint}"),
+            Self::Busy(_) => "the member that was asked has too many requests".to_owned(),
+        }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// No member took it in time. It was not handled.
+    #[error("no member took the request within {}: {why}; it was not handled", format_duration(*.within))]
+    TooLate {
+        /// The time limit of the request.
+        within: Duration,
+        /// The last obstacle.
+        why: String,
+    },
+    /// The last member that was asked in time had too many requests. It was not handled; send fewer at once, or later.
+    #[error("no member took the request within {}: the last one had too many; it was not handled", format_duration(*.within))]
+    Busy {
+        /// The time limit of the request.
+        within: Duration,
+    },
+    /// It may not be sent to the member, or the member refuses it. It was not handled, and a retry does not help.
+    #[error("the request was refused and not handled: {0}")]
+    Barred(String),
+    /// It may have been handled: not at all, in part, or in full.
+    #[error("it is unknown if the request was handled: {0}")]
+    Unknown(String),
+    /// No member can serve the destination. It was not handled, and waiting does not help.
+    #[error(transparent)]
+    NoRoute(#[from] NoRoute),
+}
+
+impl AskError {
+    /// Whether it may have been handled: then sending it again may handle it twice. All others were certainly not handled.
+    pub const fn may_have_been_handled(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+}
