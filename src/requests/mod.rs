@@ -29,14 +29,13 @@ mod security;
 mod service;
 mod transport;
 
-use std::time::Duration;
-
 pub use addressee::{Addressee, TO_HEADER};
 pub use answer::{Answer, PROBLEM_JSON};
 pub use handlers::{STATUS, SUSPECT};
 pub use path::{PATH_BYTES_MAX, encoded, is_path};
 pub use request::{Method, Request};
 pub use security::PeerSecurity;
+pub use shardwise_core::routing::{WITHIN_DEFAULT, WITHIN_MAX};
 pub use transport::{Attempt, Place, Transport, Undelivered};
 
 /// The metadata key in a member's record for the address of requests and messages: `tcp://` or `tls://`, a host and a port.
@@ -53,7 +52,3 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 pub const QUERY_BYTES_MAX: usize = 4_096;
 /// The most bytes of an idempotency key.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
-/// How long a request may take if its caller says nothing else.
-pub const WITHIN_DEFAULT: Duration = Duration::from_secs(10);
-/// The longest that a request may take.
-pub const WITHIN_MAX: Duration = Duration::from_mins(5);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+pub use shardwise_core::routing::Undelivered;
 use shardwise_core::{Incarnation, InstanceId};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -18,46 +19,6 @@ pub struct Place {
     pub incarnation: Incarnation,
     /// Its record's metadata [`super::ADDRESS_KEY`].
     pub address: String,
-}
-
-/// Why there is no answer, from which follows whether the request may be sent again.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Undelivered {
-    /// No byte of it was handled: the member cannot be reached, or is not there any more. It may be sent again.
-    #[error("{0}")]
-    Unsent(String),
-    /// The member does not own the key, hold the name or know the session, by its own view. It was not handled, and may be sent to another
-    /// one: the member that the asked one believes to be right, if it knows one.
-    #[error("it is not the one to ask{}", .0.as_ref().map(|id| format!("; by its view {id} is")).unwrap_or_default())]
-    NotMine(Option<InstanceId>),
-    /// The member has as many requests as it takes. It was not handled, and may be sent again after that time.
-    #[error("it has as many requests as it takes at a time")]
-    Busy(Option<Duration>),
-    /// It may not be sent there, and trying again does not help: another token, no certificate, or an address outside `peer_networks`.
-    #[error("{0}")]
-    Barred(String),
-    /// It was sent, and whether it was handled is unknown.
-    #[error("it is unknown if it was handled: {0}")]
-    Unknown(String),
-}
-
-impl Undelivered {
-    /// Whether the request may have been handled.
-    pub const fn may_have_been_handled(&self) -> bool {
-        matches!(self, Self::Unknown(_))
-    }
-
-    /// The outcome for metrics and spans.
-    pub const fn outcome(&self) -> &'static str {
-        match self {
-            Self::Unsent(_) => "unsent",
-            Self::NotMine(_) => "not_mine",
-            Self::Busy(_) => "busy",
-            Self::Barred(_) => "barred",
-            Self::Unknown(_) => "unknown",
-        }
-    }
 }
 
 /// How long an answer that may be under way is waited for once another member is the right one.

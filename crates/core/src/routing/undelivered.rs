@@ -9,21 +9,42 @@ use crate::{InstanceId, format_duration, one_line};
 const REASON_CHARS: usize = 200;
 
 /// Why an attempt has no answer of a handler.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undelivered {
-    /// It was certainly not sent: no connection, or it never reached the wire.
+    /// It was certainly not handled: no connection, or it never reached the wire.
+    #[error("{0}")]
     Unsent(String),
     /// The member does not serve the destination. It may name the member that does, as a hint.
+    #[error("it does not serve that{}", .0.as_ref().map(|id| format!("; by its view {id} does")).unwrap_or_default())]
     NotMine(Option<InstanceId>),
     /// The member has too many requests, and says after which time to try again.
+    #[error("it has as many requests as it takes at a time")]
     Busy(Option<Duration>),
     /// It may not be sent to that member, or the member refuses it: another attempt does not help.
+    #[error("{0}")]
     Barred(String),
     /// It may have been handled: not at all, in part, or in full.
+    #[error("it is unknown if it was handled: {0}")]
     Unknown(String),
 }
 
 impl Undelivered {
+    /// Whether the request may have been handled.
+    pub const fn may_have_been_handled(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+
+    /// The outcome for metrics and spans.
+    pub const fn outcome(&self) -> &'static str {
+        match self {
+            Self::Unsent(_) => "unsent",
+            Self::NotMine(_) => "not_mine",
+            Self::Busy(_) => "busy",
+            Self::Barred(_) => "barred",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
     /// Whether the member should count as failing for a while ([`PeerLoad::on_failure`](super::PeerLoad::on_failure)).
     pub const fn is_failure(&self) -> bool {
         matches!(self, Self::Unsent(_) | Self::Barred(_) | Self::Unknown(_))
