@@ -158,7 +158,9 @@ impl Refusal {
             }
             Self::OtherMember => NotThere::Elsewhere("another process is there now"),
             Self::Full => NotThere::Elsewhere("it has too many connections"),
-            Self::Unproven => NotThere::Unproven("it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority"),
+            Self::Unproven => NotThere::Unproven(
+                "it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority",
+            ),
         }
     }
 }
