@@ -115,8 +115,12 @@ impl ShardingService {
 
     /// For a server that listens on behalf of this worker: proves itself by this instead of by the settings. Call it before anything else is
     /// asked or answered.
-    pub fn secure_peers(&self, security: PeerSecurity) {
-        self.request_handlers().secure(security);
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Conflict`] if it was called before, or this worker listens or has connections or handles of singletons already.
+    pub fn secure_peers(&self, security: PeerSecurity) -> Result<()> {
+        self.request_handlers().secure(security)
     }
 
     /// Brings requests to other members, over connections that all callers of this share. It calls only addresses in `peer_networks`, with the

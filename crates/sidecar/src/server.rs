@@ -88,7 +88,7 @@ impl Sidecar {
             let service = factory.create_serving(name, serves)?;
             let security = options.peers.security(service.peers(), options.token.is_some())?;
             let proves = security.token.is_some() || security.tls.is_mutual();
-            service.secure_peers(security);
+            service.secure_peers(security)?;
             let life = shardwise::discovery::random_incarnation().get();
             let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
             let leases = Arc::new(Leases::new(service.clone()));
