@@ -105,8 +105,8 @@ impl Reception {
         known();
         let is_proven = secret.is_some() || security.is_certified;
         let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
-        // The connection must not keep the service alive.
-        drop(member);
+        // The connection keeps neither the service nor its listener alive.
+        drop((member, handlers));
         recipient::serve(stream, called).await;
         Ok(Arrival::Ended)
     }
