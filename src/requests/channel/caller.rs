@@ -111,6 +111,7 @@ impl Transport for MemberConnections {
             let mut sender = match attempt.before_sending(opening).await {
                 Some(Ok(sender)) => sender,
                 Some(Err(Unreached::Unsent(why))) => return Err(Undelivered::Unsent(why)),
+                Some(Err(Unreached::Unproven(why))) => return Err(Undelivered::Unproven(why)),
                 Some(Err(Unreached::Barred(why))) => return Err(Undelivered::Barred(why)),
                 None => return Err(unsent("it takes too long to connect to it")),
             };

@@ -28,7 +28,9 @@ const ADDRESSES_MOST: usize = 4;
 pub(super) enum Unreached {
     /// It may be reached later, or is replaced by another one.
     Unsent(String),
-    /// Trying again does not help.
+    /// What answers there is not proven to be the member.
+    Unproven(String),
+    /// It may not be called: trying again does not help.
     Barred(String),
 }
 
@@ -67,7 +69,7 @@ impl CallingEnd {
         };
         called.map_err(|not_there| match not_there {
             NotThere::Elsewhere(why) => Unreached::Unsent(format!("{address}: {why}")),
-            NotThere::Unproven(why) => Unreached::Barred(format!("{address}: {why}; nothing was sent")),
+            NotThere::Unproven(why) => Unreached::Unproven(format!("{address}: {why}; nothing was sent")),
         })
     }
 

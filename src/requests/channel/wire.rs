@@ -204,7 +204,7 @@ pub(super) fn undelivered(undelivered: &Undelivered) -> http::Response<Full<Byte
             sent
         }
         Undelivered::Unsent(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, why),
-        Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
+        Undelivered::Unproven(why) | Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
         Undelivered::Unknown(why) => answer(Answer::problem(502, "worker", "It is unknown if this was handled", why)),
     }
 }
