@@ -24,7 +24,7 @@ use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::transport::{Attempt, Place, Transport, Undelivered};
-use crate::requests::{Answer, BODY_BYTES_MAX, Request};
+use crate::requests::{Addressee, Answer, BODY_BYTES_MAX, Method, Request};
 
 type Sender = SendRequest<Full<Bytes>>;
 /// A connection that is being opened, or is open: whoever waits for it polls it.
@@ -102,6 +102,11 @@ async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached>
 #[async_trait]
 impl Transport for MemberConnections {
     async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+        // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no token.
+        if request.method == Method::Post && request.to != Addressee::Holder && !self.end.wants_proof(&place.address) {
+            let why = "without a peer token or certificates only GET is brought to members: set peer_token_file for all members";
+            return Err(Undelivered::Barred(why.into()));
+        }
         let (mut is_second, unsent) = (false, |why: &str| Undelivered::Unsent(why.to_owned()));
         loop {
             let (opening, streams) = self.connection(place);

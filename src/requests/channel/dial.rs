@@ -49,6 +49,12 @@ fn read(address: &str) -> Option<(bool, &str)> {
 }
 
 impl CallingEnd {
+    /// Whether the member at that address has to prove itself, by the secret or a certificate. Otherwise any program of this machine may be
+    /// there.
+    pub(super) fn wants_proof(&self, address: &str) -> bool {
+        self.security.token.is_some() || address.starts_with(SECURED)
+    }
+
     pub(super) async fn reach(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
         let Some((is_plain, host_and_port)) = read(&place.address) else {
             return Err(Unreached::Unsent(format!("{} is no address that this version knows: upgrade the older member", Escaped(&place.address))));
@@ -138,6 +144,12 @@ mod tests {
         assert!(barred(&loopback, secret, "169.254.169.254").unwrap().contains("none of peer_networks"), "a name may lead anywhere");
         assert!(barred(&["10.0.0.0/8"], None, "10.0.0.7").unwrap().contains("peer_token_file"));
         assert_eq!(barred(&["10.0.0.0/8"], secret, "10.0.0.7"), None);
+    }
+
+    #[test]
+    fn a_member_proves_itself_by_the_secret_or_a_certificate() {
+        let (open, secret) = (end(&[], None), end(&[], Some("0123456789abcdef")));
+        assert!(!open.wants_proof("tcp://127.0.0.1:7") && open.wants_proof("tls://127.0.0.1:7") && secret.wants_proof("tcp://127.0.0.1:7"));
     }
 
     #[test]

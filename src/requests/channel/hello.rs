@@ -17,7 +17,7 @@ use crate::membership::proof::{Nonce, ProofKind, ProofSession, Recipient};
 const PROTOCOL: u32 = 3;
 /// The most bytes of one of these frames, from a caller that may be anyone.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// How long all of it may take, on either side.
+/// How long all of it may take for the caller, and each step for the recipient.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(3);
 
 /// The caller's first frame.
