@@ -17,7 +17,7 @@ use shardwise_core::Incarnation;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, field};
 
-use super::wire::{self, ArrivedHead, WHOLE_BYTES_MAX};
+use super::wire::{self, ArrivedHead};
 use super::{
     ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX,
 };
@@ -146,7 +146,7 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
     let longest = if head.to() == Addressee::Holder { HOLDER_WITHIN_MAX } else { WITHIN_MAX };
     let within = head.within.unwrap_or(WITHIN_DEFAULT).min(longest);
     let until = Instant::now() + within;
-    let whole = match timeout(BODY_WITHIN.min(within), whole(body)).await {
+    let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
         Ok(Ok(whole)) => whole,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             return Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", crate::requests::BODY_BYTES_MAX)));
@@ -162,8 +162,8 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
 }
 
 /// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.
-async fn whole(body: Incoming) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let (mut body, mut bytes) = (Limited::new(body, WHOLE_BYTES_MAX), Vec::new());
+async fn whole(body: Incoming, bytes_max: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut body, mut bytes) = (Limited::new(body, bytes_max), Vec::new());
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame?.into_data() {
             bytes.extend_from_slice(&piece);
