@@ -6,8 +6,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+#[cfg(feature = "requests")]
+use super::channel::MemberConnections;
 use super::handlers::{Handled, RequestHandlers, arrive_at};
 use super::security::PeerSecurity;
+#[cfg(feature = "requests")]
+use super::transport::Transport;
 use super::{Addressee, Answer, Request, Undelivered, WITHIN_DEFAULT};
 use crate::error::{Result, inside_runtime};
 use crate::service::ShardingService;
@@ -113,6 +117,14 @@ impl ShardingService {
     /// asked or answered.
     pub fn secure_peers(&self, security: PeerSecurity) {
         self.request_handlers().secure(security);
+    }
+
+    /// Brings requests to other members, over connections that all callers of this share. It calls only addresses in `peer_networks`, with the
+    /// token and certificates of [`ShardingService::secure_peers`] or of the settings.
+    #[cfg(feature = "requests")]
+    pub fn connections(&self) -> Arc<dyn Transport> {
+        let (context, handlers) = (&self.membership().ownership_context, self.request_handlers());
+        context.extensions.get_or_make(|| MemberConnections::of(context, &handlers))
     }
 
     /// The members that may be called, and their shared secret.

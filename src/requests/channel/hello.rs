@@ -158,7 +158,7 @@ impl HelloRefusal {
             }
             Self::OtherMember => NotThere::Elsewhere("another process is there now"),
             Self::Full => NotThere::Elsewhere("it has too many connections"),
-            Self::Unproven => NotThere::Unproven("it does not take this worker's peer token: give all members the same"),
+            Self::Unproven => NotThere::Unproven("it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority"),
         }
     }
 }

@@ -14,9 +14,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::ByteStream;
-use super::hello::{self, HELLO_WITHIN, Hello, Protection, HelloRefusal};
+use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
 use crate::membership::OwnershipContext;
@@ -55,6 +56,7 @@ pub struct Reception {
     members: Vec<Weak<OwnershipContext>>,
     connections: Semaphore,
     refused: LogThrottle<&'static str>,
+    closing: CancellationToken,
 }
 
 impl Reception {
@@ -64,7 +66,12 @@ impl Reception {
     }
 
     fn of(members: Vec<Weak<OwnershipContext>>) -> Self {
-        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
+        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default(), closing: CancellationToken::new() }
+    }
+
+    /// Ends the connections of members: nothing new begins on them, and each ends once what is in flight on it is answered.
+    pub fn close(&self) {
+        self.closing.cancel();
     }
 
     /// Serves a connection to its end. Calls `known` once the caller has proven to be a member: until then it is a stranger, of which few
@@ -85,7 +92,8 @@ impl Reception {
         let Some(member) = self.wanted(&hello) else { return self.refuse(stream, HelloRefusal::OtherMember).await };
         let handlers = RequestHandlers::of(&member);
         let own = handlers.security(&member);
-        if own.tls.is_mutual() && !security.is_certified {
+        let lacks_certificate = own.tls.is_mutual() && !security.is_certified;
+        if lacks_certificate || own.refuses_unproven && own.token.is_none() && !security.is_certified {
             return self.refuse(stream, HelloRefusal::Unproven).await;
         }
         let secret = own.token.as_ref().map(|secret| secret.expose_secret().as_bytes());
@@ -107,7 +115,7 @@ impl Reception {
         let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
         // The connection keeps neither the service nor its listener alive.
         drop((member, handlers));
-        recipient::serve(stream, called).await;
+        recipient::serve(stream, called, &self.closing).await;
         Ok(Arrival::Ended)
     }
 

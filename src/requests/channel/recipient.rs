@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::Incarnation;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
 use super::wire::{self, ArrivedHead};
@@ -71,8 +72,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Serves it to its end. Dropping it ends the connection and what is in flight on it.
-pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called) {
+/// Serves it to its end, which is near once `closing` is cancelled. Dropping it ends the connection and what is in flight on it.
+pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: &CancellationToken) {
     let activity = Arc::new(Activity { in_flight: AtomicUsize::new(0), last: Mutex::new(Instant::now()) });
     let service = service_fn(|request: Request<Incoming>| {
         let (called, activity) = (called.clone(), Arc::clone(&activity));
@@ -96,6 +97,11 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called) {
         tokio::select! {
             // A connection that fails affects no other.
             _ = connection.as_mut() => return,
+            () = closing.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+                return;
+            }
             () = sleep_until(activity.idle_at()) => {
                 if activity.in_flight.load(Ordering::Relaxed) == 0 {
                     connection.as_mut().graceful_shutdown();
