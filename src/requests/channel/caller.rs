@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Semaphore;
@@ -145,9 +145,12 @@ fn failure(is_given_back: bool, error: &hyper::Error) -> Undelivered {
 
 async fn answered(response: hyper::Response<Incoming>, attempt: &Attempt) -> Result<Answer, Undelivered> {
     let (head, body) = response.into_parts();
+    let length = body.size_hint().exact();
     let body = attempt.after_sending(Limited::new(body, BODY_BYTES_MAX).collect()).await?;
-    match body {
-        Ok(body) => wire::outcome(&head, body.to_bytes().into()),
+    match body.map(|body| Vec::from(body.to_bytes())) {
+        // hyper takes a reset with NO_ERROR for the end of a body.
+        Ok(body) if length.is_some_and(|length| length != body.len() as u64) => Err(Undelivered::Unknown("its answer is cut off".into())),
+        Ok(body) => wire::outcome(&head, body),
         Err(error) => Err(Undelivered::Unknown(format!("its answer is too long or cut off: {error}"))),
     }
 }

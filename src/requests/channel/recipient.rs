@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -169,11 +169,16 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
 
 /// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.
 async fn whole(body: Incoming, bytes_max: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let length = body.size_hint().exact();
     let (mut body, mut bytes) = (Limited::new(body, bytes_max), Vec::new());
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame?.into_data() {
             bytes.extend_from_slice(&piece);
         }
+    }
+    // hyper takes a reset with NO_ERROR for the end of a body.
+    if length.is_some_and(|length| length != bytes.len() as u64) {
+        return Err("it is cut off".into());
     }
     Ok(bytes)
 }
