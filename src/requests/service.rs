@@ -22,9 +22,10 @@ impl ShardingService {
     /// answered without one. Requests to any instance need a handler of [`ShardingService::on_any`]. Paths that start with `shardwise` are
     /// reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has 10 s
-    /// ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at once, and a panic is
-    /// the answer 500. A handler that holds the service itself keeps it alive for ever.
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has as long as
+    /// its caller waits, 10 s ([`crate::requests::WITHIN_DEFAULT`]) if the caller does not say. Bodies have at most 1 MiB in both
+    /// directions, 64 requests are answered at once, and a panic is the answer 500. A handler that holds the service itself keeps it alive
+    /// for ever.
     ///
     /// # Errors
     ///

@@ -34,7 +34,12 @@ pub enum Undelivered {
     /// The member has as many requests as it takes. It was not handled, and may be sent again after that time.
     #[error("it has as many requests as it takes at a time")]
     Busy(Option<Duration>),
-    /// It may not be sent there, and trying again does not help: another token, no certificate, or an address outside `peer_networks`.
+    /// What answers at the member's address has not proven to be that member: it has another token or certificate, or is another program.
+    /// Nothing was sent, and it may be sent again. It must not be final: any program at the address of a dead member could cause it.
+    #[error("{0}")]
+    Unproven(String),
+    /// It may not be sent there, or the member refuses it, and trying again does not help: no token, no certificate, an address outside
+    /// `peer_networks`.
     #[error("{0}")]
     Barred(String),
     /// It was sent, and whether it was handled is unknown.
@@ -54,6 +59,7 @@ impl Undelivered {
             Self::Unsent(_) => "unsent",
             Self::NotMine(_) => "not_mine",
             Self::Busy(_) => "busy",
+            Self::Unproven(_) => "unproven",
             Self::Barred(_) => "barred",
             Self::Unknown(_) => "unknown",
         }
