@@ -31,8 +31,6 @@ const TIMEOUT: u16 = 504;
 /// Why a member without an address is not asked.
 const NO_ADDRESS: &str = "it takes no requests: it has no sidecar and does not listen for them at an address that others know, or it is an older \
     version, which this one does not call";
-/// Why an action is not sent where members prove nothing.
-const UNPROVEN: &str = "without a peer token or certificates only GET is brought to members: --peer-token-file, --peer-cert";
 /// The member that has answered, percent-encoded.
 const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 
@@ -223,10 +221,6 @@ async fn called(
     request: &requests::Request,
     attempt: &Attempt,
 ) -> std::result::Result<Answer, Undelivered> {
-    // A body is sent only to a recipient that has proven to be the member.
-    if request.method == Method::Post && !joined.proves {
-        return Err(Undelivered::Barred(UNPROVEN.into()));
-    }
     let address = member.metadata.get(ADDRESS_KEY).ok_or_else(|| Undelivered::Barred(NO_ADDRESS.into()))?;
     let place = Place { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
     let answer = joined.service.connections().bring(&place, request, attempt).await?;

@@ -35,7 +35,7 @@ impl Unanswered {
             Undelivered::Unsent(why) if why.starts_with(worker_requests::NO_WORKER) => "no_worker",
             Undelivered::Unsent(_) | Undelivered::NotMine(_) => UNREACHED,
             Undelivered::Busy(_) => "busy",
-            Undelivered::Barred(_) => "barred",
+            Undelivered::Unproven(_) | Undelivered::Barred(_) => "barred",
             _ if self.is_late => "late",
             _ => "broken",
         }
@@ -52,7 +52,7 @@ impl Unanswered {
             },
             Undelivered::NotMine(_) => unreachable("another process is there now, or it has joined again"),
             Undelivered::Busy(_) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
-            Undelivered::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
+            Undelivered::Unproven(why) | Undelivered::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
             _ if self.is_late => TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something")),
             Undelivered::Unknown(why) => {
                 BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}"))
@@ -99,6 +99,7 @@ mod tests {
             (unsent(&no_worker), "no_worker"),
             (Undelivered::NotMine(None), "unreachable"),
             (Undelivered::Busy(None), "busy"),
+            (Undelivered::Unproven("another token".into()), "barred"),
             (Undelivered::Barred("no token".into()), "barred"),
             (Undelivered::Unknown("cut off".into()), "broken"),
         ] {
