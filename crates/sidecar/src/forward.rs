@@ -22,6 +22,8 @@ use crate::unanswered::{UNREACHED, Unanswered, count, is_there, living};
 
 /// How long a member may take, over all members that are tried: longer than its worker may.
 const ANSWER_WITHIN: Duration = Duration::from_secs(12);
+/// A connection that was unusable before a request breaks this soon.
+const BROKEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many members are tried in turn for a request that any member may answer.
 const TRIES: usize = 3;
 /// How long the caller of a request that took too long waits for the report to the member.
@@ -223,7 +225,14 @@ async fn called(
 ) -> std::result::Result<Answer, Undelivered> {
     let address = member.metadata.get(ADDRESS_KEY).ok_or_else(|| Undelivered::Barred(NO_ADDRESS.into()))?;
     let place = Place { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
-    let answer = joined.service.connections().bring(&place, request, attempt).await?;
+    let (connections, begun) = (joined.service.connections(), Instant::now());
+    let mut answer = connections.bring(&place, request, attempt).await;
+    // A read is sent again if its connection broke at once: then it had been unusable for a while.
+    let may_be_handled = answer.as_ref().err().is_some_and(Undelivered::may_have_been_handled);
+    if request.method == Method::Get && may_be_handled && begun.elapsed() < BROKEN_WITHIN {
+        answer = connections.bring(&place, request, attempt).await;
+    }
+    let answer = answer?;
     if matches!(answer.status, 200..=299 | 400..=599) {
         Ok(answer)
     } else {
