@@ -109,8 +109,9 @@ impl Reception {
             }
         };
         let Ok(_place) = self.connections.try_acquire() else { return self.refuse(stream, HelloRefusal::Full).await };
-        let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
+        // Before the caller hears of it: it may rely on that.
         known();
+        let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
         let is_proven = secret.is_some() || security.is_certified;
         let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
         // The connection keeps neither the service nor its listener alive.
