@@ -54,8 +54,8 @@ pub(crate) fn status_of(served: &Served, id: &str) -> Answer {
 /// Reads a request of HTTP/1.1 up to the end of its body; `None` at the end of the connection.
 fn heard(stream: &mut TcpStream) -> Option<String> {
     let length = |head: &str| -> usize {
-        let named = head.lines().filter_map(|line| line.split_once(": "));
-        named.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length")).map_or(0, |(_, length)| length.parse().unwrap())
+        let mut named = head.lines().filter_map(|line| line.split_once(": "));
+        named.find(|(name, _)| name.eq_ignore_ascii_case("content-length")).map_or(0, |(_, length)| length.parse().unwrap())
     };
     let mut bytes = Vec::new();
     loop {
