@@ -85,7 +85,8 @@ pub(crate) fn page(figures: &[Value]) -> String {
     page + &format!(
         "\nA `POST` through two sidecars, one after the other: median {plain_p50:.2} ms and 99 % below {plain_p99:.2} ms without TLS between \
          them, {tls_p50:.2} ms and {tls_p99:.2} ms with it.\nPeak memory: {idle:.1} MiB idle, {once:.1} MiB with the stream, {more:.1} MiB \
-         with one four times as long.\nRenewals beside {seconds:.0} s of load ({owners:.0} owners, {lists:.0} lists): at worst {late:.0} ms later than idle, {lost:.0} leases lost.\n"
+         with one four times as long.\nRenewals beside {seconds:.0} s of load ({owners:.0} owners, \
+         {lists:.0} lists): at worst {late:.0} ms later than idle, {lost:.0} leases lost.\n"
     )
 }
 
