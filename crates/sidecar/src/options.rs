@@ -33,8 +33,7 @@ pub struct Options {
     pub worker_token: Option<Token>,
     /// The listener's certificate and key.
     pub tls: Option<Tls>,
-    /// Host names and, if addresses are mapped, addresses by which clients and members may call it, besides loopback and the addresses it
-    /// listens on.
+    /// Host names and, if addresses are mapped, addresses by which clients may call it, besides loopback and the addresses it listens on.
     pub hosts: Vec<String>,
     /// Limits on clients.
     pub limits: Limits,

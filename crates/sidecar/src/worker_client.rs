@@ -176,7 +176,7 @@ impl WorkerClient {
         let mut written = http::Request::builder().method(word(request.method)).uri(path).header(HOST, self.target.authority());
         written = written.header(TO_HEADER, request.to.as_str());
         let texts = [
-            (CONTENT_TYPE.as_str(), request.content_type.as_deref()),
+            ("content-type", request.content_type.as_deref()),
             (KEY_HEADER, key.as_deref()),
             (NAME_HEADER, name.as_deref()),
             (SESSION_HEADER, request.session.as_deref()),
