@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_page() {
         let session = session(SECRET, WORKER, [0x11, 0x22]);
-        let proofs = |binding: &[u8]| [ProofKind::Welcome, ProofKind::Confirmation].map(|kind| session.proof(kind, 0, &[binding]).to_string());
+        let proof = |kind, binding: &[u8]| session.proof(kind, 0, &[binding]).to_string();
+        let proofs = |binding: &[u8]| [proof(ProofKind::Welcome, binding), proof(ProofKind::Confirmation, binding)];
         assert_eq!(
             proofs(b""),
             [
