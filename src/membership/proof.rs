@@ -14,7 +14,7 @@ use shardwise_core::{GroupName, Incarnation, InstanceId};
 
 /// The version of this protocol.
 const PROTOCOL: &[u8] = b"shardwise proof 2";
-/// The bytes of a nonce, a proof and a digest.
+/// The bytes of a nonce and of a proof.
 const BYTES: usize = 32;
 
 /// The sender and purpose of a proof: one kind is invalid as another, so a proof cannot be reflected to its sender.
@@ -195,13 +195,27 @@ mod tests {
 
     const WORKER: (&str, &str, u64) = ("workers", "worker-1", 7);
 
-    /// The vector of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`; those of requests are in
-    /// `requests::proven`.
+    /// The vectors of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`, without TLS and with it; those of
+    /// records are in `requests::channel::seal`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
-        let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(ProofKind::Welcome, 0, &[]);
-        assert_eq!(welcome.to_string(), "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd");
-        assert_eq!(digest(b"{\"a\":1}"), "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862");
+        let session = session(SECRET, WORKER, [0x11, 0x22]);
+        let proof = |kind, binding: &[u8]| session.proof(kind, 0, &[binding]).to_string();
+        let proofs = |binding: &[u8]| [proof(ProofKind::Welcome, binding), proof(ProofKind::Confirmation, binding)];
+        assert_eq!(
+            proofs(b""),
+            [
+                "822838c16b1f03bc245215ce9f9ed45f6578b99ba161d07bf1c2f3f7dba89c91",
+                "810c76c4417fa3ba66be866f2ad8302e9aa56ec696eaae7e402e07992b85acf4"
+            ]
+        );
+        assert_eq!(
+            proofs(&[0x33; 32]),
+            [
+                "6b92dab8483a58c05c1b79a8c577b5c69d955dd45423df7a8c5162d13d2f56ec",
+                "66c77e206d8f5c44eda5e8866ff89ce004bbf1f5017f62fcd7159a4c34fd1099"
+            ]
+        );
     }
 
     #[test]
@@ -222,7 +236,9 @@ mod tests {
             assert!(!other.proves(&proof, ProofKind::Question, 3, &fields));
         }
         let is = |kind, count, fields: &[&[u8]]| own.proves(&proof, kind, count, fields);
-        assert!(!is(ProofKind::Answer, 3, &fields) && !is(ProofKind::Welcome, 3, &fields), "it cannot be sent back");
+        for other in [ProofKind::Answer, ProofKind::Welcome, ProofKind::Confirmation] {
+            assert!(!is(other, 3, &fields), "it cannot be sent back, nor in another place: {other:?}");
+        }
         assert!(!is(ProofKind::Question, 2, &fields) && !is(ProofKind::Question, 4, &fields), "it counts once");
         for other in [&[&b"POST"[..], b"/y"][..], &[b"POST/", b"x"], &[b"POST/x"], &[b"POST", b"/x", b""], &[b"POST"], &[]] {
             assert!(!is(ProofKind::Question, 3, other), "{other:?}");

@@ -169,7 +169,8 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         };
         match answer {
             Ok(answer) => self.answered(epoch, &answer),
-            Err(Undelivered::Unsent(why)) => SendAttempt::again(why),
+            // What is not proven is not final: that process may not be the holder, and then the message waits for the next one.
+            Err(Undelivered::Unsent(why) | Undelivered::Unproven(why)) => SendAttempt::again(why),
             Err(Undelivered::NotMine(_)) => self.judged(epoch, WireAnswer::NotMine),
             Err(Undelivered::Busy(_)) => self.judged(epoch, WireAnswer::Busy),
             Err(Undelivered::Barred(why)) => SendAttempt::Done(Err(self.refused(why))),

@@ -64,10 +64,10 @@ impl RequestHandlers {
         self.security.get_or_init(|| PeerSecurity::of(&context.peers))
     }
 
-    /// Instead of what the settings say; without effect once a connection was made.
-    pub(super) fn secure(&self, security: PeerSecurity) {
-        // A second call is a mistake of the sidecar, which starts each service once.
-        let _ = self.security.set(security);
+    /// Instead of what the settings say, unless something relies on that already.
+    pub(super) fn secure(&self, security: PeerSecurity) -> Result<()> {
+        const LATE: &str = "this service has connections of members already: secure them before it listens and before its first handle";
+        self.security.set(security).map_err(|_| Error::new(ErrorKind::Conflict, LATE.to_owned()))
     }
 
     pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Requests to one member by its name, or to any, answered by handlers that the worker registers.
+//! Requests to members, answered by handlers that the worker registers, and the one channel on which they travel.
 //!
 //! A worker registers handlers by [`crate::ShardingService::on_request`] for requests to this one instance, and by
 //! [`crate::ShardingService::on_any`] for requests that any instance may answer. Any sidecar of the group forwards requests to it. They are

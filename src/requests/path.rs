@@ -13,9 +13,10 @@ pub fn is_path(path: &str) -> bool {
     path.len() <= PATH_BYTES_MAX && path.split('/').all(is_part)
 }
 
-/// A name as one part of a path or as a header: everything except ASCII letters, digits and `-_~` percent-encoded.
-pub fn encoded(name: &str) -> String {
-    name.bytes().fold(String::with_capacity(name.len()), |mut text, byte| {
+/// A name or a key as one part of a path or as a header: everything except ASCII letters, digits and `-_~` percent-encoded.
+pub fn encoded(name: impl AsRef<[u8]>) -> String {
+    let name = name.as_ref();
+    name.iter().fold(String::with_capacity(name.len()), |mut text, &byte| {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
             text.push(byte.into());
         } else {

@@ -14,6 +14,8 @@ pub struct PeerSecurity {
     /// Their certificates.
     #[cfg(feature = "requests")]
     pub tls: ChannelTls,
+    /// Whether every caller is refused while there is neither a token nor a certificate. Otherwise such a caller may send `GET` and messages.
+    pub refuses_unproven: bool,
 }
 
 impl PeerSecurity {
@@ -22,11 +24,12 @@ impl PeerSecurity {
     /// # Errors
     ///
     /// The file that cannot be read or used.
-    pub(crate) fn read(peers: &PeersSettings) -> Result<Self, String> {
+    pub fn read(peers: &PeersSettings) -> Result<Self, String> {
         Ok(Self {
             token: peers.token.clone(),
             #[cfg(feature = "requests")]
             tls: ChannelTls::of(&peers.certificates)?,
+            refuses_unproven: false,
         })
     }
 

@@ -6,8 +6,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+#[cfg(feature = "requests")]
+use super::channel::MemberConnections;
 use super::handlers::{Handled, RequestHandlers, arrive_at};
 use super::security::PeerSecurity;
+#[cfg(feature = "requests")]
+use super::transport::Transport;
 use super::{Addressee, Answer, Request, Undelivered, WITHIN_DEFAULT};
 use crate::error::{Result, inside_runtime};
 use crate::service::ShardingService;
@@ -18,9 +22,10 @@ impl ShardingService {
     /// answered without one. Requests to any instance need a handler of [`ShardingService::on_any`]. Paths that start with `shardwise` are
     /// reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has 10 s
-    /// ([`crate::requests::ANSWER_WITHIN`]), bodies have at most 1 MiB in both directions, 64 requests are answered at once, and a panic is
-    /// the answer 500. A handler that holds the service itself keeps it alive for ever.
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has as long as
+    /// its caller waits, 10 s ([`crate::requests::WITHIN_DEFAULT`]) if the caller does not say. Bodies have at most 1 MiB in both
+    /// directions, 64 requests are answered at once, and a panic is the answer 500. A handler that holds the service itself keeps it alive
+    /// for ever.
     ///
     /// # Errors
     ///
@@ -111,8 +116,20 @@ impl ShardingService {
 
     /// For a server that listens on behalf of this worker: proves itself by this instead of by the settings. Call it before anything else is
     /// asked or answered.
-    pub fn secure_peers(&self, security: PeerSecurity) {
-        self.request_handlers().secure(security);
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Conflict`] if it was called before, or this worker listens or has connections or handles of singletons already.
+    pub fn secure_peers(&self, security: PeerSecurity) -> Result<()> {
+        self.request_handlers().secure(security)
+    }
+
+    /// Brings requests to other members, over connections that all callers of this share. It calls only addresses in `peer_networks`, with the
+    /// token and certificates of [`ShardingService::secure_peers`] or of the settings.
+    #[cfg(feature = "requests")]
+    pub fn connections(&self) -> Arc<dyn Transport> {
+        let (context, handlers) = (&self.membership().ownership_context, self.request_handlers());
+        context.extensions.get_or_make(|| MemberConnections::of(context, &handlers))
     }
 
     /// The members that may be called, and their shared secret.

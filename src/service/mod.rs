@@ -18,7 +18,8 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
-    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
+    GroupName, Incarnation, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState,
+    Timing, View,
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
@@ -110,6 +111,11 @@ impl ShardingService {
     /// This worker's name in its group.
     pub fn instance_id(&self) -> &InstanceId {
         &self.membership().instance_id
+    }
+
+    /// This worker's incarnation, which changes when it joins again after it has left.
+    pub fn incarnation(&self) -> Incarnation {
+        self.membership().life.incarnation()
     }
 
     /// The group that it shares the work with.

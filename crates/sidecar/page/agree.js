@@ -13,7 +13,7 @@ const [ASK_LEAST, ASK_MOST] = [1000, 5000];
 const ASK_AGAIN = 1000;
 const AT_A_TIME = 8;
 /** In the record of those who take requests. */
-const LISTENS = "shardwise.requests";
+const LISTENS = "shardwise.channel";
 
 /** By worker: its `status` or `why` there is none, and `under` which view of this worker's it was asked. */
 let answers = new Map();

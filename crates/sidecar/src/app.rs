@@ -24,6 +24,7 @@ use crate::page::Page;
 use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
+use crate::worker_client::WorkerClient;
 
 /// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -33,7 +34,7 @@ const LEASE_CALLS_PER_SECOND: u32 = 1_000;
 const PLACING_MOST: usize = 2;
 /// The most clients that may follow a stream of changes.
 pub(crate) const FOLLOWERS_MOST: usize = 64;
-/// The most requests that are forwarded at the same time, and the most that are answered here for other members.
+/// The most requests that are forwarded to members at the same time, and the most that the local worker is asked.
 pub(crate) const FORWARDS_MOST: usize = 64;
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
@@ -42,6 +43,8 @@ pub(crate) struct ServedGroup {
     pub(crate) service: ShardingService,
     /// The service never joins: this sidecar shows the group and owns nothing of it.
     pub(crate) only_observes: bool,
+    /// Both ends of a connection prove that they are members of the group: they have a token or certificates.
+    pub(crate) proves: bool,
     /// Knows the owners of all keys; set after the first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
@@ -70,8 +73,10 @@ pub(crate) struct App {
     pub(crate) placing: Arc<Semaphore>,
     /// The turns of requests that are forwarded.
     pub(crate) forwards: Semaphore,
-    /// The turns of requests that are answered here for other members.
-    pub(crate) answers: Semaphore,
+    /// The local worker, if there is one that takes requests.
+    pub(crate) worker: Option<WorkerClient>,
+    /// The turns of requests to it.
+    pub(crate) worker_turns: Semaphore,
     /// Members whose workers were reported lately.
     pub(crate) suspected: Suspected,
     /// The member with which the next search for any member begins.
@@ -81,8 +86,6 @@ pub(crate) struct App {
 /// Throttles of log lines.
 #[derive(Default)]
 pub(crate) struct LogThrottles {
-    /// Refused requests between members, by status.
-    pub(crate) strangers: LogThrottle<u16>,
     /// Requests without the operator's token, separately for possible actions.
     pub(crate) intruders: LogThrottle<bool>,
     /// Requests for another host or from a page of another origin, by status.
@@ -110,6 +113,7 @@ impl App {
             rate: options.limits.rate.map(RateLimiter::new),
             lease_rate: options.limits.rate.map(|rate| RateLimiter::new(rate.max(LEASE_CALLS_PER_SECOND))),
             connections: ConnectionTable::new(options.limits.connections),
+            worker: options.peers.forward_to.clone().map(|target| WorkerClient::new(target, options.limits.clone())),
             options,
             followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
             leaving: AtomicBool::new(false),
@@ -120,7 +124,7 @@ impl App {
             costly: RateLimiter::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
             forwards: Semaphore::new(FORWARDS_MOST),
-            answers: Semaphore::new(FORWARDS_MOST),
+            worker_turns: Semaphore::new(FORWARDS_MOST),
             suspected: Suspected::default(),
             next: AtomicUsize::new(0),
         }

@@ -11,8 +11,6 @@ use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use shardwise::discovery::LogThrottle;
-use shardwise::requests::proven::NONCE_HEADER;
-use shardwise::requests::{HOST_REFUSED, PEER_HEADER};
 use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
@@ -21,7 +19,6 @@ use crate::connections::ConnectionFacts;
 use crate::leases;
 use crate::options::Token;
 use crate::page;
-use crate::peers::{self, PEERS};
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
 
 /// Paths for probes, which require no token.
@@ -31,22 +28,17 @@ pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     // The route instead of the path, so that no key becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
-    let is_peers = request.uri().path().starts_with(PEERS);
     let admitted = admit(&app, &request, &route);
     let span = span_of(&request, &route);
     let mut response = match admitted {
         Ok(()) => {
-            let (mut head, body) = request.into_parts();
-            // A remote span is adopted only from admitted callers, because it decides whether this request is recorded. Members' requests
-            // are checked here, because a proof is valid once.
-            if (!is_peers || peers::is_let_in(&app, &mut head))
-                && let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes))
-            {
+            // A remote span is adopted only from admitted callers, because it decides whether this request is recorded.
+            if let Some(parent) = TraceParent::of(request.headers().get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
                 trace::continues(&span, parent);
             }
-            next.run(Request::from_parts(head, body)).instrument(span.clone()).await
+            next.run(request).instrument(span.clone()).await
         }
-        Err(problem) => (is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]), problem).into_response(),
+        Err(problem) => problem.into_response(),
     };
     page::guard(response.headers_mut());
     span.record("http.response.status_code", response.status().as_u16());
@@ -70,8 +62,7 @@ fn span_of(request: &Request, route: &str) -> Span {
         // Any other method, to keep the number of values small.
         _ => "_OTHER",
     };
-    // Each new connection between members begins with a greeting; only the request behind it is traced at info level.
-    if route.starts_with("/v1/") && !request.headers().contains_key(NONCE_HEADER) {
+    if route.starts_with("/v1/") {
         return tracing::info_span!(
             "request",
             otel.name = format!("{method} {route}"),
@@ -109,8 +100,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     let from_here = comes_here(request, &app.options.hosts).and_then(|()| check_site(request.headers(), route));
     from_here.inspect_err(|problem| log_outsider(&app.log.outsiders, problem))?;
     let path = request.uri().path();
-    // Members prove themselves with a separate token, and count against the rate only after that.
-    if OPEN.contains(&path) || page::is_file(path) || path.starts_with(PEERS) {
+    if OPEN.contains(&path) || page::is_file(path) {
         return Ok(());
     }
     let (options, shown) = (&app.options, bearer(request.headers()));

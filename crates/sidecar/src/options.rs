@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretSlice};
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use shardwise::settings::PeersSettings;
 use subtle::ConstantTimeEq;
 
@@ -33,12 +33,11 @@ pub struct Options {
     pub worker_token: Option<Token>,
     /// The listener's certificate and key.
     pub tls: Option<Tls>,
-    /// Host names and, if addresses are mapped, addresses by which clients and members may call it, besides loopback and the addresses it
-    /// listens on.
+    /// Host names and, if addresses are mapped, addresses by which clients may call it, besides loopback and the addresses it listens on.
     pub hosts: Vec<String>,
     /// Limits on clients.
     pub limits: Limits,
-    /// Requests between members.
+    /// Requests and messages between members.
     pub peers: Peers,
     /// Renders the metrics for `/metrics`. Without it the path does not exist.
     pub render: Option<Render>,
@@ -71,12 +70,8 @@ impl Options {
         }
     }
 
-    /// An error if other machines could connect without TLS or without a token, or if members must present certificates although the
-    /// listener has no TLS.
+    /// An error if other machines could connect without TLS or without a token.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.peers.is_mutual() && self.tls.is_none() {
-            return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
-        }
         if self.listen.ip().is_loopback() || self.token.is_some() && self.tls.is_some() {
             return Ok(());
         }
@@ -170,6 +165,11 @@ impl Token {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.expose_secret()
+    }
+
+    /// The same as text, which printable ASCII is.
+    pub(crate) fn to_text(&self) -> SecretString {
+        String::from_utf8_lossy(self.bytes()).into_owned().into()
     }
 
     pub(crate) fn is(&self, shown: &[u8]) -> bool {

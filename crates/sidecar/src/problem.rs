@@ -5,8 +5,6 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use shardwise::ErrorKind;
-use shardwise::requests::Answer;
-use shardwise::requests::proven::ProofRefusal;
 use utoipa::ToSchema;
 
 /// The media type of every error.
@@ -71,18 +69,8 @@ impl Problem {
         Self { header: Some((name, value)), ..self }
     }
 
-    /// A request of a member without a valid proof.
-    pub(crate) fn unproven(why: ProofRefusal) -> Self {
-        Kind(why.status, why.kind, why.title).because(why.detail)
-    }
-
     pub(crate) fn method_not_allowed(allowed: &'static str) -> Self {
         METHOD_NOT_ALLOWED.because(format!("this path takes {allowed}")).with(ALLOW, allowed)
-    }
-
-    /// The same as an answer between members.
-    pub(crate) fn into_answer(self) -> Answer {
-        Answer::bytes(PROBLEM_JSON, serde_json::to_vec(&self).unwrap_or_default()).with_status(self.status)
     }
 
     pub(crate) const fn status(&self) -> u16 {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Semaphore;
@@ -24,7 +24,7 @@ use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::transport::{Attempt, Place, Transport, Undelivered};
-use crate::requests::{Answer, BODY_BYTES_MAX, Request};
+use crate::requests::{Addressee, Answer, BODY_BYTES_MAX, Method, Request};
 
 type Sender = SendRequest<Full<Bytes>>;
 /// A connection that is being opened, or is open: whoever waits for it polls it.
@@ -102,6 +102,11 @@ async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached>
 #[async_trait]
 impl Transport for MemberConnections {
     async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+        // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no token.
+        if request.method == Method::Post && request.to != Addressee::Holder && !self.end.wants_proof(&place.address) {
+            let why = "without a peer token or certificates only GET is brought to members: set peer_token_file for all members";
+            return Err(Undelivered::Barred(why.into()));
+        }
         let (mut is_second, unsent) = (false, |why: &str| Undelivered::Unsent(why.to_owned()));
         loop {
             let (opening, streams) = self.connection(place);
@@ -111,6 +116,7 @@ impl Transport for MemberConnections {
             let mut sender = match attempt.before_sending(opening).await {
                 Some(Ok(sender)) => sender,
                 Some(Err(Unreached::Unsent(why))) => return Err(Undelivered::Unsent(why)),
+                Some(Err(Unreached::Unproven(why))) => return Err(Undelivered::Unproven(why)),
                 Some(Err(Unreached::Barred(why))) => return Err(Undelivered::Barred(why)),
                 None => return Err(unsent("it takes too long to connect to it")),
             };
@@ -139,9 +145,12 @@ fn failure(is_given_back: bool, error: &hyper::Error) -> Undelivered {
 
 async fn answered(response: hyper::Response<Incoming>, attempt: &Attempt) -> Result<Answer, Undelivered> {
     let (head, body) = response.into_parts();
+    let length = body.size_hint().exact();
     let body = attempt.after_sending(Limited::new(body, BODY_BYTES_MAX).collect()).await?;
-    match body {
-        Ok(body) => wire::outcome(&head, body.to_bytes().into()),
+    match body.map(|body| Vec::from(body.to_bytes())) {
+        // hyper takes a reset with NO_ERROR for the end of a body.
+        Ok(body) if length.is_some_and(|length| length != body.len() as u64) => Err(Undelivered::Unknown("its answer is cut off".into())),
+        Ok(body) => wire::outcome(&head, body),
         Err(error) => Err(Undelivered::Unknown(format!("its answer is too long or cut off: {error}"))),
     }
 }

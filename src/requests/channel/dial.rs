@@ -28,7 +28,9 @@ const ADDRESSES_MOST: usize = 4;
 pub(super) enum Unreached {
     /// It may be reached later, or is replaced by another one.
     Unsent(String),
-    /// Trying again does not help.
+    /// What answers there is not proven to be the member.
+    Unproven(String),
+    /// It may not be called: trying again does not help.
     Barred(String),
 }
 
@@ -47,6 +49,12 @@ fn read(address: &str) -> Option<(bool, &str)> {
 }
 
 impl CallingEnd {
+    /// Whether the member at that address has to prove itself, by the secret or a certificate. Otherwise any program of this machine may be
+    /// there.
+    pub(super) fn wants_proof(&self, address: &str) -> bool {
+        self.security.token.is_some() || address.starts_with(SECURED)
+    }
+
     pub(super) async fn reach(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
         let Some((is_plain, host_and_port)) = read(&place.address) else {
             return Err(Unreached::Unsent(format!("{} is no address that this version knows: upgrade the older member", Escaped(&place.address))));
@@ -67,7 +75,7 @@ impl CallingEnd {
         };
         called.map_err(|not_there| match not_there {
             NotThere::Elsewhere(why) => Unreached::Unsent(format!("{address}: {why}")),
-            NotThere::Unproven(why) => Unreached::Barred(format!("{address}: {why}; nothing was sent")),
+            NotThere::Unproven(why) => Unreached::Unproven(format!("{address}: {why}; nothing was sent")),
         })
     }
 
@@ -136,6 +144,12 @@ mod tests {
         assert!(barred(&loopback, secret, "169.254.169.254").unwrap().contains("none of peer_networks"), "a name may lead anywhere");
         assert!(barred(&["10.0.0.0/8"], None, "10.0.0.7").unwrap().contains("peer_token_file"));
         assert_eq!(barred(&["10.0.0.0/8"], secret, "10.0.0.7"), None);
+    }
+
+    #[test]
+    fn a_member_proves_itself_by_the_secret_or_a_certificate() {
+        let (open, secret) = (end(&[], None), end(&[], Some("0123456789abcdef")));
+        assert!(!open.wants_proof("tcp://127.0.0.1:7") && open.wants_proof("tls://127.0.0.1:7") && secret.wants_proof("tcp://127.0.0.1:7"));
     }
 
     #[test]

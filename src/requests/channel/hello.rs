@@ -17,7 +17,7 @@ use crate::membership::proof::{Nonce, ProofKind, ProofSession, Recipient};
 const PROTOCOL: u32 = 3;
 /// The most bytes of one of these frames, from a caller that may be anyone.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// How long all of it may take, on either side.
+/// How long all of it may take for the caller, and each step for the recipient.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(3);
 
 /// The caller's first frame.
@@ -36,7 +36,7 @@ pub(super) struct Hello {
 /// The recipient's answer to it, and to the confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Refusal {
+pub(super) enum HelloRefusal {
     OtherProtocol,
     #[serde(rename = "somebody_else")]
     OtherMember,
@@ -56,7 +56,7 @@ enum Welcome {
     /// To the confirmation: requests may follow.
     Ok,
     #[serde(untagged)]
-    Refused(Refusal),
+    Refused(HelloRefusal),
 }
 
 /// The caller's second frame: its own proof, if there is a secret.
@@ -150,7 +150,7 @@ fn welcomed(
     session.map(Some).ok_or(NotThere::Unproven(OTHER))
 }
 
-impl Refusal {
+impl HelloRefusal {
     const fn told(self) -> NotThere {
         match self {
             Self::OtherProtocol => {
@@ -158,15 +158,17 @@ impl Refusal {
             }
             Self::OtherMember => NotThere::Elsewhere("another process is there now"),
             Self::Full => NotThere::Elsewhere("it has too many connections"),
-            Self::Unproven => NotThere::Unproven("it does not take this worker's peer token: give all members the same"),
+            Self::Unproven => NotThere::Unproven(
+                "it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority",
+            ),
         }
     }
 }
 
 /// The recipient's side, step 1: whom the caller wants.
-pub(super) async fn hello<S: ByteStream>(stream: &mut S) -> Result<std::result::Result<Hello, Refusal>> {
+pub(super) async fn hello<S: ByteStream>(stream: &mut S) -> Result<std::result::Result<Hello, HelloRefusal>> {
     let hello: Hello = receive(stream).await?;
-    Ok(if hello.shardwise == PROTOCOL { Ok(hello) } else { Err(Refusal::OtherProtocol) })
+    Ok(if hello.shardwise == PROTOCOL { Ok(hello) } else { Err(HelloRefusal::OtherProtocol) })
 }
 
 /// Step 2: the recipient proves itself, and the caller has to. A caller that finds that the secrets differ just closes the connection.
@@ -175,8 +177,8 @@ pub(super) async fn proven<S: ByteStream>(
     hello: &Hello,
     recipient: &Recipient<'_>,
     protection: &Protection<'_>,
-) -> Result<std::result::Result<Option<ProofSession>, Refusal>> {
-    let Ok(callers) = hello.nonce.parse() else { return Ok(Err(Refusal::OtherProtocol)) };
+) -> Result<std::result::Result<Option<ProofSession>, HelloRefusal>> {
+    let Ok(callers) = hello.nonce.parse() else { return Ok(Err(HelloRefusal::OtherProtocol)) };
     let own = Nonce::random();
     let session = protection.secret.map(|secret| ProofSession::new(secret, recipient, &callers, &own));
     let proof = session.as_ref().map(|session| session.proof(ProofKind::Welcome, 0, &protection.fields()).to_string());
@@ -186,7 +188,7 @@ pub(super) async fn proven<S: ByteStream>(
         let shown = shown.proof.and_then(|proof| proof.parse().ok());
         shown.is_some_and(|shown| session.proves(&shown, ProofKind::Confirmation, 0, &protection.fields()))
     });
-    Ok(if is_proven { Ok(session) } else { Err(Refusal::Unproven) })
+    Ok(if is_proven { Ok(session) } else { Err(HelloRefusal::Unproven) })
 }
 
 /// Step 3: the connection is open.
@@ -200,7 +202,7 @@ pub(super) async fn open<S: ByteStream>(
 }
 
 /// Instead of one of the steps: why not.
-pub(super) async fn refuse<S: ByteStream>(stream: &mut S, refusal: Refusal) -> Result<()> {
+pub(super) async fn refuse<S: ByteStream>(stream: &mut S, refusal: HelloRefusal) -> Result<()> {
     send(stream, &Welcome::Refused(refusal)).await
 }
 
@@ -234,7 +236,7 @@ mod tests {
         callers: Protection<'static>,
         own: Protection<'static>,
         is_other: bool,
-    ) -> (std::result::Result<(), NotThere>, std::result::Result<(), Refusal>) {
+    ) -> (std::result::Result<(), NotThere>, std::result::Result<(), HelloRefusal>) {
         let (here, mut there) = tokio::io::duplex(1_024);
         let names = || (GroupName::new("workers").unwrap(), InstanceId::new("worker-1").unwrap());
         let calling = async {
@@ -255,11 +257,11 @@ mod tests {
             let (group, instance_id) = names();
             let incarnation = Incarnation::new(if is_other { 8 } else { 7 });
             if hello.incarnation != incarnation {
-                refuse(&mut there, Refusal::OtherMember).await.unwrap();
-                return Err(Refusal::OtherMember);
+                refuse(&mut there, HelloRefusal::OtherMember).await.unwrap();
+                return Err(HelloRefusal::OtherMember);
             }
             let recipient = Recipient { group: &group, instance_id: &instance_id, incarnation };
-            let session = match proven(&mut there, &hello, &recipient, &own).await.unwrap_or(Err(Refusal::Unproven)) {
+            let session = match proven(&mut there, &hello, &recipient, &own).await.unwrap_or(Err(HelloRefusal::Unproven)) {
                 Ok(session) => session,
                 Err(refusal) => {
                     // The caller may have closed it.
@@ -302,7 +304,7 @@ mod tests {
         for (callers, own, says) in cases {
             let (called, answered) = meet(callers, own, false).await;
             assert!(matches!(&called, Err(NotThere::Unproven(why)) if why.contains(says)), "{callers:?} to {own:?}: {called:?}");
-            assert_eq!(answered, Err(Refusal::Unproven), "{callers:?} to {own:?}");
+            assert_eq!(answered, Err(HelloRefusal::Unproven), "{callers:?} to {own:?}");
         }
     }
 
@@ -311,11 +313,11 @@ mod tests {
         let (called, _) = meet(with(SECRET), with(SECRET), true).await;
         assert_eq!(called, Err(NotThere::Elsewhere("another process is there now")));
         // As version 2 of messages began.
-        let old = br#"{"shardwise":2,"group":"workers","instance_id":"worker-1","incarnation":7,"nonce":""}"#;
+        let old = br#"{"shardwise":2,"group":"workers","instance_id":"worker-1","incarnation":"0000000000000007","nonce":""}"#;
         let (mut here, mut there) = tokio::io::duplex(1_024);
         here.write_u32(u32::try_from(old.len()).unwrap()).await.unwrap();
         here.write_all(old).await.unwrap();
-        assert_eq!(hello(&mut there).await.unwrap().unwrap_err(), Refusal::OtherProtocol);
+        assert_eq!(hello(&mut there).await.unwrap().unwrap_err(), HelloRefusal::OtherProtocol);
     }
 
     #[tokio::test]

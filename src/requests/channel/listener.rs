@@ -14,9 +14,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::ByteStream;
-use super::hello::{self, HELLO_WITHIN, Hello, Protection, Refusal};
+use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
 use crate::membership::OwnershipContext;
@@ -55,6 +56,7 @@ pub struct Reception {
     members: Vec<Weak<OwnershipContext>>,
     connections: Semaphore,
     refused: LogThrottle<&'static str>,
+    closing: CancellationToken,
 }
 
 impl Reception {
@@ -64,7 +66,12 @@ impl Reception {
     }
 
     fn of(members: Vec<Weak<OwnershipContext>>) -> Self {
-        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
+        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default(), closing: CancellationToken::new() }
+    }
+
+    /// Ends the connections of members: nothing new begins on them, and each ends once what is in flight on it is answered.
+    pub fn close(&self) {
+        self.closing.cancel();
     }
 
     /// Serves a connection to its end. Calls `known` once the caller has proven to be a member: until then it is a stranger, of which few
@@ -82,11 +89,12 @@ impl Reception {
             Ok(hello) => hello,
             Err(refusal) => return self.refuse(stream, refusal).await,
         };
-        let Some(member) = self.wanted(&hello) else { return self.refuse(stream, Refusal::OtherMember).await };
+        let Some(member) = self.wanted(&hello) else { return self.refuse(stream, HelloRefusal::OtherMember).await };
         let handlers = RequestHandlers::of(&member);
         let own = handlers.security(&member);
-        if own.tls.is_mutual() && !security.is_certified {
-            return self.refuse(stream, Refusal::Unproven).await;
+        let lacks_certificate = own.tls.is_mutual() && !security.is_certified;
+        if lacks_certificate || own.refuses_unproven && own.token.is_none() && !security.is_certified {
+            return self.refuse(stream, HelloRefusal::Unproven).await;
         }
         let secret = own.token.as_ref().map(|secret| secret.expose_secret().as_bytes());
         let protection = Protection { secret, binding: security.binding.as_ref().map(Binding::as_slice) };
@@ -96,18 +104,19 @@ impl Reception {
             Ok(Err(refusal)) => return self.refuse(stream, refusal).await,
             // A caller that finds that this worker has another secret closes the connection silently.
             Err(error) => {
-                self.warn(Refusal::Unproven);
+                self.warn(HelloRefusal::Unproven);
                 return Err(error);
             }
         };
-        let Ok(_place) = self.connections.try_acquire() else { return self.refuse(stream, Refusal::Full).await };
-        let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
+        let Ok(_place) = self.connections.try_acquire() else { return self.refuse(stream, HelloRefusal::Full).await };
+        // Before the caller hears of it: it may rely on that.
         known();
+        let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
         let is_proven = secret.is_some() || security.is_certified;
         let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
-        // The connection must not keep the service alive.
-        drop(member);
-        recipient::serve(stream, called).await;
+        // The connection keeps neither the service nor its listener alive.
+        drop((member, handlers));
+        recipient::serve(stream, called, &self.closing).await;
         Ok(Arrival::Ended)
     }
 
@@ -119,19 +128,19 @@ impl Reception {
         })
     }
 
-    async fn refuse<S: ByteStream>(&self, mut stream: S, refusal: Refusal) -> Result<Arrival> {
+    async fn refuse<S: ByteStream>(&self, mut stream: S, refusal: HelloRefusal) -> Result<Arrival> {
         self.warn(refusal);
         timeout(HELLO_WITHIN, hello::refuse(&mut stream, refusal)).await.map_err(|_| Error::from(ErrorKind::TimedOut))??;
         Ok(Arrival::Refused)
     }
 
-    fn warn(&self, refusal: Refusal) {
+    fn warn(&self, refusal: HelloRefusal) {
         let why = match refusal {
-            Refusal::OtherProtocol => "another version of shardwise has tried to connect; upgrade it",
-            Refusal::Unproven => "a process with another peer token or certificate, or none, has tried to connect",
-            Refusal::Full => "there are as many connections of members as this worker takes",
+            HelloRefusal::OtherProtocol => "another version of shardwise has tried to connect; upgrade it",
+            HelloRefusal::Unproven => "a process with another peer token or certificate, or none, has tried to connect",
+            HelloRefusal::Full => "there are as many connections of members as this worker takes",
             // Usual after a member has gone and another has its port.
-            Refusal::OtherMember => return,
+            HelloRefusal::OtherMember => return,
         };
         if let Some(refused) = self.refused.another(why) {
             tracing::warn!(refused, "connections between members were refused: {why}; one line a minute at most");

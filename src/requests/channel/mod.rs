@@ -25,6 +25,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub(crate) use caller::MemberConnections;
 pub(crate) use listener::listen;
 pub use listener::{Arrival, ConnectionSecurity, Reception};
+#[cfg(feature = "tls")]
+pub use tls::{ALPN, binding};
+pub use tls::{Binding, ChannelTls};
 
 /// The bytes of a connection in both directions.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}

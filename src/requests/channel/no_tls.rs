@@ -23,10 +23,12 @@ impl ChannelTls {
         Ok(Self {})
     }
 
+    /// Whether this member listens with TLS.
     pub const fn listens(&self) -> bool {
         false
     }
 
+    /// Whether callers must present a certificate.
     pub const fn is_mutual(&self) -> bool {
         false
     }

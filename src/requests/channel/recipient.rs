@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::Incarnation;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
-use super::wire::{self, ArrivedHead, WHOLE_BYTES_MAX};
+use super::wire::{self, ArrivedHead};
 use super::{
     ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX,
 };
@@ -71,8 +72,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Serves it to its end. Dropping it ends the connection and what is in flight on it.
-pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called) {
+/// Serves it to its end, which is near once `closing` is cancelled. Dropping it ends the connection and what is in flight on it.
+pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: &CancellationToken) {
     let activity = Arc::new(Activity { in_flight: AtomicUsize::new(0), last: Mutex::new(Instant::now()) });
     let service = service_fn(|request: Request<Incoming>| {
         let (called, activity) = (called.clone(), Arc::clone(&activity));
@@ -96,6 +97,11 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called) {
         tokio::select! {
             // A connection that fails affects no other.
             _ = connection.as_mut() => return,
+            () = closing.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+                return;
+            }
             () = sleep_until(activity.idle_at()) => {
                 if activity.in_flight.load(Ordering::Relaxed) == 0 {
                     connection.as_mut().graceful_shutdown();
@@ -146,7 +152,7 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
     let longest = if head.to() == Addressee::Holder { HOLDER_WITHIN_MAX } else { WITHIN_MAX };
     let within = head.within.unwrap_or(WITHIN_DEFAULT).min(longest);
     let until = Instant::now() + within;
-    let whole = match timeout(BODY_WITHIN.min(within), whole(body)).await {
+    let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
         Ok(Ok(whole)) => whole,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             return Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", crate::requests::BODY_BYTES_MAX)));
@@ -162,12 +168,17 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
 }
 
 /// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.
-async fn whole(body: Incoming) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let (mut body, mut bytes) = (Limited::new(body, WHOLE_BYTES_MAX), Vec::new());
+async fn whole(body: Incoming, bytes_max: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let length = body.size_hint().exact();
+    let (mut body, mut bytes) = (Limited::new(body, bytes_max), Vec::new());
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame?.into_data() {
             bytes.extend_from_slice(&piece);
         }
+    }
+    // hyper takes a reset with NO_ERROR for the end of a body.
+    if length.is_some_and(|length| length != bytes.len() as u64) {
+        return Err("it is cut off".into());
     }
     Ok(bytes)
 }

@@ -158,7 +158,9 @@ pub(super) async fn secured<S: ByteStream>(
     let stream = match timeout(within, TlsConnector::from(Arc::clone(client)).connect(name, stream)).await {
         Ok(Ok(stream)) => stream,
         // The certificate is invalid or belongs to another host.
-        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => return Err(barred(error.to_string())),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(Unreached::Unproven(format!("{}: {error}; nothing was sent", Escaped(host))));
+        }
         Ok(Err(error)) => return Err(Unreached::Unsent(format!("{}: {error}", Escaped(host)))),
         Err(_) => return Err(Unreached::Unsent(format!("{}: no TLS within {within:?}", Escaped(host)))),
     };

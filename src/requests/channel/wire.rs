@@ -32,8 +32,6 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const RIGHT_MEMBER: HeaderName = HeaderName::from_static("shardwise-holder");
 const PEER: HeaderName = HeaderName::from_static(PEER_HEADER);
 const TO: HeaderName = HeaderName::from_static(TO_HEADER);
-/// The most bytes of a body with the key before it.
-pub(super) const WHOLE_BYTES_MAX: usize = BODY_BYTES_MAX + KEY_BYTES_MAX;
 /// The most characters of another member's error that are passed on.
 const CAUSE_CHARS_MAX: usize = 512;
 /// The status of a request that this member is not the right one for (RFC 9110, section 15.5.20).
@@ -141,7 +139,12 @@ impl ArrivedHead {
         self.request.method
     }
 
-    /// With the bytes that followed.
+    /// The most bytes that may follow: its key and its body.
+    pub(super) fn bytes_max(&self) -> usize {
+        BODY_BYTES_MAX + self.key.as_ref().map_or(0, |(bytes, _)| *bytes)
+    }
+
+    /// With the bytes that followed, at most [`ArrivedHead::bytes_max`].
     ///
     /// # Errors
     ///
@@ -155,9 +158,6 @@ impl ArrivedHead {
             let body = bytes.split_off(length);
             request.key = Some(OwnedKey::from_parts(&kind, &bytes).ok_or("its key is of an unknown kind, or has another length than that kind has")?);
             bytes = body;
-        }
-        if bytes.len() > BODY_BYTES_MAX {
-            return Err("its body is too large");
         }
         request.body = bytes;
         Ok(request)
@@ -204,7 +204,7 @@ pub(super) fn undelivered(undelivered: &Undelivered) -> http::Response<Full<Byte
             sent
         }
         Undelivered::Unsent(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, why),
-        Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
+        Undelivered::Unproven(why) | Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
         Undelivered::Unknown(why) => answer(Answer::problem(502, "worker", "It is unknown if this was handled", why)),
     }
 }
@@ -262,7 +262,11 @@ mod tests {
         }
         to_owner.key = Some(OwnedKey::of(&-7_i64));
         assert_eq!(arrived(super::request(&to_owner, Duration::ZERO).unwrap()).await.as_ref(), Ok(&to_owner), "an integer stays one");
-        let longest = Request { key: Some(OwnedKey::of(&vec![1; KEY_BYTES_MAX])), body: vec![2; BODY_BYTES_MAX], ..to_owner };
+        let longest = Request { key: Some(OwnedKey::of(&vec![1_u8; KEY_BYTES_MAX])), body: vec![2; BODY_BYTES_MAX], ..to_owner };
+        let (head, _) = super::request(&longest, Duration::ZERO).unwrap().into_parts();
+        assert_eq!(ArrivedHead::parse(&head).unwrap().bytes_max(), KEY_BYTES_MAX + BODY_BYTES_MAX);
+        let (head, _) = super::request(&asked, Duration::ZERO).unwrap().into_parts();
+        assert_eq!(ArrivedHead::parse(&head).unwrap().bytes_max(), BODY_BYTES_MAX, "no key, no room for one");
         assert!(arrived(super::request(&longest, Duration::ZERO).unwrap()).await.as_ref() == Ok(&longest));
     }
 

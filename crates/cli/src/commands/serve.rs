@@ -186,7 +186,7 @@ impl Serve {
         }
         options.peers.token = self.peer_token_file.as_deref().map(Token::from_file).transpose()?;
         match (&self.peer_ca_file, &self.peer_cert, &self.peer_key) {
-            (Some(file), Some(chain), Some(key)) => options.peers.trust_mutually(file, &Tls::from_files(chain, key)?)?,
+            (Some(file), Some(chain), Some(key)) => options.peers.trust_mutually(file, chain, key)?,
             (Some(file), ..) => options.peers.trust(file)?,
             _ => {}
         }

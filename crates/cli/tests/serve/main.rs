@@ -4,12 +4,16 @@
 
 mod answers;
 mod bad;
+#[path = "../../../../tests/common/channel.rs"]
+#[allow(clippy::expect_used, reason = "helpers of tests report by panicking")]
+mod channel;
 #[path = "../common/mod.rs"]
 mod common;
 mod daemons;
 mod descriptors;
 mod drain_timeout;
 mod drained;
+mod fakes;
 mod forwarded;
 mod health;
 mod holders;
@@ -22,9 +26,9 @@ mod leases;
 mod live;
 mod logged;
 mod members;
+mod middle;
 mod observing;
 mod peers;
-mod proofs;
 mod schema;
 mod unfinished;
 

@@ -115,7 +115,7 @@ impl Ask {
             Undelivered::Barred(_) => self.end = Some(self.unless_unknown(AskError::Barred(outcome.reason()))),
             Undelivered::Unknown(_) if self.repeatable => self.unknown = Some(outcome.reason()),
             Undelivered::Unknown(_) => self.end = Some(AskError::Unknown(outcome.reason())),
-            Undelivered::Unsent(_) => {}
+            Undelivered::Unsent(_) | Undelivered::Unproven(_) => {}
         }
         self.last = Some(outcome);
     }

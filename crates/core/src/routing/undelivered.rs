@@ -20,6 +20,10 @@ pub enum Undelivered {
     /// The member has too many requests, and says after which time to try again.
     #[error("it has as many requests as it takes at a time")]
     Busy(Option<Duration>),
+    /// What answers at the member's address has not proven to be that member: it has another token or certificate, or is another program.
+    /// Nothing was sent, and it may be sent again. It must not be final: any program at the address of a dead member could cause it.
+    #[error("{0}")]
+    Unproven(String),
     /// It may not be sent to that member, or the member refuses it: another attempt does not help.
     #[error("{0}")]
     Barred(String),
@@ -40,6 +44,7 @@ impl Undelivered {
             Self::Unsent(_) => "unsent",
             Self::NotMine(_) => "not_mine",
             Self::Busy(_) => "busy",
+            Self::Unproven(_) => "unproven",
             Self::Barred(_) => "barred",
             Self::Unknown(_) => "unknown",
         }
@@ -47,13 +52,13 @@ impl Undelivered {
 
     /// Whether the member should count as failing for a while ([`PeerLoad::on_failure`](super::PeerLoad::on_failure)).
     pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::Unsent(_) | Self::Barred(_) | Self::Unknown(_))
+        matches!(self, Self::Unsent(_) | Self::Unproven(_) | Self::Barred(_) | Self::Unknown(_))
     }
 
     /// The obstacle, for an error.
     pub(super) fn reason(&self) -> String {
         match self {
-            Self::Unsent(why) | Self::Barred(why) | Self::Unknown(why) => one_line(why, REASON_CHARS),
+            Self::Unsent(why) | Self::Unproven(why) | Self::Barred(why) | Self::Unknown(why) => one_line(why, REASON_CHARS),
             Self::NotMine(None) => "the member that was asked does not serve it".to_owned(),
             Self::NotMine(Some(hint)) => format!("the member that was asked does not serve it and names {hint}"),
             Self::Busy(_) => "the member that was asked has too many requests".to_owned(),
