@@ -401,7 +401,7 @@ pub(crate) async fn ask(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let (request, body) = (request.body(()).expect("a request"), body.into());
+    let (request, body): (_, Bytes) = (request.body(()).expect("a request"), body.into());
     let asking = async {
         let mut sender = sender.clone().ready().await?;
         let (response, mut sending) = sender.send_request(request, body.is_empty())?;
