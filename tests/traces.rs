@@ -7,6 +7,8 @@
 mod channel;
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
+#[path = "common/http2.rs"]
+mod http2;
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -116,9 +118,9 @@ async fn joins_calls_and_requests_are_spans_and_a_callers_trace_goes_on() {
     let refused = channel::open(&at.to_string(), &elsewhere, None).await.err().unwrap();
     assert!(refused.to_string().contains("somebody_else"), "{refused}");
     assert!(heard.line("request <").is_none(), "whoever is not let in has no part in what is recorded");
-    let client = channel::client(channel::open(&at.to_string(), &there, None).await.unwrap().plain(Side::Caller)).await;
+    let client = http2::client(channel::open(&at.to_string(), &there, None).await.unwrap().plain(Side::Caller)).await;
     let headers = [("shardwise-to", "instance"), ("traceparent", parent), ("x-secret", "of-the-caller")];
-    let answer = channel::ask(&client, ("GET", "deep/within?q=of-the-caller"), &headers, "").await.unwrap();
+    let answer = http2::ask(&client, ("GET", "deep/within?q=of-the-caller"), &headers, "").await.unwrap();
     assert_eq!((answer.status, answer.body.as_str()), (200, "answered"));
     assert_eq!(*within.lock().unwrap(), Some("request"), "a handler's own spans are below it");
     let continued = || connected.0.lock().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();

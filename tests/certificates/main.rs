@@ -9,5 +9,7 @@ mod channel;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
+#[path = "../common/http2.rs"]
+mod http2;
 mod messages;
 mod requests;

@@ -20,8 +20,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::asking::{TOKEN, brings, counts, place, post, with_token, worker, worker_with};
-use crate::channel::{LONG, Side, Whom, ask, challenged, client, connect, frame, receive, rest};
+use crate::channel::{LONG, Side, Whom, challenged, connect, frame, receive, rest};
 use crate::common::{World, eventually, policy};
+use crate::http2::{ask, client};
 
 /// What a worker has: whom it trusts, its own certificate, a token, and the name in all certificates.
 #[derive(Clone, Copy, Default)]

@@ -8,6 +8,8 @@ mod channel;
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 mod handover;
+#[path = "../common/http2.rs"]
+mod http2;
 mod impostors;
 #[path = "../common/log.rs"]
 mod log;

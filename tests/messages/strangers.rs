@@ -6,7 +6,8 @@ use shardwise::requests::encoded;
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
-use crate::channel::{Came, Http2Frame, Side, Whom, ask, client, connect, frame, open, preface, receive, request_fields, rest};
+use crate::channel::{Side, Whom, connect, frame, open, receive, rest};
+use crate::http2::{Came, Http2Frame, ask, client, preface, request_fields};
 
 /// A worker's life goes on, and so do its messages.
 async fn undisturbed(a: &ShardingService, b: &ShardingService) {

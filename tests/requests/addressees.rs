@@ -61,7 +61,7 @@ async fn the_addressee_that_travels_with_a_request_decides_which_handler_answers
     }
     // A newer version may know more addressees, and this one does not guess; nor does it without the header, or without what belongs to it.
     let opened = channel::open(&at.to_string(), &Whom::of(&one), Some(TOKEN)).await.unwrap();
-    let client = channel::client(opened.plain(channel::Side::Caller)).await;
+    let client = http2::client(opened.plain(channel::Side::Caller)).await;
     for (headers, why) in [
         (vec![], "upgrade this member"),
         (vec![("shardwise-to", "everybody")], "upgrade this member"),
@@ -71,11 +71,11 @@ async fn the_addressee_that_travels_with_a_request_decides_which_handler_answers
         (vec![("shardwise-to", "holder")], "for which key, name or session"),
         (vec![("shardwise-to", "holder"), ("shardwise-name", "%FF")], "its name is no text"),
     ] {
-        let refused = channel::ask(&client, ("POST", "both"), &headers, "x").await.unwrap();
+        let refused = http2::ask(&client, ("POST", "both"), &headers, "x").await.unwrap();
         assert!(refused.status == 400 && refused.is_refusal() && refused.body.contains(why), "{headers:?}: {refused:?}");
     }
     for (method, path) in [("PUT", "both"), ("DELETE", "both"), ("GET", "a/../both"), ("GET", "%2e%2e"), ("GET", "")] {
-        let refused = channel::ask(&client, (method, path), &[("shardwise-to", "instance")], "").await.unwrap();
+        let refused = http2::ask(&client, (method, path), &[("shardwise-to", "instance")], "").await.unwrap();
         assert!(refused.status == 400 && refused.is_refusal(), "{method} {path}: {refused:?}");
     }
 }

@@ -4,7 +4,8 @@ use shardwise::proof::{Nonce, ProofKind, ProofSession};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::channel::{Http2Frame, challenged, connect, frame, heard, open, preface, receive, record, request_fields, rest};
+use super::channel::{challenged, connect, frame, heard, open, receive, record, rest};
+use super::http2::{Http2Frame, preface, request_fields};
 use super::*;
 
 const OTHER_TOKEN: &str = "another-token-than-that";

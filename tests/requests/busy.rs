@@ -2,7 +2,8 @@
 
 use tokio::task::JoinSet;
 
-use super::channel::{Http2Frame, Side, first_of, open, preface, request_fields};
+use super::channel::{Side, open};
+use super::http2::{Http2Frame, first_of, preface, request_fields};
 use super::*;
 
 #[tokio::test(start_paused = true)]

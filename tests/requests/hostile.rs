@@ -2,7 +2,8 @@
 
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
-use super::channel::{Http2Frame, Side, ask, client, fields, first_of, open, preface, request_fields, rest};
+use super::channel::{Side, open, rest};
+use super::http2::{Http2Frame, ask, client, fields, first_of, preface, request_fields};
 use super::*;
 
 const TO_ONE: (&str, &str) = ("shardwise-to", "instance");

@@ -13,6 +13,8 @@ mod channel;
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 mod hostile;
+#[path = "../common/http2.rs"]
+mod http2;
 mod outcomes;
 mod versions;
 
@@ -158,8 +160,8 @@ async fn without_a_token_a_member_is_read_and_nothing_else() {
     }
     // The caller does not send it. A program that does is refused.
     let opened = channel::open(&at.to_string(), &Whom::of(&one), None).await.unwrap();
-    let client = channel::client(opened.plain(channel::Side::Caller)).await;
-    let refused = channel::ask(&client, ("POST", "act"), &[("shardwise-to", "instance")], "x").await.unwrap();
+    let client = http2::client(opened.plain(channel::Side::Caller)).await;
+    let refused = http2::ask(&client, ("POST", "act"), &[("shardwise-to", "instance")], "x").await.unwrap();
     assert!(refused.status == 403 && refused.is_refusal() && refused.body.contains("peer_token_file"), "{refused:?}");
     assert_eq!(done.load(Ordering::Relaxed), 1);
 }

@@ -4,7 +4,8 @@ use futures::future::BoxFuture;
 use hyper::body::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use super::channel::{Http2Frame, Side, first_of, receive, rest, taken};
+use super::channel::{Side, receive, rest, taken};
+use super::http2::{Http2Frame, first_of};
 use super::*;
 
 type Connection = h2::server::Connection<DuplexStream, Bytes>;
@@ -21,7 +22,7 @@ async fn member(serves: Serves) -> SocketAddr {
     process(each).await
 }
 
-async fn http2(stream: DuplexStream) -> Connection {
+async fn serving(stream: DuplexStream) -> Connection {
     h2::server::handshake(stream).await.unwrap()
 }
 
@@ -50,7 +51,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "refuses the stream",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 while let Some(Ok((_, mut respond))) = connection.accept().await {
                     respond.send_reset(h2::Reason::REFUSED_STREAM);
                 }
@@ -63,7 +64,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "resets the stream for another reason",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 while let Some(Ok((_, mut respond))) = connection.accept().await {
                     respond.send_reset(h2::Reason::INTERNAL_ERROR);
                 }
@@ -91,7 +92,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "closes the connection once it has the head",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 drop(connection.accept().await);
             })
         },
@@ -102,7 +103,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "closes the connection in the middle of its answer",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 answers(&mut connection, Some("1"), 10, "abc").await;
             })
         },
@@ -113,7 +114,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "resets the stream in the middle of its answer, without an error",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 let mut sending = answers(&mut connection, Some("1"), 10, "abc").await;
                 sending.send_reset(h2::Reason::NO_ERROR);
                 drop(sending);
@@ -127,7 +128,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "answers as a program that is no member",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 answers(&mut connection, None, 3, "abc").await;
                 while connection.accept().await.is_some() {}
             })
@@ -139,7 +140,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "answers with more than is allowed",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 let (_, mut respond) = connection.accept().await.unwrap().unwrap();
                 let mut sending = respond.send_response(head(Some("1"), BODY_BYTES_MAX + 1), false).unwrap();
                 sending.send_data(vec![0_u8; BODY_BYTES_MAX + 1].into(), true).unwrap();
@@ -153,7 +154,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "refuses the request",
         |stream| {
             Box::pin(async move {
-                let mut connection = http2(stream).await;
+                let mut connection = serving(stream).await;
                 let (_, mut respond) = connection.accept().await.unwrap().unwrap();
                 let refusal = http::Response::builder().status(503).header("shardwise-peer", "refused").body(()).unwrap();
                 respond.send_response(refusal, true).unwrap();
@@ -185,7 +186,7 @@ async fn a_connection_that_ends_in_good_order_loses_nothing() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let at = member(|stream| {
         Box::pin(async move {
-            let mut connection = http2(stream).await;
+            let mut connection = serving(stream).await;
             let (_, mut respond) = connection.accept().await.unwrap().unwrap();
             connection.graceful_shutdown();
             flushed(&mut connection).await;
@@ -251,7 +252,7 @@ async fn a_deadline_and_another_right_member_end_an_attempt_before_and_after_it_
     // Takes requests and answers none.
     let deaf = member(|stream| {
         Box::pin(async move {
-            let (mut connection, mut held) = (http2(stream).await, Vec::new());
+            let (mut connection, mut held) = (serving(stream).await, Vec::new());
             while let Some(request) = connection.accept().await {
                 held.push(request);
             }

@@ -19,6 +19,9 @@ mod health;
 mod holders;
 mod hostile;
 mod http;
+#[path = "../../../../tests/common/http2.rs"]
+#[allow(clippy::expect_used, reason = "helpers of tests report by panicking")]
+mod http2;
 mod impostors;
 mod kept;
 mod lease_limits;

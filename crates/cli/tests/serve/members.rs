@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 
 use crate::channel::{self, Side, Whom};
 use crate::common::{PATIENCE, eventually};
+use crate::http2;
 use crate::peers::{PEER_TOKEN, answering, asks, by, place_of_peers, service, status_of};
 use crate::{Served, TOKEN, http};
 
@@ -47,8 +48,8 @@ fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
     let asked = |path: &str| {
         runtime.block_on(async {
             let opened = channel::open(&closed.at.to_string(), &whom(&closed), Some(PEER_TOKEN)).await.unwrap();
-            let sender = channel::client(opened.plain(Side::Caller)).await;
-            channel::ask(&sender, ("GET", path), &[("shardwise-to", "instance")], "").await.unwrap()
+            let sender = http2::client(opened.plain(Side::Caller)).await;
+            http2::ask(&sender, ("GET", path), &[("shardwise-to", "instance")], "").await.unwrap()
         })
     };
     assert_eq!((asked("status").status, asked("a/../status").status), (200, 400), "no path");
