@@ -91,6 +91,11 @@ impl OwnedKey {
         key.with_key(Self::from)
     }
 
+    /// The same key, borrowed.
+    pub fn as_key(&self) -> Key<'_> {
+        Key { bytes: &self.bytes, kind: self.kind }
+    }
+
     /// What its bytes are, for [`OwnedKey::from_parts`] in another process: `bytes`, `unsigned` or `signed`.
     pub const fn kind(&self) -> &'static str {
         match self.kind {
@@ -120,7 +125,14 @@ impl From<Key<'_>> for OwnedKey {
 
 impl ShardKey for OwnedKey {
     fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
-        read(Key { bytes: &self.bytes, kind: self.kind })
+        read(self.as_key())
+    }
+}
+
+impl ShardKey for Key<'_> {
+    #[inline]
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+        read(*self)
     }
 }
 
@@ -243,5 +255,7 @@ mod tests {
         assert_eq!(text.key_hash(), text.as_bytes().key_hash());
         assert_eq!(Arc::<str>::from("a").key_hash(), "a".key_hash());
         assert_eq!(Cow::Borrowed("a").key_hash(), Box::<str>::from("a").key_hash());
+        let owned = OwnedKey::of(&-7_i64);
+        assert_eq!((owned.as_key().key_hash(), OwnedKey::from(owned.as_key())), ((-7_i64).key_hash(), owned.clone()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::NoRoute;
+use super::{NoRoute, WithinError};
 use crate::{InstanceId, format_duration, one_line};
 
 /// The most characters of a reason that a member gave.
@@ -78,12 +78,16 @@ pub enum AskError {
         /// The last obstacle.
         why: String,
     },
-    /// The last member that was asked in time had too many requests. It was not handled; send fewer at once, or later.
-    #[error("no member took the request within {}: the last one had too many; it was not handled", format_duration(*.within))]
+    /// The last member that was asked in time had too many requests, or too many of this caller wait already. It was not handled; send
+    /// fewer at once, or later.
+    #[error("no member took the request within {}: too many are in progress; it was not handled", format_duration(*.within))]
     Busy {
-        /// The time limit of the request.
+        /// The time limit of the request; zero if it was refused at once because too many of this caller wait.
         within: Duration,
     },
+    /// The request itself is not valid: its time limit, key, path, query, body or idempotency key. It was not sent.
+    #[error("the request is not valid: {0}")]
+    Invalid(String),
     /// It may not be sent to the member, or the member refuses it. It was not handled, and a retry does not help.
     #[error("the request was refused and not handled: {0}")]
     Barred(String),
@@ -99,5 +103,23 @@ impl AskError {
     /// Whether it may have been handled: then sending it again may handle it twice. All others were certainly not handled.
     pub const fn may_have_been_handled(&self) -> bool {
         matches!(self, Self::Unknown(_))
+    }
+
+    /// The outcome for metrics and spans.
+    pub const fn outcome(&self) -> &'static str {
+        match self {
+            Self::TooLate { .. } => "too_late",
+            Self::Busy { .. } => "busy",
+            Self::Invalid(_) => "invalid",
+            Self::Barred(_) => "barred",
+            Self::Unknown(_) => "unknown",
+            Self::NoRoute(_) => "no_route",
+        }
+    }
+}
+
+impl From<WithinError> for AskError {
+    fn from(error: WithinError) -> Self {
+        Self::Invalid(error.to_string())
     }
 }
