@@ -193,7 +193,7 @@ fn check(
     backend: &dyn Discovery,
     is_own: bool,
 ) -> Result<(), String> {
-    let PolicySettings { policy, timing, discovery, peers } = settings;
+    let PolicySettings { policy, timing, discovery, peers, .. } = settings;
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
         return Err(format!(

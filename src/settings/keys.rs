@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use shardwise_core::routing::Width;
 use shardwise_core::{
     ClaimStore, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, MEMBERS_MAX, REJOIN_GRACE_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX,
 };
 use shardwise_settings::SettingKey;
 use shardwise_settings::Shape::{self, Flag, Margin, OneOf, Percent, Text, Texts};
+
+use super::requests::REQUESTS_MAX;
 
 const DAY: Duration = Duration::from_hours(24);
 const PLACEMENTS: Shape = OneOf(&["ring", "quota", "uhashring", "modulo", "hashring"]);
@@ -97,6 +100,14 @@ pub(super) const PEER_KEY_FILE: SettingKey = SettingKey::new("peer_key_file", Te
     "the private key of that certificate, in PEM");
 pub(super) const PEER_NAME: SettingKey = SettingKey::new("peer_name", Text,
     "the name that every member's certificate has, instead of the host of its own address; needs peer_token_file");
+pub(super) const MAX_WIDTH: SettingKey = SettingKey::new("max_width", Shape::whole(1, Width::MAX.get() as u64),
+    "over how many workers the requests of a hot key may be spread, its owner first; above 1 on_owned also runs on workers that do not own the key").or("1");
+pub(super) const SATURATED_AT: SettingKey = SettingKey::new("saturated_at", Shape::whole(1, REQUESTS_MAX),
+    "a key is spread further while more of its requests than this are in progress at its owner").or("8");
+pub(super) const REQUESTS_AT_ONCE: SettingKey = SettingKey::new("requests_at_once", Shape::whole(1, REQUESTS_MAX),
+    "how many requests a worker handles at once; further ones are refused as busy").or("64");
+pub(super) const REQUESTS_WAITING: SettingKey = SettingKey::new("requests_waiting", Shape::whole(1, REQUESTS_MAX),
+    "how many requests of a worker wait for an answer at once; further ones are refused as busy").or("1024");
 pub(super) const ON_BACKEND_LOSS: SettingKey = SettingKey::new("on_backend_loss", OneOf(&["stop", "keep"]),
     "stop: without the backend nothing is owned; keep: the last view counts for keep_for, and work may be done twice").or("stop");
 pub(super) const KEEP_FOR: SettingKey = SettingKey::new("keep_for", Shape::time(Duration::from_millis(1), KEEP_FOR_MAX),
@@ -116,5 +127,6 @@ pub(super) const POLICIES: &[SettingKey] = &[
     MIN_MEMBERS, DRAIN_TIMEOUT, REJOIN_GRACE, ON_DRAIN_TIMEOUT, EPOCH_FLOOR, VERSION_RULE,
     MESSAGES_LISTEN, MESSAGES_TOKEN_FILE, ON_BACKEND_LOSS, KEEP_FOR, MAX_LOSS,
     PEER_NETWORKS, PEER_LISTEN, PEER_TOKEN_FILE, PEER_CA_FILE, PEER_CERT_FILE, PEER_KEY_FILE, PEER_NAME,
+    MAX_WIDTH, SATURATED_AT, REQUESTS_AT_ONCE, REQUESTS_WAITING,
 ];
 pub(super) const NEXT: &[SettingKey] = &[NEXT_PLACEMENT, NEXT_SLOTS, NEXT_VIRTUAL_NODES, NEXT_LOAD_MARGIN];

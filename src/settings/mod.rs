@@ -41,6 +41,7 @@ mod options;
 mod peers;
 mod placement;
 mod policy;
+mod requests;
 mod schema;
 
 use std::collections::BTreeMap;
@@ -56,6 +57,7 @@ pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub(crate) use peers::token_mistake;
 pub use peers::{Network, PeerCertificates, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
+pub use requests::RequestSettings;
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 
 use crate::error::{Error, ErrorKind, Result};

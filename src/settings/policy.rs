@@ -7,6 +7,7 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, PeersSettings};
 use super::schema::BACKENDS_LATER;
+use super::requests::{self, RequestSettings};
 use super::{keys, options, placement};
 use crate::backend;
 use crate::error::{self, ErrorKind};
@@ -23,6 +24,8 @@ pub struct PolicySettings {
     pub discovery: DiscoverySettings,
     /// Requests and messages between its members.
     pub peers: PeersSettings,
+    /// How its requests are spread, and how many are in progress at once.
+    pub requests: RequestSettings,
 }
 
 impl PolicySettings {
@@ -33,6 +36,7 @@ impl PolicySettings {
             timing: Timing::default(),
             discovery: DiscoverySettings::default(),
             peers: PeersSettings::default(),
+            requests: RequestSettings::default(),
         }
     }
 
@@ -148,8 +152,9 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 
     let peers = peers::read(table)?;
+    let requests = requests::read(table, policy.ownership)?;
     let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
-    Ok(PolicySettings { policy, timing, discovery, peers })
+    Ok(PolicySettings { policy, timing, discovery, peers, requests })
 }
 
 fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {
