@@ -19,7 +19,7 @@ use super::proof::Recipient;
 use super::state::Membership;
 use super::worker::WorkerWatch;
 use crate::error::locked;
-use crate::settings::{PeersSettings, PolicySettings};
+use crate::settings::{PeersSettings, PolicySettings, RequestSettings};
 use crate::telemetry::metrics::suspected;
 
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
@@ -27,6 +27,8 @@ pub(crate) struct OwnershipContext {
     pub(crate) policy: Arc<Policy>,
     /// Which members it calls and answers; read by the modules above.
     pub(crate) peers: PeersSettings,
+    /// How its requests are spread and limited; read by the modules above.
+    pub(crate) requests: RequestSettings,
     pub(crate) clock: Clock,
     pub(crate) life: Life,
     /// The user's work under ownership; a leaving service waits for it.
@@ -45,6 +47,8 @@ pub(crate) struct OwnershipContext {
     /// The worker's health, which the driver writes into the record.
     pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
+    #[cfg(feature = "requests")]
+    pub(crate) routing: Slot,
     /// The whole membership, while there is one.
     membership: OnceLock<Weak<Membership>>,
     current: ArcSwap<Ownership>,
@@ -55,6 +59,7 @@ impl OwnershipContext {
         Self {
             policy,
             peers: settings.peers.clone(),
+            requests: settings.requests,
             clock,
             life: Life::of(member),
             in_flight: TaskTracker::new(),
@@ -66,6 +71,8 @@ impl OwnershipContext {
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             worker: WorkerWatch::default(),
             extensions: Extensions::default(),
+            #[cfg(feature = "requests")]
+            routing: Slot::default(),
             membership: OnceLock::new(),
             current: ArcSwap::new(ownership),
         }
@@ -154,6 +161,20 @@ impl Extensions {
         let made = Arc::new(make());
         values.push(Arc::<T>::clone(&made));
         made
+    }
+}
+
+/// The one value of a type that a module above keeps here, read without a lock: for the hot path.
+#[cfg(feature = "requests")]
+#[derive(Default)]
+pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
+
+#[cfg(feature = "requests")]
+impl Slot {
+    /// The value, created by `make` if there is none. Only one type uses a slot; another one would get a value that lives for ever.
+    pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
+        let value = self.0.get_or_init(|| Box::new(make()));
+        value.downcast_ref().unwrap_or_else(|| Box::leak(Box::new(make())))
     }
 }
 

@@ -16,6 +16,7 @@ mod listening;
 mod note_book;
 mod placement_cache;
 pub mod proof;
+mod route_store;
 mod state;
 mod worker;
 
@@ -32,5 +33,6 @@ pub use listeners::{Listener, News, Rebalances, Snapshots};
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
+pub(crate) use route_store::RouteStore;
 pub(crate) use state::Membership;
 pub use worker::WorkerReport;

@@ -114,6 +114,12 @@ impl Membership {
         self.age_of(&self.renewed)
     }
 
+    /// When the view was last proven current. Read it before [`Membership::ownership`]: then that view is at least as new.
+    #[cfg(feature = "requests")]
+    pub(crate) fn proven(&self) -> Option<Moment> {
+        *locked(&self.proven)
+    }
+
     fn age_of(&self, moment: &Mutex<Option<Moment>>) -> Option<Duration> {
         (*locked(moment)).map(|moment| self.clock.now().since(moment))
     }

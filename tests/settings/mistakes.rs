@@ -84,6 +84,19 @@ fn what_is_not_built_yet_says_so() {
 }
 
 #[test]
+fn a_width_is_1_to_4_and_only_slots_under_eventual_ownership_are_spread() {
+    for width in ["0", "5"] {
+        assert_eq!(refused_policy_line(&format!("max_width = {width}")), format!("max_width is {width}: a whole number from 1 to 4 is allowed"));
+    }
+    let exclusive = refused_policy_line("max_width = 2\nownership = \"exclusive\"");
+    assert_eq!(exclusive, "max_width is 2: with ownership = \"exclusive\" only the holder of a slot serves its keys: remove it");
+    assert_eq!(refused_policy_line("requests_at_once = 0"), "requests_at_once is 0: a whole number from 1 to 65536 is allowed");
+    let settings = read(&format!("{WORKERS}max_width = 3\nsaturated_at = 4\nrequests_waiting = 7"));
+    let requests = settings.policy("workers").unwrap().requests;
+    assert_eq!((requests.max_width.get(), requests.saturated_at, requests.at_once, requests.waiting), (3, 4, 64, 7));
+}
+
+#[test]
 fn what_goes_with_one_kind_of_ownership_alone() {
     let lines = [
         ("on_drain_timeout = \"hold\"", "on_drain_timeout is \"hold\""),
