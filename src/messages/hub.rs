@@ -10,7 +10,7 @@ use super::wire::{MESSAGES, WireAnswer, WireMessage};
 use crate::error::Result;
 use crate::membership::{Life, OwnershipContext};
 use crate::requests::channel::{self, MemberConnections};
-use crate::requests::handlers::{Handled, RequestHandlers};
+use crate::requests::handlers::{Handled, RequestHandlers, takes_at_its_end};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
 
 /// The most messages of one worker that wait for a holder or for a reply.
@@ -33,7 +33,7 @@ impl MessageHub {
         context.extensions.get_or_make(|| {
             let mailboxes = Arc::new(Mailboxes::default());
             let taking = Arc::clone(&mailboxes);
-            handlers.register_own(Addressee::Holder, MESSAGES, Arc::new(move |request| Box::pin(taken(Arc::clone(&taking), request))));
+            handlers.register_own(Addressee::Holder, MESSAGES, takes_at_its_end(move |request| taken(Arc::clone(&taking), request)));
             Self {
                 life: context.life.clone(),
                 mailboxes,

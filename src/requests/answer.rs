@@ -20,12 +20,16 @@ pub struct Answer {
     pub content_type: String,
     /// The body, at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
+    /// The load of the member that answered ([`crate::ShardingService::load`]). The member sets it; what a handler sets has no effect.
+    pub load: Option<u64>,
+    /// Over how many members the owner of the key has its requests spread, if it is more than one. The owner sets it.
+    pub width: Option<u64>,
 }
 
 impl Answer {
     /// An answer with bytes of that type.
     pub fn bytes(content_type: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
-        Self { status: 200, content_type: content_type.into(), body: body.into() }
+        Self { status: 200, content_type: content_type.into(), body: body.into(), load: None, width: None }
     }
 
     /// An answer with text.
@@ -51,6 +55,11 @@ impl Answer {
     #[must_use]
     pub fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
+    }
+
+    /// The answer of a member that does not know what has become of a request. It is no refusal, so the request is not sent again.
+    pub(crate) fn unknown(why: &str) -> Self {
+        Self::problem(502, "worker", "It is unknown if this was handled", why)
     }
 
     pub(crate) fn failed(detail: &str) -> Self {

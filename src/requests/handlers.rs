@@ -1,43 +1,91 @@
-//! One member's handlers, and the address of requests to them.
+//! One member's handlers, and how a request gets its answer from them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::future::ready;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
-use shardwise_core::{Member, MemberState, ServiceState, WorkerHealth};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::security::PeerSecurity;
-use super::{ADDRESS_KEY, Addressee, Answer, Method, Request, Undelivered, is_path};
+use super::status::status;
+use super::{Addressee, Answer, Method, Request, Undelivered, WITHIN_MAX, is_path};
 use crate::error::{Error, ErrorKind, Result, locked};
-use crate::membership::{Membership, OwnershipContext};
+use crate::membership::OwnershipContext;
+use crate::settings::RequestSettings;
+use crate::telemetry::metrics::RequestMeters;
 
 const HANDLERS_MAX: usize = 256;
-const AT_ONCE_MAX: usize = 64;
 /// Messages to singletons wait for their reply, for an hour at most, so they have a limit of their own.
-const HOLDERS_AT_ONCE_MAX: usize = 512;
+const MESSAGES_AT_ONCE_MAX: usize = 512;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
 /// After this time a member with as many requests as it takes is asked again.
 const BUSY_FOR: Duration = Duration::from_secs(1);
+/// The longest time for a handler whose caller does not wait for it.
+const TOLD_WITHIN: Duration = WITHIN_MAX;
 
-/// What a handler comes to: an answer, or that it is not the one to ask.
+/// What a request comes to: an answer, or that this member is not the one to ask.
 pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
-pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Handled> + Send + Sync>;
+/// The work on a request that was taken.
+pub(crate) type HandlerWork = BoxFuture<'static, Handled>;
+/// Takes a request, or says why not: then no code of the user has seen it. The work follows once it is taken.
+pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, std::result::Result<HandlerWork, Undelivered>> + Send + Sync>;
+
+/// A handler that takes every request.
+pub(crate) fn takes_all<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
+where
+    W: Future<Output = Handled> + Send + 'static,
+{
+    let work = Arc::new(work);
+    Arc::new(move |request| {
+        let work = Arc::clone(&work);
+        // The task of the work includes what it does before its first await.
+        let begun: HandlerWork = Box::pin(async move { work(request).await });
+        Box::pin(ready(Ok(begun)))
+    })
+}
+
+/// A handler of which only its end says whether it has taken the request.
+pub(crate) fn takes_at_its_end<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
+where
+    W: Future<Output = Handled> + Send + 'static,
+{
+    Arc::new(move |request| {
+        let handled = work(request);
+        Box::pin(async move { handled.await.map(answered) })
+    })
+}
+
+/// The work on a request that has its answer already.
+pub(crate) fn answered(answer: Answer) -> HandlerWork {
+    Box::pin(ready(Ok(answer)))
+}
+
+/// Whether a request is a message to a singleton.
+pub(super) fn is_message(to: Addressee, path: &str) -> bool {
+    to == Addressee::Holder && is_reserved(path)
+}
+
+/// Reports the present load.
+type LoadReport = Box<dyn Fn() -> u32 + Send + Sync>;
 
 /// The handlers of one member. It keeps no service alive.
 pub(crate) struct RequestHandlers {
     handlers: Mutex<BTreeMap<(Addressee, String), Handler>>,
     /// For requests without a handler: the worker next to a sidecar.
     fallback: OnceLock<Handler>,
+    at_once_max: usize,
     at_once: Arc<Semaphore>,
-    holders_at_once: Arc<Semaphore>,
+    messages_at_once: Arc<Semaphore>,
+    load: OnceLock<LoadReport>,
+    meters: RequestMeters,
     security: OnceLock<PeerSecurity>,
     #[cfg(feature = "requests")]
     pub(super) listener: crate::membership::MemberListener,
@@ -48,14 +96,20 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "dropped at the end of the t
 
 impl RequestHandlers {
     pub(crate) fn of(context: &OwnershipContext) -> Arc<Self> {
-        context.extensions.get_or_make(|| Self {
-            handlers: Mutex::default(),
-            fallback: OnceLock::new(),
-            at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)),
-            holders_at_once: Arc::new(Semaphore::new(HOLDERS_AT_ONCE_MAX)),
-            security: OnceLock::new(),
-            #[cfg(feature = "requests")]
-            listener: crate::membership::MemberListener::of(context),
+        context.extensions.get_or_make(|| {
+            let at_once_max = RequestSettings::limit(context.requests.at_once);
+            Self {
+                handlers: Mutex::default(),
+                fallback: OnceLock::new(),
+                at_once_max,
+                at_once: Arc::new(Semaphore::new(at_once_max)),
+                messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
+                load: OnceLock::new(),
+                meters: RequestMeters::new(&context.policy),
+                security: OnceLock::new(),
+                #[cfg(feature = "requests")]
+                listener: crate::membership::MemberListener::of(context),
+            }
         })
     }
 
@@ -68,6 +122,21 @@ impl RequestHandlers {
     pub(super) fn secure(&self, security: PeerSecurity) -> Result<()> {
         const LATE: &str = "this service has connections of members already: secure them before it listens and before its first handle";
         self.security.set(security).map_err(|_| Error::new(ErrorKind::Conflict, LATE.to_owned()))
+    }
+
+    /// Reports the load by `now` instead of by the requests in progress; the first call counts.
+    pub(super) fn report_load(&self, now: LoadReport) {
+        let _ = self.load.set(now);
+    }
+
+    /// The load that this member reports: requests in progress, unless the application reports its own.
+    pub(super) fn load(&self) -> u32 {
+        let in_progress = || self.at_once_max.saturating_sub(self.at_once.available_permits());
+        self.load.get().map_or_else(|| u32::try_from(in_progress()).unwrap_or(u32::MAX), |now| now())
+    }
+
+    pub(super) const fn meters(&self) -> &RequestMeters {
+        &self.meters
     }
 
     pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {
@@ -113,65 +182,98 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "There is no such thing", &detail)
     }
 
-    /// A place for one more request to that addressee, taken before its body is read.
-    pub(crate) fn turn(&self, to: Addressee) -> std::result::Result<Turn, Undelivered> {
-        let places = if to == Addressee::Holder { &self.holders_at_once } else { &self.at_once };
-        Arc::clone(places).try_acquire_owned().map(Turn).map_err(|_| Undelivered::Busy(Some(BUSY_FOR)))
+    /// A place for one more request, taken before its body is read.
+    pub(crate) fn turn(context: &OwnershipContext, to: Addressee, path: &str) -> std::result::Result<Turn, Undelivered> {
+        let handlers = Self::of(context);
+        let places = if is_message(to, path) { &handlers.messages_at_once } else { &handlers.at_once };
+        Arc::clone(places).try_acquire_owned().map(Turn).map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
     }
 
-    /// The answer of the handler there, until that time. An error says that no handler has seen the request.
-    pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, _turn: Turn) -> Handled {
-        let (request_handlers, to, path) = (Self::of(context), request.to, request.path.clone());
-        let has_status = path == STATUS || path == OWN_STATUS;
-        let handler = match request_handlers.handler(to, &path) {
+    /// Counts it, if it is a refusal.
+    fn refused(&self, undelivered: Undelivered) -> Undelivered {
+        if matches!(undelivered, Undelivered::Busy(_) | Undelivered::NotMine(_)) {
+            self.meters.refused(undelivered.outcome());
+        }
+        undelivered
+    }
+
+    /// The answer of the handler there, until that time. An error says that no handler has seen the request. Dropping the future ends the
+    /// handler, except that of a request whose caller does not wait for it.
+    pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, turn: Turn) -> Handled {
+        let handlers = Self::of(context);
+        let has_status = request.path == STATUS || request.path == OWN_STATUS;
+        let handler = match handlers.handler(request.to, &request.path) {
             Some(handler) => handler,
-            None if path == SUSPECT && to == Addressee::Instance && request.method == Method::Post => {
+            None if request.path == SUSPECT && request.to == Addressee::Instance && request.method == Method::Post => {
                 context.suspect();
                 return Ok(Answer::text("the next check is made at once"));
             }
-            None if path == OWN_STATUS => return Ok(status(context)),
-            None => match request_handlers.fallback.get().filter(|_| !is_reserved(&path)) {
+            None if request.path == OWN_STATUS => return Ok(status(context)),
+            None => match handlers.fallback.get().filter(|_| !is_reserved(&request.path)) {
                 Some(fallback) => Arc::clone(fallback),
                 None if has_status => return Ok(status(context)),
-                None => return Ok(request_handlers.unknown(to, &path)),
+                None => return Ok(handlers.unknown(request.to, &request.path)),
             },
         };
-        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
-        let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
-        match timeout_at(until, answering).await {
+        let handled = if request.tell {
+            Self::told(context, handler, request, until, turn).await
+        } else {
+            handlers.asked(context, handler, request, until).await
+        };
+        match handled {
             // The worker next to a sidecar need not have the status that each member has.
-            Ok(Ok(Ok(answer))) if has_status && answer.status == 404 => Ok(status(context)),
-            Ok(Ok(handled)) => handled.map(Answer::checked),
-            Ok(Err(_)) => {
-                tracing::error!(policy = %context.policy.name, path, "a handler of requests panicked; the request was answered with 500");
-                Ok(Answer::failed("it panicked; its own log says more"))
-            }
+            Ok(answer) if has_status && answer.status == 404 => Ok(status(context)),
+            Ok(answer) => Ok(answer.checked()),
+            Err(undelivered) => Err(handlers.refused(undelivered)),
+        }
+    }
+
+    /// Waits for the work.
+    async fn asked(self: &Arc<Self>, context: &OwnershipContext, handler: Handler, request: Request, until: Instant) -> Handled {
+        let (handlers, path) = (Arc::clone(self), request.path.clone());
+        let working = async move {
+            let answer = handler(request).await?.await?;
+            Ok(Answer { load: Some(handlers.load().into()), ..answer })
+        };
+        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
+        match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {
+            Ok(Ok(handled)) => handled,
+            Ok(Err(_)) => Ok(panicked(context, &path)),
             Err(_) => {
                 let detail = "it has not answered within the time that its caller gives it, and was ended";
                 Ok(Answer::problem(504, "too-late", "No answer in time", detail))
             }
         }
     }
+
+    /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own. A member that leaves
+    /// waits for it.
+    async fn told(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
+        let path = request.path.clone();
+        let taking = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
+        let work = match timeout_at(until, taking).await {
+            Ok(Ok(taken)) => taken?,
+            Ok(Err(_)) => return Ok(panicked(context, &path)),
+            // It waits in a queue, where no code of the user has seen it.
+            Err(_) => return Err(Undelivered::Busy(None)),
+        };
+        let (gone, policy) = (context.gone.clone(), context.policy.name.clone());
+        let work = async move {
+            let _turn = turn;
+            match gone.run_until_cancelled(timeout(TOLD_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
+                Some(Ok(Err(_))) => tracing::error!(%policy, path, "a handler of requests panicked; its caller does not wait for it"),
+                Some(Err(_)) => tracing::warn!(%policy, path, "a handler whose caller does not wait for it took longer than {TOLD_WITHIN:?}, and was ended"),
+                Some(Ok(Ok(_))) | None => {}
+            }
+        };
+        tokio::spawn(context.in_flight.track_future(work.in_current_span()));
+        Ok(Answer::text("").with_status(202))
+    }
 }
 
-/// How an address without TLS begins, and one with.
-pub(super) const PLAIN: &str = "tcp://";
-pub(super) const SECURED: &str = "tls://";
-
-/// Publishes the address of requests and returns it as the others see it.
-pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool) -> Result<String> {
-    let everywhere = bound.ip().is_unspecified();
-    // A certificate is for a name, and a wildcard address is not one that others could call.
-    let named = if tls || everywhere { context.advertised.at_host(bound.port()) } else { None };
-    if named.is_none() && everywhere {
-        let message = format!(
-            "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
-        );
-        return Err(Error::new(ErrorKind::Settings, message));
-    }
-    let address = format!("{}{}", if tls { SECURED } else { PLAIN }, named.unwrap_or_else(|| bound.to_string()));
-    context.advertised.show(ADDRESS_KEY, &address)?;
-    Ok(address)
+fn panicked(context: &OwnershipContext, path: &str) -> Answer {
+    tracing::error!(policy = %context.policy.name, path, "a handler of requests panicked; the request was answered with 500");
+    Answer::failed("it panicked; its own log says more")
 }
 
 /// The path of the status, which every member answers. The worker's own answer at this path takes precedence.
@@ -184,46 +286,4 @@ const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {
     path.split('/').next() == Some(RESERVED)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The status that every member has.
-fn status(context: &OwnershipContext) -> Answer {
-    match context.membership() {
-        Some(membership) => Answer::from(told(&membership)),
-        None => Answer::problem(503, "unavailable", "Not now", "this worker is stopping"),
-    }
-}
-
-fn told(membership: &Membership) -> Value {
-    let (ownership, now) = (membership.ownership(), membership.clock.now());
-    let (is_live, view) = (ownership.is_live_at(now), ownership.view());
-    let me = view.member(&membership.instance_id);
-    let by_operator = |me: &Member| me.state == MemberState::Draining && me.worker.is_none();
-    let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(by_operator);
-    let worker = membership.worker.report.borrow().clone();
-    json!({
-        "policy": membership.policy.name.as_str(),
-        "group": membership.policy.group.as_str(),
-        "instance_id": membership.instance_id.as_str(),
-        "incarnation": membership.life.incarnation().to_string(),
-        "version": me.and_then(|me| me.version.as_deref()),
-        "state": ownership.state_at(now).as_str(),
-        "hint": ownership.not_owning_at(now).map(|why| why.hint),
-        "drained": is_drained,
-        "worker": worker.health.map(WorkerHealth::as_str),
-        "worker_failure": worker.failure.as_deref(),
-        "revision": view.revision(),
-        "view_fingerprint": view.fingerprint().to_string(),
-        "view_age_ms": membership.view_age().map(millis),
-        "policy_fingerprint": ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
-        "members": view.members().len(),
-        "slots_owned": ownership.slots_owned().map(|owned| if is_live { owned } else { 0 }),
-        "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
-        "renewed_ms_ago": membership.renewed_ago().map(millis),
-        "stands_still": ownership.rebalancing_frozen(),
-    })
 }

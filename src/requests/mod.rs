@@ -18,6 +18,7 @@
 //!
 //! Requests arrive at [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process.
 
+mod address;
 mod addressee;
 mod answer;
 #[cfg(feature = "requests")]
@@ -27,6 +28,7 @@ mod path;
 mod request;
 mod security;
 mod service;
+mod status;
 mod transport;
 
 pub use addressee::{Addressee, TO_HEADER};

@@ -40,6 +40,8 @@ pub struct Request {
     /// The caller's word that this may be handled twice with the effect of once: the handler finds by it whether it has done it before. At
     /// most [`super::IDEMPOTENCY_KEY_BYTES_MAX`] bytes of printable ASCII.
     pub idempotency_key: Option<String>,
+    /// The caller does not wait for the handler: it is answered 202 once a handler has begun ([`crate::ShardingService::tell`]).
+    pub tell: bool,
 }
 
 impl Request {
@@ -56,6 +58,7 @@ impl Request {
             name: None,
             session: None,
             idempotency_key: None,
+            tell: false,
         }
     }
 

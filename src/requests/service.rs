@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 #[cfg(feature = "requests")]
 use super::channel::MemberConnections;
-use super::handlers::{Handled, RequestHandlers, arrive_at};
+use super::address::arrive_at;
+use super::handlers::{RequestHandlers, takes_all, takes_at_its_end};
 use super::security::PeerSecurity;
 #[cfg(feature = "requests")]
 use super::transport::Transport;
@@ -61,12 +61,11 @@ impl ShardingService {
         A: Into<Answer>,
     {
         let handler = Arc::new(handler);
-        let boxed = move |request| -> BoxFuture<'static, Handled> {
+        let work = move |request| {
             let handler = Arc::clone(&handler);
-            // The task includes what the handler does before its first await.
-            Box::pin(async move { Ok(handler(request).await.into()) })
+            async move { Ok(handler(request).await.into()) }
         };
-        self.request_handlers().register(to, path, Arc::new(boxed))
+        self.request_handlers().register(to, path, takes_all(work))
     }
 
     /// For a server that stands before this worker, such as a sidecar: handles the requests for which this process has no handler. The
@@ -75,7 +74,7 @@ impl ShardingService {
     where
         W: Future<Output = std::result::Result<Answer, Undelivered>> + Send + 'static,
     {
-        self.request_handlers().fall_back(Arc::new(move |request| Box::pin(handler(request))));
+        self.request_handlers().fall_back(takes_at_its_end(handler));
     }
 
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
@@ -103,7 +102,7 @@ impl ShardingService {
         if let Err(error) = inside_runtime() {
             return Ok(Answer::failed(&error.to_string()));
         }
-        let turn = self.request_handlers().turn(request.to)?;
+        let turn = RequestHandlers::turn(self.membership(), request.to, &request.path)?;
         RequestHandlers::answer(self.membership(), request, Instant::now() + WITHIN_DEFAULT, turn).await
     }
 

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use shardwise_core::GroupName;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -22,9 +23,11 @@ use super::{
 };
 use crate::error::locked;
 use crate::membership::OwnershipContext;
-use crate::requests::handlers::RequestHandlers;
+use crate::requests::PeerSecurity;
+use crate::requests::handlers::{RequestHandlers, is_message};
 use crate::requests::transport::{Attempt, Place, Transport, Undelivered};
-use crate::requests::{Addressee, Answer, BODY_BYTES_MAX, Method, Request};
+use crate::requests::{Answer, BODY_BYTES_MAX, Method, Request};
+use crate::settings::Network;
 
 type Sender = SendRequest<Full<Bytes>>;
 /// A connection that is being opened, or is open: whoever waits for it polls it.
@@ -57,9 +60,12 @@ impl MemberConnection {
 impl MemberConnections {
     /// Those of one member.
     pub(crate) fn of(context: &OwnershipContext, handlers: &RequestHandlers) -> Self {
-        let (group, networks) = (context.policy.group.clone(), context.peers.networks.clone());
-        let end = CallingEnd { group, networks, security: handlers.security(context).clone() };
-        Self { end: Arc::new(end), open: Mutex::default() }
+        Self::new(context.policy.group.clone(), context.peers.networks.clone(), handlers.security(context).clone())
+    }
+
+    /// Those of a caller that proves itself by `security` and calls only addresses in `networks`.
+    pub(crate) fn new(group: GroupName, networks: Vec<Network>, security: PeerSecurity) -> Self {
+        Self { end: Arc::new(CallingEnd { group, networks, security }), open: Mutex::default() }
     }
 
     /// The connection to that place, which may still have to open.
@@ -103,7 +109,8 @@ async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached>
 impl Transport for MemberConnections {
     async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
         // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no token.
-        if request.method == Method::Post && request.to != Addressee::Holder && !self.end.wants_proof(&place.address) {
+        let is_message = is_message(request.to, &request.path);
+        if request.method == Method::Post && !is_message && !self.end.wants_proof(&place.address) {
             let why = "without a peer token or certificates only GET is brought to members: set peer_token_file for all members";
             return Err(Undelivered::Barred(why.into()));
         }

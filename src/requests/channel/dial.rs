@@ -13,7 +13,7 @@ use super::ByteStream;
 use super::hello::{self, HELLO_WITHIN, NotThere, Protection};
 use super::tls;
 use crate::membership::proof::Recipient;
-use crate::requests::handlers::{PLAIN, SECURED};
+use crate::requests::address::{PLAIN, SECURED};
 use crate::requests::security::PeerSecurity;
 use crate::requests::transport::Place;
 use crate::settings::Network;

@@ -21,7 +21,8 @@ use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
 use crate::membership::OwnershipContext;
-use crate::requests::handlers::{RequestHandlers, arrive_at};
+use crate::requests::address::arrive_at;
+use crate::requests::handlers::RequestHandlers;
 use crate::service::ShardingService;
 
 /// The most connections of members.

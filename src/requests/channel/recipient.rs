@@ -25,13 +25,13 @@ use super::{
 use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
-use crate::requests::{Addressee, Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
+use crate::requests::{Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
 use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
 
 /// How long a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// The longest wait for the reply to a message, whatever its sender says.
-const HOLDER_WITHIN_MAX: Duration = Duration::from_hours(1);
+const MESSAGE_WITHIN_MAX: Duration = Duration::from_hours(1);
 /// The route of members' requests in traces, whichever member and handler it is.
 const ROUTE: &str = "/{*path}";
 
@@ -142,14 +142,13 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
     let (head, body) = request.into_parts();
     let head = ArrivedHead::parse(&head).map_err(|why| wire::refusal(StatusCode::BAD_REQUEST, why))?;
     // Whoever has proven nothing may be any program of this machine.
-    if !called.is_proven && head.method() == Method::Post && head.to() != Addressee::Holder {
+    if !called.is_proven && head.method() == Method::Post && !head.is_message() {
         let why = "without a peer token or certificates only GET is answered: set peer_token_file for all members";
         return Err(wire::refusal(StatusCode::FORBIDDEN, why));
     }
-    let handlers = RequestHandlers::of(member);
     // Before the body is read, so that the memory for bodies has a limit.
-    let turn = handlers.turn(head.to()).map_err(|busy| wire::undelivered(&busy))?;
-    let longest = if head.to() == Addressee::Holder { HOLDER_WITHIN_MAX } else { WITHIN_MAX };
+    let turn = RequestHandlers::turn(member, head.to(), head.path()).map_err(|busy| wire::undelivered(&busy))?;
+    let longest = if head.is_message() { MESSAGE_WITHIN_MAX } else { WITHIN_MAX };
     let within = head.within.unwrap_or(WITHIN_DEFAULT).min(longest);
     let until = Instant::now() + within;
     let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {

@@ -17,6 +17,7 @@ use crate::requests::{
     ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, Undelivered, encoded,
     is_path,
 };
+use crate::requests::handlers::is_message;
 use crate::telemetry::trace::{self, TRACEPARENT};
 
 /// How long the caller still waits, in milliseconds.
@@ -27,6 +28,11 @@ const KEY_BYTES: HeaderName = HeaderName::from_static("shardwise-key-bytes");
 const KEY_KIND: HeaderName = HeaderName::from_static("shardwise-key-kind");
 const NAME: HeaderName = HeaderName::from_static("shardwise-name");
 const SESSION: HeaderName = HeaderName::from_static("shardwise-session");
+/// The caller waits until a handler has begun, and no longer.
+const TELL: HeaderName = HeaderName::from_static("shardwise-tell");
+/// In an answer: the member's load, and the width of the request's key.
+const LOAD: HeaderName = HeaderName::from_static("shardwise-load");
+const WIDTH: HeaderName = HeaderName::from_static("shardwise-width");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// In a refusal: the member that the asked one believes to be the right one, percent-encoded.
 const RIGHT_MEMBER: HeaderName = HeaderName::from_static("shardwise-holder");
@@ -63,6 +69,9 @@ pub(super) fn request(request: &Request, within: Duration) -> Result<http::Reque
     }
     if let Some(name) = &request.name {
         headers.insert(NAME, HeaderValue::from_str(&encoded(name.as_str()))?);
+    }
+    if request.tell {
+        headers.insert(TELL, HeaderValue::from_static("1"));
     }
     if let Some(parent) = trace::name_of(&Span::current()) {
         headers.insert(TRACEPARENT, HeaderValue::from_str(&parent.to_string())?);
@@ -110,6 +119,7 @@ impl ArrivedHead {
         request.query = query.map(str::to_owned);
         let owned = |name: &HeaderName| text(&head.headers, name).map(str::to_owned);
         (request.content_type, request.idempotency_key, request.session) = (owned(&CONTENT_TYPE), owned(&IDEMPOTENCY_KEY), owned(&SESSION));
+        request.tell = text(&head.headers, &TELL) == Some("1");
         if let Some(name) = text(&head.headers, &NAME) {
             let name = percent_decode_str(name).decode_utf8().map_err(|_| "its name is no text")?;
             request.name = Some(ClaimName::new(&*name).map_err(|_| "its name is none")?);
@@ -133,6 +143,14 @@ impl ArrivedHead {
 
     pub(super) const fn to(&self) -> Addressee {
         self.request.to
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.request.path
+    }
+
+    pub(super) fn is_message(&self) -> bool {
+        is_message(self.request.to, &self.request.path)
     }
 
     pub(super) const fn method(&self) -> Method {
@@ -174,6 +192,11 @@ pub(super) fn answer(answer: Answer) -> http::Response<Full<Bytes>> {
     if let Some(kind) = kind {
         sent.headers_mut().insert(CONTENT_TYPE, kind);
     }
+    for (name, number) in [(LOAD, answer.load), (WIDTH, answer.width)] {
+        if let Some(number) = number {
+            sent.headers_mut().insert(name, HeaderValue::from(number));
+        }
+    }
     sent
 }
 
@@ -205,7 +228,7 @@ pub(super) fn undelivered(undelivered: &Undelivered) -> http::Response<Full<Byte
         }
         Undelivered::Unsent(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, why),
         Undelivered::Unproven(why) | Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
-        Undelivered::Unknown(why) => answer(Answer::problem(502, "worker", "It is unknown if this was handled", why)),
+        Undelivered::Unknown(why) => answer(Answer::unknown(why)),
     }
 }
 
@@ -214,7 +237,10 @@ pub(super) fn outcome(head: &response::Parts, body: Vec<u8>) -> Result<Answer, U
     let is_by = |by: &str| head.headers.get(PEER).is_some_and(|value| value == by);
     if is_by(ANSWERED) {
         let kind = text(&head.headers, &CONTENT_TYPE).unwrap_or("application/octet-stream");
-        return Ok(Answer::bytes(kind, body).with_status(head.status.as_u16()));
+        // Only numbers count; they are clamped where they are used.
+        let number = |name| text(&head.headers, name).and_then(|number| number.parse().ok());
+        let (load, width) = (number(&LOAD), number(&WIDTH));
+        return Ok(Answer { load, width, ..Answer::bytes(kind, body).with_status(head.status.as_u16()) });
     }
     if !is_by(REFUSED) {
         return Err(Undelivered::Unknown("its answer is not one of a member".into()));
@@ -253,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_arrives_as_it_was_sent() {
         let mut asked = Request::post("cache/flush", "text/plain", "all");
-        (asked.query, asked.idempotency_key) = (Some("a=b&c=%20".into()), Some("7".into()));
+        (asked.query, asked.idempotency_key, asked.tell) = (Some("a=b&c=%20".into()), Some("7".into()), true);
         let mut to_owner = Request { to: Addressee::Owner, key: Some(OwnedKey::of("größe")), ..asked.clone() };
         let to_holder = Request { to: Addressee::Holder, name: Some(ClaimName::new("singleton/x y").unwrap()), ..Request::get("status") };
         let to_session = Request { to: Addressee::Session, session: Some("abc-_".into()), ..Request::get("status") };
@@ -300,7 +326,13 @@ mod tests {
     fn an_outcome_is_told_to_the_caller() {
         let told = |sent: http::Response<Full<Bytes>>, body: &str| outcome(&sent.into_parts().0, body.into());
         let given = Answer::text("done").with_status(404);
-        assert_eq!(told(answer(given.clone()), "done"), Ok(given));
+        assert_eq!(told(answer(given.clone()), "done"), Ok(given.clone()));
+        let loaded = Answer { load: Some(u64::MAX), width: Some(4), ..given };
+        assert_eq!(told(answer(loaded.clone()), "done"), Ok(loaded));
+        let mut forged = answer(Answer::text("done"));
+        forged.headers_mut().insert(LOAD, HeaderValue::from_static("-1"));
+        forged.headers_mut().insert(WIDTH, HeaderValue::from_static("18446744073709551616"));
+        assert_eq!(told(forged, "done"), Ok(Answer::text("done")), "what is no number is no report");
         let right = InstanceId::new("a/b c").unwrap();
         for outcome in [
             Undelivered::NotMine(Some(right)),
