@@ -81,6 +81,8 @@ pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, 
 #[cfg(feature = "requests")]
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;
+#[cfg(feature = "requests")]
+pub use operate::Router;
 pub use service::{Sharding, ShardingService};
 pub use settings::Settings;
 pub use shardwise_core as core;

@@ -35,8 +35,9 @@ const TOLD_WITHIN: Duration = WITHIN_MAX;
 pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
 /// The work on a request that was taken.
 pub(crate) type HandlerWork = BoxFuture<'static, Handled>;
-/// Takes a request, or says why not: then no code of the user has seen it. The work follows once it is taken.
-pub(crate) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, std::result::Result<HandlerWork, Undelivered>> + Send + Sync>;
+/// The decision of a handler: the work on a request, or why it is not taken. Then no code of the user has seen it.
+pub(crate) type HandlerDecision = BoxFuture<'static, std::result::Result<HandlerWork, Undelivered>>;
+pub(crate) type Handler = Arc<dyn Fn(Request) -> HandlerDecision + Send + Sync>;
 
 /// A handler that takes every request.
 pub(crate) fn takes_all<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
@@ -135,6 +136,7 @@ impl RequestHandlers {
         self.load.get().map_or_else(|| u32::try_from(in_progress()).unwrap_or(u32::MAX), |now| now())
     }
 
+    #[cfg(feature = "requests")]
     pub(super) const fn meters(&self) -> &RequestMeters {
         &self.meters
     }

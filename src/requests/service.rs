@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-#[cfg(feature = "requests")]
-use super::channel::MemberConnections;
 use super::address::arrive_at;
+#[cfg(feature = "requests")]
+use super::caller::connections;
 use super::handlers::{RequestHandlers, takes_all, takes_at_its_end};
 use super::security::PeerSecurity;
 #[cfg(feature = "requests")]
@@ -77,6 +77,17 @@ impl ShardingService {
         self.request_handlers().fall_back(takes_at_its_end(handler));
     }
 
+    /// Reports the load of this member by `now`, instead of by the number of requests that it handles at the moment. The first call counts.
+    ///
+    /// Callers that choose among several members prefer those with a lower load, divided by the members' weights; so all members should
+    /// report the same kind of number. They learn it with each answer, and at most 1,048,575 counts. It is also the metric `shardwise_load`,
+    /// for an autoscaler. `now` is called for each answer, so it should be quick; a panic in it is the answer 500.
+    pub fn load(&self, now: impl Fn() -> u32 + Send + Sync + 'static) {
+        self.request_handlers().report_load(Box::new(now));
+        #[cfg(feature = "requests")]
+        super::receiver::show(&self.membership().ownership_context);
+    }
+
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
     /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. If
@@ -90,6 +101,7 @@ impl ShardingService {
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;
+        super::receiver::show(&self.membership().ownership_context);
         super::channel::listen(&self.membership().ownership_context).await
     }
 
@@ -110,6 +122,8 @@ impl ShardingService {
     /// of `instance.address` if it listens on all addresses or has a certificate. [`crate::ErrorKind::Settings`] if no address is known, or
     /// the metadata becomes too long.
     pub fn requests_arrive_at(&self, listening: SocketAddr, tls: bool) -> Result<String> {
+        #[cfg(feature = "requests")]
+        super::receiver::show(&self.membership().ownership_context);
         arrive_at(self.membership(), listening, tls)
     }
 
@@ -127,8 +141,7 @@ impl ShardingService {
     /// token and certificates of [`ShardingService::secure_peers`] or of the settings.
     #[cfg(feature = "requests")]
     pub fn connections(&self) -> Arc<dyn Transport> {
-        let (context, handlers) = (&self.membership().ownership_context, self.request_handlers());
-        context.extensions.get_or_make(|| MemberConnections::of(context, &handlers))
+        connections(&self.membership().ownership_context)
     }
 
     /// The members that may be called, and their shared secret.

@@ -156,6 +156,12 @@ impl Guard {
         &self.signals.lost
     }
 
+    /// The token that is cancelled when [`Guard::finish`] resolves.
+    #[cfg(feature = "requests")]
+    pub(crate) fn finish_token(&self) -> CancellationToken {
+        self.signals.finish.clone()
+    }
+
     /// Whether [`Guard::finish`] has resolved.
     pub fn is_asked_to_finish(&self) -> bool {
         self.signals.finish.is_cancelled()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use shardwise_core::routing::{Ask, AskError, AskStep, Choice, NoRoute};
+use shardwise_core::routing::{Ask, AskError, AskStep, Choice, NoRoute, WITHIN_MIN};
 use shardwise_core::{InstanceId, Moment};
 use tokio::time::{Instant, sleep};
 
@@ -137,11 +137,13 @@ impl Routing {
         To::Any(among).address(request.clone())?;
         let begun = self.clock.now();
         Ask::new(begun, within, request.is_repeatable())?;
-        let outcomes = self.members_of(among)?.into_iter().map(|id| async {
+        let outcomes = self.members_of(among)?.into_iter().map(|id| async move {
             let left = within.saturating_sub(self.clock.now().since(begun));
-            let late = || AskError::TooLate { within, why: "others were asked before".to_owned() };
-            let outcome =
-                if left < shardwise_core::routing::WITHIN_MIN { Err(late()) } else { self.ask(&To::Member(&id), request.clone(), left).await };
+            let outcome = if left < WITHIN_MIN {
+                Err(AskError::TooLate { within, why: "others were asked before".to_owned() })
+            } else {
+                self.ask(&To::Member(&id), request.clone(), left).await
+            };
             (id, outcome)
         });
         Ok(stream::iter(outcomes).buffer_unordered(ASKED_AT_ONCE).collect().await)

@@ -38,7 +38,7 @@ use crate::telemetry::metrics::RequestMeters;
 use table::RouteState;
 
 /// When the view was last proven current, and the view as published after that; `None` before the first proof.
-type ProvenView = Box<dyn Fn() -> Option<(Moment, Arc<View>)> + Send + Sync>;
+pub(crate) type ProvenView = Box<dyn Fn() -> Option<(Moment, Arc<View>)> + Send + Sync>;
 
 /// What one caller knows of its group, and what its requests share. It keeps no service alive.
 pub(crate) struct Routing {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use shardwise_core::routing::{AskError, NoRoute, Pick};
+use shardwise_core::routing::{AskError, NoRoute, Pick, Width};
 use shardwise_core::{InstanceId, OwnershipMode};
 
 use super::{Among, Answered, CallerParts, GroupFeed, Route, RouteNotes, Routing, To};
@@ -105,9 +104,9 @@ fn parts(service: &ShardingService) -> CallerParts {
         let store = RouteStore::of(&policy, membership.timing, service.backend()?)?;
         Some(RouteNotes { store, every: membership.timing.ttl / 2, noted: membership.noted.subscribe() })
     };
-    let is_spread = membership.requests.max_width_under(&policy) > shardwise_core::routing::Width::ONE;
+    let is_spread = membership.requests.max_width_under(&policy) > Width::ONE;
     let feed = GroupFeed {
-        views: service.watch_members().boxed(),
+        views: service.watch_members(),
         holders: is_exclusive.then(|| membership.holders.follow()),
         routes: if is_spread { notes() } else { None },
     };
