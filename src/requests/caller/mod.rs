@@ -24,6 +24,8 @@ use shardwise_discovery::Clock;
 use tokio::sync::{Semaphore, watch};
 
 pub use ask::Answered;
+#[cfg(feature = "testing")]
+pub(crate) use attempt::answer_here;
 pub use destination::{Among, To};
 pub(crate) use follow::{GroupFeed, RouteNotes};
 pub use route::{Route, RouteCause};
