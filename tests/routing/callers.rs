@@ -21,7 +21,7 @@ async fn a_dropped_request_ends_its_handler() {
     // Its guard is gone too: the member can leave at once.
     let begun = Instant::now();
     fleet.service(0).deregister_self().await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?} of a drain_timeout of 2 s", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

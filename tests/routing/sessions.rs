@@ -1,5 +1,7 @@
 //! Sessions: state in one member's process, and the requests that reach it.
 
+use std::collections::BTreeSet;
+
 use shardwise::requests::{Addressee, NoRoute, Session, SessionEnd, SessionError, SessionId, SessionLimits, SessionRefusal, SessionRequest};
 use tokio::time::sleep;
 
@@ -95,20 +97,26 @@ async fn a_session_ends_when_it_is_idle_and_when_its_life_is_over() {
 async fn under_exclusive_ownership_a_session_ends_when_its_slot_moves() {
     let mut fleet = fleet(1, OwnershipMode::Exclusive).await;
     serves(fleet.service(0));
-    let rolled_back = Running::default();
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
     let sessions: Vec<_> = keys.iter().map(|key| fleet.service(0).open_session(key, LIMITS).unwrap()).collect();
-    for session in &sessions {
-        let calls = rolled_back.clone();
+    // The keys whose sessions are being rolled back.
+    let rolling_back = Arc::new(Mutex::new(BTreeSet::new()));
+    for (key, session) in keys.iter().cloned().zip(&sessions) {
+        let rolling_back = Arc::clone(&rolling_back);
         session.on_end(move |_| async move {
-            let _call = calls.begin();
+            rolling_back.lock().unwrap().insert(key.clone());
             sleep(Duration::from_millis(500)).await;
+            rolling_back.lock().unwrap().remove(&key);
         });
     }
     fleet.join().await;
-    eventually("sessions of moving slots end", || rolled_back.0.load(Ordering::SeqCst) > 0).await;
-    while rolled_back.0.load(Ordering::SeqCst) > 0 {
-        assert!(keys.iter().all(|key| !fleet.owners(key).contains(&1)), "a slot has moved before its session was rolled back");
+    eventually("sessions of moving slots end", || !rolling_back.lock().unwrap().is_empty()).await;
+    loop {
+        let now = rolling_back.lock().unwrap().clone();
+        if now.is_empty() {
+            break;
+        }
+        assert!(now.iter().all(|key| !fleet.owners(key).contains(&1)), "a slot has moved before its session was rolled back");
         sleep(Duration::from_millis(5)).await;
     }
     fleet.settled().await;

@@ -62,7 +62,7 @@ async fn an_application_widens_its_keys_itself() {
     burst(&fleet, "hot", 1).await;
     assert_eq!(fleet.service(0).route(&To::owner("hot")).unwrap().width(), 3);
     owner.widen("hot", 1).unwrap();
-    // Some of them reach the owner.
+    // Its next answer says so; without one the caller forgets it after 30 s.
     burst(&fleet, "hot", 2).await;
     burst(&fleet, "hot", 2).await;
     eventually("it is narrow again", || fleet.service(0).route(&To::owner("hot")).unwrap().width() == 1).await;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 
-use shardwise_core::routing::{PeerLoad, Undelivered, Width};
+use shardwise_core::routing::{PeerLoad, Undelivered};
 use shardwise_core::{Incarnation, InstanceId, ShardKey as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -63,7 +63,7 @@ impl Routing {
             Ok(answer) => {
                 in_flight.peer().on_answer(now, answer.load);
                 // Only the owner of a key decides how far it is spread.
-                if let (To::Owner(key), true, true) = (to, chosen.is_first, self.max_width > Width::ONE) {
+                if let (To::Owner(key), true, true) = (to, chosen.is_first, self.is_spread()) {
                     self.hints.on_answer(now, key.key_hash(), answer.width, self.max_width);
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::pending;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
-use shardwise_core::routing::{RouteTable, Width};
+use shardwise_core::routing::RouteTable;
 use shardwise_core::{Holders, Placer, PlacementParams, Replicas, View, ViewPlacement};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -77,7 +77,7 @@ impl Routing {
 
     /// Swaps to the table of that view.
     async fn swap_to(&self, view: &Arc<View>, holders: Option<&mut watch::Receiver<Holders>>, kept: &mut Option<Arc<Placer>>) {
-        if holders.is_some() || self.max_width == Width::ONE {
+        if holders.is_some() || !self.is_spread() {
             return self.swap_quickly(view, holders, kept);
         }
         let placed = self.placed(view, kept);
@@ -117,7 +117,7 @@ fn points(view: &View, params: PlacementParams) -> u64 {
 
 async fn follow(mut feed: GroupFeed, mut view: Arc<View>, mut kept: Option<Arc<Placer>>, routing: Weak<Routing>) {
     // The first table has no successors yet.
-    let mut is_due = routing.upgrade().is_some_and(|routing| routing.max_width > Width::ONE);
+    let mut is_due = routing.upgrade().is_some_and(|routing| routing.is_spread());
     loop {
         if !is_due {
             tokio::select! {

@@ -100,6 +100,11 @@ impl Routing {
         }
     }
 
+    /// Whether keys may be spread over several members.
+    pub(super) fn is_spread(&self) -> bool {
+        self.max_width > Width::ONE
+    }
+
     fn is_exclusive(&self) -> bool {
         self.policy.ownership == OwnershipMode::Exclusive
     }
@@ -127,7 +132,7 @@ impl Routing {
 
     /// Whether this member may serve the key besides its owner: it is among the first `max_width` members by its own view.
     pub(super) fn may_help(&self, key: Key<'_>, instance_id: &InstanceId) -> bool {
-        self.max_width > Width::ONE && self.state.load().table.accepts(&key, instance_id)
+        self.is_spread() && self.state.load().table.accepts(&key, instance_id)
     }
 
     /// The member that serves the key by the claims or the view of this one, if it is another one: a hint for the sender of a request.

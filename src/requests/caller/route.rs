@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use shardwise_core::routing::{Choice, NoRoute, Width};
+use shardwise_core::routing::{Choice, NoRoute};
 use shardwise_core::{Epoch, Incarnation, InstanceId, Moment, ShardKey as _};
 
 use super::table::{RouteSet, RouteState};
@@ -144,7 +144,7 @@ impl Routing {
     fn cause(&self, state: &RouteState, to: &To<'_>, width: usize) -> (RouteCause, Option<Epoch>) {
         match to {
             To::Owner(key) if self.is_exclusive() => (RouteCause::Claim, state.epoch_of(key)),
-            To::Owner(key) if self.max_width > Width::ONE && self.routes.load().get(key.key_hash()).is_some() => (RouteCause::Operator, None),
+            To::Owner(key) if self.is_spread() && self.routes.load().get(key.key_hash()).is_some() => (RouteCause::Operator, None),
             To::Owner(_) if width > 1 => (RouteCause::Spread, None),
             To::Owner(_) => (RouteCause::Placement, None),
             To::Holder(name) => (RouteCause::Claim, state.claim_of(name).map(|claim| claim.epoch)),

@@ -99,8 +99,13 @@ impl ShardingService {
         A: Into<Answer>,
     {
         let context = &self.membership().ownership_context;
+        let routing = Arc::clone(Routing::of(self));
+        if routing.is_spread() {
+            // So that the successors of each slot are known before the first request to help with.
+            routing.is_following();
+        }
         let receiver = Arc::new(KeyReceiver {
-            routing: Arc::clone(Routing::of(self)),
+            routing,
             widths: KeyWidths::of(context),
             queues: options.queues.map(|limits| Arc::new(TurnQueues::new(limits))),
             context: Arc::downgrade(context),

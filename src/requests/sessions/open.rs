@@ -6,7 +6,7 @@ use shardwise_core::routing::{SessionEnd, SessionId, SessionLimits, SessionRefus
 use shardwise_core::{NotHeld, OwnedKey, ShardKey};
 
 use super::registry::Sessions;
-use super::session::{Session, SessionHold, SessionState};
+use super::session::{Session, SessionHold, OpenedSession};
 use crate::error::inside_runtime;
 use crate::service::ShardingService;
 use crate::work::Guard;
@@ -48,7 +48,7 @@ impl ShardingService {
         }
         let finish = guard.as_ref().map(Guard::finish_token);
         let hold = SessionHold { guard, _in_flight: membership.in_flight.token() };
-        let state = Arc::new(SessionState::new(OwnedKey::of(key), hold, membership.policy.drain_timeout));
+        let state = Arc::new(OpenedSession::new(OwnedKey::of(key), hold, membership.policy.drain_timeout));
         let id = SessionId::new(sessions.life.incarnation(), rand::random());
         sessions.open(id, key.key_hash(), limits, Arc::clone(&state))?;
         sessions.time(membership.changes());

@@ -9,7 +9,7 @@ use shardwise_discovery::Clock;
 use tokio::sync::Notify;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::session::{Session, SessionState};
+use super::session::{Session, OpenedSession};
 use crate::error::locked;
 use crate::membership::{Life, OwnershipContext};
 
@@ -31,7 +31,7 @@ pub(in crate::requests) struct Sessions {
 struct SessionTables {
     table: SessionTable,
     /// Those of the table.
-    open: HashMap<SessionId, Arc<SessionState>>,
+    open: HashMap<SessionId, Arc<OpenedSession>>,
 }
 
 /// A request of a session, until this is dropped.
@@ -59,7 +59,7 @@ impl Sessions {
         locked(&self.tables).table.len()
     }
 
-    pub(super) fn open(&self, id: SessionId, key: u64, limits: SessionLimits, state: Arc<SessionState>) -> Result<(), SessionRefusal> {
+    pub(super) fn open(&self, id: SessionId, key: u64, limits: SessionLimits, state: Arc<OpenedSession>) -> Result<(), SessionRefusal> {
         let mut tables = locked(&self.tables);
         tables.table.open(self.clock.now(), id, key, limits)?;
         tables.open.insert(id, state);

@@ -25,12 +25,12 @@ type EndCallback = Box<dyn FnOnce(SessionEnd) -> BoxFuture<'static, ()> + Send>;
 #[derive(Clone)]
 pub struct Session {
     pub(super) id: SessionId,
-    pub(super) state: Arc<SessionState>,
+    pub(super) state: Arc<OpenedSession>,
     pub(super) sessions: Weak<Sessions>,
 }
 
 /// What the clones of one session share.
-pub(super) struct SessionState {
+pub(super) struct OpenedSession {
     pub(super) key: OwnedKey,
     /// Why it has ended, once it has.
     pub(super) end: watch::Sender<Option<SessionEnd>>,
@@ -110,7 +110,7 @@ impl fmt::Debug for Session {
     }
 }
 
-impl SessionState {
+impl OpenedSession {
     pub(super) fn new(key: OwnedKey, hold: SessionHold, patience: Duration) -> Self {
         let lost = hold.guard.as_ref().map_or_else(CancellationToken::new, |guard| guard.lost_token().clone());
         Self {
