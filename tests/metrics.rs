@@ -266,10 +266,12 @@ async fn story(seen: &Seen) {
     let mut refused = Request::get("x");
     (refused.to, refused.name) = (Addressee::Holder, Some(ClaimName::new("singleton/none").expect("valid")));
     assert!(c.answer(refused).await.is_err());
-    let labels = |kind, outcome| seen.numbers().iter().any(|(key, number)| {
-        let has = |name: &str, value: &str| key.labels().any(|label| label.key() == name && label.value() == value);
-        key.name() == "shardwise_requests_total" && has("kind", kind) && has("outcome", outcome) && *number == 1.0
-    });
+    let labels = |kind, outcome| {
+        seen.numbers().iter().any(|(key, number)| {
+            let has = |name: &str, value: &str| key.labels().any(|label| label.key() == name && label.value() == value);
+            key.name() == "shardwise_requests_total" && has("kind", kind) && has("outcome", outcome) && *number == 1.0
+        })
+    };
     assert!(labels("member", "answered"));
     assert_eq!(seen.get("shardwise_requests_waiting", "c", None), Some(0.0));
     assert_eq!(seen.get("shardwise_requests_refused_total", "c", Some(("kind", "not_mine"))), Some(1.0));

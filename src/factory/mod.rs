@@ -235,5 +235,7 @@ fn check(
 
 /// The error if it listens on all addresses and none is known.
 fn unreachable_by(listen: SocketAddr) -> String {
-    format!("peer_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address")
+    format!(
+        "peer_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address"
+    )
 }

@@ -153,7 +153,9 @@ impl ShardingFactory {
         let group = self.group(policy_name)?;
         let refused = |why: &str| Error::new(ErrorKind::Settings, format!("policy {}: {why}", group.policy.name));
         if group.policy.ownership == OwnershipMode::Exclusive || group.policy.by_key().is_some() {
-            return Err(refused("only the owner of a key serves it, so no key has a route; use ownership = \"eventual\" and placement = \"ring\""));
+            return Err(refused(
+                "only the owner of a key serves it, so no key has a route; use ownership = \"eventual\" and placement = \"ring\"",
+            ));
         }
         let without = "its backend keeps no notes, so no key can have a route; use \"local\", \"consul\" or \"etcd\"";
         let store = RouteStore::of(group.policy, group.timing, &group.backend).ok_or_else(|| refused(without))?;

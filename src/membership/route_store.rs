@@ -64,7 +64,8 @@ impl RouteStore {
 fn decoded(note: &Note) -> Result<Routes> {
     serde_json::from_str(&note.text).map_err(|error| {
         let said = shardwise_discovery::one_line(&note.text);
-        let message = format!("the note {NAME:?} cannot be read: {error}: {said:?}; it was edited by hand; write it like {{\"routes\":[]}}");
+        let message =
+            format!("the note {NAME:?} cannot be read: {error}: {said:?}; it was edited by hand; write it like {{\"routes\":[]}}");
         Error::new(ErrorKind::Backend, message)
     })
 }
@@ -72,7 +73,8 @@ fn decoded(note: &Note) -> Result<Routes> {
 fn encoded(routes: &Routes) -> Result<String> {
     let text = serde_json::to_string(routes).map_err(|error| Error::new(ErrorKind::Backend, error.to_string()))?;
     if text.len() > NOTE_BYTES_MAX {
-        let message = format!("the routes have {} bytes, and a note has at most {NOTE_BYTES_MAX}: clear one, or skip fewer members", text.len());
+        let message =
+            format!("the routes have {} bytes, and a note has at most {NOTE_BYTES_MAX}: clear one, or skip fewer members", text.len());
         return Err(Error::new(ErrorKind::Settings, message));
     }
     Ok(text)

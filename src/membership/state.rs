@@ -47,7 +47,13 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Arc<Self> {
+    pub(crate) fn new(
+        settings: &PolicySettings,
+        policy: Arc<Policy>,
+        member: &Member,
+        clock: Clock,
+        ownership: Arc<Ownership>,
+    ) -> Arc<Self> {
         let context = OwnershipContext::new(settings, policy, member, clock, Arc::clone(&ownership));
         let membership = Arc::new(Self {
             ownership_context: Arc::new(context),

@@ -71,9 +71,9 @@ pub use security::PeerSecurity;
 #[cfg(feature = "requests")]
 pub use sessions::{Session, SessionError, SessionRequest};
 pub use shardwise_core::routing::{
-    AskError, Candidate, Candidates, KeyHash, KeyRoute, LeastLoaded, NoRoute, Pick, PowerOfTwo, QueueLimits, ROUTES_MAX, Random, RoundRobin,
-    Routes, RoutesError, SessionEnd, SessionId, SessionIdError, SessionLimits, SessionRefusal, WITHIN_DEFAULT, WITHIN_MAX, Width,
-    WidthError,
+    AskError, Candidate, Candidates, KeyHash, KeyRoute, LeastLoaded, NoRoute, Pick, PowerOfTwo, QueueLimits, ROUTES_MAX, Random,
+    RoundRobin, Routes, RoutesError, SessionEnd, SessionId, SessionIdError, SessionLimits, SessionRefusal, WITHIN_DEFAULT, WITHIN_MAX,
+    Width, WidthError,
 };
 pub use transport::{Attempt, Place, Transport, Undelivered};
 

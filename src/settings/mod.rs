@@ -51,8 +51,8 @@ use std::path::{Path, PathBuf};
 use shardwise_core::{OwnershipMode, PolicyName};
 use shardwise_settings::{Reader, Sources, listed, nearest, shown};
 
-pub use instance::InstanceSettings;
 pub(crate) use instance::CHANNEL_ADDRESS;
+pub use instance::InstanceSettings;
 pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub(crate) use peers::token_mistake;
 pub use peers::{Network, PeerCertificates, PeersSettings};

@@ -6,8 +6,8 @@ use shardwise_discovery::settings::{BackendKind, BackendSettings, BackendValue};
 use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, PeersSettings};
-use super::schema::BACKENDS_LATER;
 use super::requests::{self, RequestSettings};
+use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
 use crate::error::{self, ErrorKind};

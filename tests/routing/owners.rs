@@ -55,7 +55,8 @@ async fn a_slot_is_held_until_the_handler_has_ended() {
     };
     fleet.service(0).on_owned("slow", handler).unwrap();
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
-    let asked: Vec<_> = keys.iter().map(|key| asks(fleet.service(0), key, Request::post("slow", "text/plain", key.as_str()), LONG)).collect();
+    let asked: Vec<_> =
+        keys.iter().map(|key| asks(fleet.service(0), key, Request::post("slow", "text/plain", key.as_str()), LONG)).collect();
     running.are(20).await;
     fleet.join().await;
     while running.0.load(Ordering::SeqCst) > 0 {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use shardwise::requests::{Addressee, NoRoute, Session, SessionEnd, SessionError, SessionId, SessionLimits, SessionRefusal, SessionRequest};
+use shardwise::requests::{
+    Addressee, NoRoute, Session, SessionEnd, SessionError, SessionId, SessionLimits, SessionRefusal, SessionRequest,
+};
 use tokio::time::sleep;
 
 use super::*;

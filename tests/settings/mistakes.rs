@@ -86,7 +86,10 @@ fn what_is_not_built_yet_says_so() {
 #[test]
 fn a_width_is_1_to_4_and_only_slots_under_eventual_ownership_are_spread() {
     for width in ["0", "5"] {
-        assert_eq!(refused_policy_line(&format!("max_width = {width}")), format!("max_width is {width}: a whole number from 1 to 4 is allowed"));
+        assert_eq!(
+            refused_policy_line(&format!("max_width = {width}")),
+            format!("max_width is {width}: a whole number from 1 to 4 is allowed")
+        );
     }
     let exclusive = refused_policy_line("max_width = 2\nownership = \"exclusive\"");
     assert_eq!(exclusive, "max_width is 2: with ownership = \"exclusive\" only the holder of a slot serves its keys: remove it");

@@ -50,7 +50,13 @@ impl ChosenMember {
 impl Routing {
     /// Brings the request to that member, until that time or until another member is the right one, and remembers what the outcome says of
     /// the member.
-    pub(super) async fn attempt(&self, to: &To<'_>, chosen: &ChosenMember, request: &Request, until: Instant) -> Result<Answer, Undelivered> {
+    pub(super) async fn attempt(
+        &self,
+        to: &To<'_>,
+        chosen: &ChosenMember,
+        request: &Request,
+        until: Instant,
+    ) -> Result<Answer, Undelivered> {
         let attempt = Attempt::until(until);
         let in_flight = chosen.load.begin();
         let answer = tokio::select! {
@@ -83,7 +89,10 @@ impl Routing {
             return answer_here(&local, request.clone(), attempt).await;
         }
         let Some(address) = chosen.address.clone() else {
-            let why = format!("{} takes no requests: it does not listen (listen_for_requests), or has no sidecar of this version", chosen.instance_id);
+            let why = format!(
+                "{} takes no requests: it does not listen (listen_for_requests), or has no sidecar of this version",
+                chosen.instance_id
+            );
             return Err(Undelivered::Unsent(why));
         };
         let transport = self.transport().ok_or_else(|| Undelivered::Unsent("this worker is stopping".into()))?;

@@ -99,7 +99,8 @@ impl<'a> From<&'a OwnedKey> for To<'a> {
 
 /// What is wrong with a request; `None` if it may be sent.
 fn mistake(request: &Request, key: Option<Key<'_>>) -> Option<String> {
-    let too_long = |what: &str, bytes: usize, most: usize| (bytes > most).then(|| format!("{what} has {bytes} bytes; at most {most} are allowed"));
+    let too_long =
+        |what: &str, bytes: usize, most: usize| (bytes > most).then(|| format!("{what} has {bytes} bytes; at most {most} are allowed"));
     if !is_path(&request.path) {
         let wanted = "write parts of letters, digits and -._~ with single slashes between them, such as \"cache/size\"";
         return Some(format!("the path {:?}: {wanted}", shardwise_core::one_line(&request.path, 64)));
@@ -148,7 +149,9 @@ mod tests {
         assert_eq!(to_long_key(KEY_BYTES_MAX + 1), Err(AskError::Invalid("the key has 65537 bytes; at most 65536 are allowed".into())));
         let long = vec![0; BODY_BYTES_MAX + 1];
         assert!(invalid(To::any(), Request::post("a", "x/y", long)).starts_with("the body has 1048577 bytes"));
-        assert!(invalid(To::any(), Request { query: Some("a".repeat(4_097)), ..Request::get("a") }).starts_with("the query has 4097 bytes"));
+        assert!(
+            invalid(To::any(), Request { query: Some("a".repeat(4_097)), ..Request::get("a") }).starts_with("the query has 4097 bytes")
+        );
         for path in ["", "/a", "a//b", "a b", "../a"] {
             assert!(invalid(To::any(), Request::get(path)).contains("single slashes between them"), "{path:?}");
         }

@@ -7,13 +7,13 @@ use futures::future::pending;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use shardwise_core::routing::RouteTable;
-use shardwise_core::{Holders, Placer, PlacementParams, Replicas, View, ViewPlacement};
+use shardwise_core::{Holders, PlacementParams, Placer, Replicas, View, ViewPlacement};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::table::RouteState;
 use super::Routing;
+use super::table::RouteState;
 use crate::error::locked;
 use crate::membership::{RouteStore, placer};
 

@@ -18,9 +18,7 @@ use tokio::time::Instant;
 
 use super::dial::{CallingEnd, Unreached};
 use super::wire;
-use super::{
-    ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX,
-};
+use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX};
 use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::PeerSecurity;

@@ -57,7 +57,10 @@ impl CallingEnd {
 
     pub(super) async fn reach(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
         let Some((is_plain, host_and_port)) = read(&place.address) else {
-            return Err(Unreached::Unsent(format!("{} is no address that this version knows: upgrade the older member", Escaped(&place.address))));
+            return Err(Unreached::Unsent(format!(
+                "{} is no address that this version knows: upgrade the older member",
+                Escaped(&place.address)
+            )));
         };
         let (stream, address) = self.connect(host_and_port, is_plain).await?;
         let failed = |error: io::Error| Unreached::Unsent(format!("{address}: {error}"));
@@ -71,7 +74,10 @@ impl CallingEnd {
             let host = host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host);
             let (stream, binding) = tls::secured(&self.security.tls, host, stream, CONNECT_WITHIN).await?;
             let protection = Protection { secret, binding: Some(&binding) };
-            timeout(HELLO_WITHIN, hello::call(stream, &recipient, &protection)).await.map_err(late)?.map_err(|error| tls::broken(address, &error))?
+            timeout(HELLO_WITHIN, hello::call(stream, &recipient, &protection))
+                .await
+                .map_err(late)?
+                .map_err(|error| tls::broken(address, &error))?
         };
         called.map_err(|not_there| match not_there {
             NotThere::Elsewhere(why) => Unreached::Unsent(format!("{address}: {why}")),
@@ -111,7 +117,9 @@ impl CallingEnd {
         if !self.networks.iter().any(|network| network.contains(address)) {
             Some(format!("{address} is in none of peer_networks, and nothing goes elsewhere: add its network there"))
         } else if is_plain && self.security.token.is_none() && !is_here {
-            Some(format!("{address} is not this machine, and without peer_token_file nothing proves which member answers: set it for all members"))
+            Some(format!(
+                "{address} is not this machine, and without peer_token_file nothing proves which member answers: set it for all members"
+            ))
         } else if is_plain && self.security.token.is_none() && self.security.tls.is_mutual() {
             Some("its address is without TLS, and without a peer token nothing proves which member answers: set one for all members".into())
         } else if !is_plain {

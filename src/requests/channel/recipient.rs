@@ -20,7 +20,8 @@ use tracing::{Instrument, field};
 
 use super::wire::{self, ArrivedHead};
 use super::{
-    ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX,
+    ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW,
+    STREAMS_MAX,
 };
 use crate::error::locked;
 use crate::membership::OwnershipContext;
@@ -135,7 +136,11 @@ async fn respond(request: Request<Incoming>, called: &Called) -> Response<Full<B
     response
 }
 
-async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<OwnershipContext>) -> Result<Response<Full<Bytes>>, Response<Full<Bytes>>> {
+async fn answered(
+    request: Request<Incoming>,
+    called: &Called,
+    member: &Arc<OwnershipContext>,
+) -> Result<Response<Full<Bytes>>, Response<Full<Bytes>>> {
     if member.life.incarnation() != called.incarnation {
         return Err(wire::undelivered(&Undelivered::NotMine(None)));
     }
@@ -154,7 +159,10 @@ async fn answered(request: Request<Incoming>, called: &Called, member: &Arc<Owne
     let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
         Ok(Ok(whole)) => whole,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", crate::requests::BODY_BYTES_MAX)));
+            return Err(wire::refusal(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &format!("a body has at most {} bytes", crate::requests::BODY_BYTES_MAX),
+            ));
         }
         Ok(Err(_)) => return Err(wire::refusal(StatusCode::BAD_REQUEST, "the body ends before its end")),
         Err(_) => return Err(wire::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),

@@ -13,11 +13,11 @@ use percent_encoding::percent_decode_str;
 use shardwise_core::{ClaimName, InstanceId, KEY_BYTES_MAX, OwnedKey, ShardKey};
 use tracing::Span;
 
+use crate::requests::handlers::is_message;
 use crate::requests::{
     ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, Undelivered, encoded,
     is_path,
 };
-use crate::requests::handlers::is_message;
 use crate::telemetry::trace::{self, TRACEPARENT};
 
 /// How long the caller still waits, in milliseconds.
@@ -174,7 +174,8 @@ impl ArrivedHead {
                 return Err("it ends before its key does");
             }
             let body = bytes.split_off(length);
-            request.key = Some(OwnedKey::from_parts(&kind, &bytes).ok_or("its key is of an unknown kind, or has another length than that kind has")?);
+            request.key =
+                Some(OwnedKey::from_parts(&kind, &bytes).ok_or("its key is of an unknown kind, or has another length than that kind has")?);
             bytes = body;
         }
         request.body = bytes;

@@ -43,7 +43,8 @@ impl ShardingService {
         A: Into<Answer>,
     {
         if self.policy().ownership != OwnershipMode::Exclusive {
-            let message = format!("a handler at {path:?}: policy {} has ownership = \"eventual\", and then no name is held", self.policy().name);
+            let message =
+                format!("a handler at {path:?}: policy {} has ownership = \"eventual\", and then no name is held", self.policy().name);
             return Err(Error::new(ErrorKind::Settings, message));
         }
         let context = &self.membership().ownership_context;

@@ -6,7 +6,7 @@ use shardwise_core::routing::{SessionEnd, SessionId, SessionLimits, SessionRefus
 use shardwise_core::{NotHeld, OwnedKey, ShardKey};
 
 use super::registry::Sessions;
-use super::session::{Session, SessionHold, OpenedSession};
+use super::session::{OpenedSession, Session, SessionHold};
 use crate::error::inside_runtime;
 use crate::service::ShardingService;
 use crate::work::Guard;

@@ -9,7 +9,7 @@ use shardwise_discovery::Clock;
 use tokio::sync::Notify;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::session::{Session, OpenedSession};
+use super::session::{OpenedSession, Session};
 use crate::error::locked;
 use crate::membership::{Life, OwnershipContext};
 

@@ -143,7 +143,8 @@ impl OpenedSession {
     /// Waits until its requests in progress have to stop. After a close, and while the slot is being handed over, they may end by themselves.
     pub(super) async fn aborted(&self) -> SessionEnd {
         let mut end = self.end.subscribe();
-        let is_over = |end: &Option<SessionEnd>| end.is_some_and(|why| matches!(why, SessionEnd::Expired | SessionEnd::Idle | SessionEnd::Left));
+        let is_over =
+            |end: &Option<SessionEnd>| end.is_some_and(|why| matches!(why, SessionEnd::Expired | SessionEnd::Idle | SessionEnd::Left));
         let over = async { end.wait_for(is_over).await.ok().and_then(|why| *why).unwrap_or(SessionEnd::Left) };
         tokio::select! {
             why = over => why,
@@ -157,7 +158,9 @@ impl OpenedSession {
         match timeout(self.patience, called).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => tracing::error!(end = why.as_str(), "the callback of a session's end panicked"),
-            Err(_) => tracing::warn!(end = why.as_str(), "the callback of a session's end took longer than {:?} and was ended", self.patience),
+            Err(_) => {
+                tracing::warn!(end = why.as_str(), "the callback of a session's end took longer than {:?} and was ended", self.patience)
+            }
         }
     }
 }

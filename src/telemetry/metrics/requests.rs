@@ -4,9 +4,9 @@ use ::metrics::{Label, SharedString};
 use shardwise_core::Policy;
 
 use super::REQUESTS_REFUSED;
+use super::meters::count;
 #[cfg(feature = "requests")]
 use super::meters::gauge;
-use super::meters::count;
 #[cfg(feature = "requests")]
 use super::{LOAD, REQUESTS, REQUESTS_WAITING, SESSIONS_OPEN, WIDE_KEYS};
 
