@@ -125,7 +125,7 @@ impl ShardingFactory {
         let most = self.policy(policy_name)?.requests.max_width;
         if route.width() > most {
             let message = format!(
-                "policy {}: the route of key {} has width {}, and max_width is {most}: members refuse requests beyond it; raise it for all first",
+                "policy {}: the route of key {} has width {}, and max_width is {most}: members refuse more; raise it for all first",
                 group.policy.name,
                 route.key(),
                 route.width()

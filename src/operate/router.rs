@@ -18,8 +18,8 @@ use crate::requests::channel::MemberConnections;
 use crate::requests::{Among, Answered, PeerSecurity, Request, Route, To, Transport};
 use crate::settings::PolicySettings;
 
-/// Sends requests to the members of a group without being one of them. Created by [`crate::ShardingFactory::router`]; follows the group until
-/// dropped. Its methods are those of [`crate::ShardingService`].
+/// Sends requests to the members of a group without being one of them. Created by [`crate::ShardingFactory::router`]; follows the group
+/// until dropped. Its methods are those of [`crate::ShardingService`].
 ///
 /// It proves itself by the policy's `peer_token_file` and certificates, and calls only addresses in `peer_networks`.
 pub struct Router {

@@ -1,9 +1,9 @@
 //! Requests to members, answered by handlers that the worker registers, and the one channel on which they travel.
 //!
-//! A request goes to a destination ([`To`], feature `requests`): the owner of a key, the holder of a name, one member, the member of a session,
-//! or any. A destination has a set of members that may serve it; a [`Pick`] chooses one.
-//! Placement, claims and view give the sets, so nothing is stored for a destination. [`crate::ShardingService::ask`] waits for the answer
-//! and goes on to the right member as long as the request was certainly not handled; a caller that is no member asks by a
+//! A request goes to a destination ([`To`], feature `requests`): the owner of a key, the holder of a name, one member, the member of a
+//! session, or any. A destination has a set of members that may serve it; a [`Pick`] chooses one. Placement, claims and view give the sets,
+//! so nothing is stored for a destination. [`crate::ShardingService::ask`] waits for the answer and goes on to the right member as long as
+//! the request was certainly not handled; a caller that is no member asks by a
 //! `Router` ([`crate::ShardingFactory`]).
 //!
 //! | handlers | answer requests to |
@@ -36,8 +36,8 @@
 //! # }
 //! ```
 //!
-//! Requests arrive at [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process. Any sidecar
-//! of the group also forwards requests of its clients.
+//! Requests arrive at [`crate::ShardingService::listen_for_requests`] (feature `requests`), or at a sidecar in the same process. Any
+//! sidecar of the group also forwards requests of its clients.
 
 mod address;
 mod addressee;

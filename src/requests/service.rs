@@ -22,8 +22,8 @@ impl ShardingService {
     /// answered without one. Requests to any instance need a handler of [`ShardingService::on_any`]. Paths that start with `shardwise` are
     /// reserved: `shardwise/status` is answered even if `status` has a handler.
     ///
-    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has as long as
-    /// its caller waits, 10 s ([`crate::requests::WITHIN_DEFAULT`]) if the caller does not say. Bodies have at most 1 MiB in both
+    /// Requests come through a sidecar of the group (`…/instances/{instance_id}/{path}`), once this worker listens. A handler has as long
+    /// as its caller waits, 10 s ([`crate::requests::WITHIN_DEFAULT`]) if the caller does not say. Bodies have at most 1 MiB in both
     /// directions, 64 requests are answered at once, and a panic is the answer 500. A handler that holds the service itself keeps it alive
     /// for ever.
     ///
@@ -41,8 +41,8 @@ impl ShardingService {
     /// Answers requests to any instance at `path` (`…/any/{path}`): each goes to one member. Everything else is as with
     /// [`ShardingService::on_request`], whose handlers never answer such a request. Only `status` is answered without a handler.
     ///
-    /// Register both handlers until all members are upgraded: older sidecars do not say that a request is for any instance, so such a request
-    /// goes to the handler of [`ShardingService::on_request`].
+    /// Register both handlers until all members are upgraded: older sidecars do not say that a request is for any instance, so such a
+    /// request goes to the handler of [`ShardingService::on_request`].
     ///
     /// # Errors
     ///
@@ -80,8 +80,8 @@ impl ShardingService {
     /// Reports the load of this member by `now`, instead of by the number of requests that it handles at the moment. The first call counts.
     ///
     /// Callers that choose among several members prefer those with a lower load, divided by the members' weights; so all members should
-    /// report the same kind of number. They learn it with each answer, and at most 1,048,575 counts. It is also the metric `shardwise_load`,
-    /// for an autoscaler. `now` is called for each answer, so it should be quick; a panic in it is the answer 500.
+    /// report the same kind of number. They learn it with each answer, and at most 1,048,575 counts. It is also the metric
+    /// `shardwise_load`, for an autoscaler. `now` is called for each answer, so it should be quick; a panic in it is the answer 500.
     pub fn load(&self, now: impl Fn() -> u32 + Send + Sync + 'static) {
         self.request_handlers().report_load(Box::new(now));
         #[cfg(feature = "requests")]
@@ -96,8 +96,8 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there. The factory refuses
-    /// an address that other machines reach without a token or certificates.
+    /// [`crate::ErrorKind::NoRuntime`] outside a tokio runtime; [`crate::ErrorKind::Settings`] if it cannot listen there. The factory
+    /// refuses an address that other machines reach without a token or certificates.
     #[cfg(feature = "requests")]
     pub async fn listen_for_requests(&self) -> Result<SocketAddr> {
         inside_runtime()?;
@@ -127,8 +127,8 @@ impl ShardingService {
         arrive_at(self.membership(), listening, tls)
     }
 
-    /// For a server that listens on behalf of this worker: proves itself by this instead of by the settings. Call it before anything else is
-    /// asked or answered.
+    /// For a server that listens on behalf of this worker: proves itself by this instead of by the settings. Call it before anything else
+    /// is asked or answered.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl ShardingService {
         self.request_handlers().secure(security)
     }
 
-    /// Brings requests to other members, over connections that all callers of this share. It calls only addresses in `peer_networks`, with the
-    /// token and certificates of [`ShardingService::secure_peers`] or of the settings.
+    /// Brings requests to other members, over connections that all callers of this share. It calls only addresses in `peer_networks`, with
+    /// the token and certificates of [`ShardingService::secure_peers`] or of the settings.
     #[cfg(feature = "requests")]
     pub fn connections(&self) -> Arc<dyn Transport> {
         connections(&self.membership().ownership_context)

@@ -15,7 +15,8 @@ use crate::service::ShardingService;
 
 /// Brings requests between members of one process, on any clock. Clones share the members.
 ///
-/// A request to a member that is killed before it came is certainly not handled; if the member is killed afterwards, the outcome is unknown.
+/// A request to a member that is killed before it came is certainly not handled; if the member is killed afterwards, the outcome is
+/// unknown.
 #[derive(Clone, Default)]
 pub struct LocalTransport {
     members: Arc<Mutex<HashMap<InstanceId, LocalMember>>>,
@@ -34,8 +35,8 @@ impl LocalTransport {
         Self::default()
     }
 
-    /// The member takes requests by this, publishes that in its record, and brings its own by it. Call it before the member joins. A member of
-    /// the same name replaces an earlier one.
+    /// The member takes requests by this, publishes that in its record, and brings its own by it. Call it before the member joins. A member
+    /// of the same name replaces an earlier one.
     ///
     /// # Errors
     ///

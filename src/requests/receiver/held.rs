@@ -27,8 +27,8 @@ pub struct Held {
 }
 
 impl ShardingService {
-    /// Answers requests to names at `path` ([`To::Holder`](crate::requests::To::Holder)), at the member that holds the name. It is called for
-    /// every name that this member holds; [`Held::name`] says which. Everything else is as with [`ShardingService::on_request`].
+    /// Answers requests to names at `path` ([`To::Holder`](crate::requests::To::Holder)), at the member that holds the name. It is called
+    /// for every name that this member holds; [`Held::name`] says which. Everything else is as with [`ShardingService::on_request`].
     ///
     /// The name moves only once the handler has ended. If it is lost before, the handler is dropped where it awaits, and the sender learns
     /// that the outcome is unknown. The handler runs besides the work of the name and not in it: to have them in one task, send it messages

@@ -51,11 +51,11 @@ pub struct OwnedOptions {
 }
 
 impl OwnedOptions {
-    /// The handler takes one request of a key at a time, in order of arrival at this member. 16 wait for one key and 48 in all; further ones
-    /// are refused as busy. Each that waits counts as one that is handled (`requests_at_once`).
+    /// The handler takes one request of a key at a time, in order of arrival at this member. 16 wait for one key and 48 in all; further
+    /// ones are refused as busy. Each that waits counts as one that is handled (`requests_at_once`).
     ///
-    /// The order is that at one member: requests that wait during a handover go to the next member in any order. Keys with equal hashes share
-    /// a queue. A request that waits does not keep the slot.
+    /// The order is that at one member: requests that wait during a handover go to the next member in any order. Keys with equal hashes
+    /// share a queue. A request that waits does not keep the slot.
     pub fn one_at_a_time(self) -> Self {
         self.one_at_a_time_within(QueueLimits { per_key: 16, in_all: 48 })
     }
@@ -67,13 +67,13 @@ impl OwnedOptions {
 }
 
 impl ShardingService {
-    /// Answers requests to keys at `path` ([`To::Owner`](crate::requests::To::Owner)), at the member that owns the key. Everything else is as
-    /// with [`ShardingService::on_request`].
+    /// Answers requests to keys at `path` ([`To::Owner`](crate::requests::To::Owner)), at the member that owns the key. Everything else is
+    /// as with [`ShardingService::on_request`].
     ///
-    /// The handler runs under the guard of its key. Under exclusive ownership the slot moves only once the handler has ended; if the slot is
-    /// lost before (the lease has expired, or `drain_timeout` has passed), the handler is dropped where it awaits, and the sender learns that
-    /// the outcome is unknown: put [`Owned::fence`] into your writes. Under eventual ownership the handler goes on, and the guard shows that
-    /// the key was lost.
+    /// The handler runs under the guard of its key. Under exclusive ownership the slot moves only once the handler has ended; if the slot
+    /// is lost before (the lease has expired, or `drain_timeout` has passed), the handler is dropped where it awaits, and the sender learns
+    /// that the outcome is unknown: put [`Owned::fence`] into your writes. Under eventual ownership the handler goes on, and the guard
+    /// shows that the key was lost.
     ///
     /// A member that does not own the key by its own clock and claims refuses the request, and the sender brings it to the one that does.
     ///

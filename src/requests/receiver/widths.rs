@@ -79,8 +79,8 @@ impl Drop for KeyRequest {
 impl ShardingService {
     /// Has the requests of a key that is this member's spread over that many members, 1 to `max_width` of the policy, as it does by itself
     /// with a key that has more requests in progress than `saturated_at`. Callers learn it with the next answer of a handler of
-    /// [`ShardingService::on_owned`]. It narrows by one for each minute without such a call or load. On a member that is not the key's owner
-    /// it has no effect.
+    /// [`ShardingService::on_owned`]. It narrows by one for each minute without such a call or load. On a member that is not the key's
+    /// owner it has no effect.
     ///
     /// # Errors
     ///

@@ -78,6 +78,6 @@ where
     tokio::select! {
         biased;
         answer = handler(SessionRequest { session, request }) => Ok(answer),
-        why = used.session.state.aborted() => Err(Undelivered::Unknown(format!("the session has ended while its request was handled: {}", why.as_str()))),
+        why = used.session.state.aborted() => Err(Undelivered::Unknown(format!("the session has ended meanwhile: {}", why.as_str()))),
     }
 }

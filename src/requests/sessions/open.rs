@@ -27,12 +27,12 @@ pub enum SessionError {
 }
 
 impl ShardingService {
-    /// Opens a session for a key at this member. Later requests reach it by its id ([`Session::id`]), from every member, and are answered by
-    /// handlers of [`ShardingService::on_session`].
+    /// Opens a session for a key at this member. Later requests reach it by its id ([`Session::id`]), from every member, and are answered
+    /// by handlers of [`ShardingService::on_session`].
     ///
-    /// It ends when it had no request for `limits.idle`, `limits.life` after it was opened, by [`Session::end`], and when this member leaves
-    /// or its lease expires. Under exclusive ownership it holds the slot of its key, and also ends when the slot must be handed over. Under
-    /// eventual ownership it stays here when the key moves. A member has at most 65,536 sessions.
+    /// It ends when it had no request for `limits.idle`, `limits.life` after it was opened, by [`Session::end`], and when this member
+    /// leaves or its lease expires. Under exclusive ownership it holds the slot of its key, and also ends when the slot must be handed
+    /// over. Under eventual ownership it stays here when the key moves. A member has at most 65,536 sessions.
     ///
     /// # Errors
     ///

@@ -70,7 +70,8 @@ impl Session {
         &self.state.key
     }
 
-    /// Calls `end` once the session has ended, whatever the reason; at once if it has ended already. Only one callback is kept, the last one.
+    /// Calls `end` once the session has ended, whatever the reason; at once if it has ended already. Only one callback is kept, the last
+    /// one.
     ///
     /// It is called when no request of the session is in progress any more, and it may take as long as the policy's `drain_timeout`. Under
     /// exclusive ownership the slot is held until it has ended: roll back here.
@@ -140,7 +141,8 @@ impl OpenedSession {
         });
     }
 
-    /// Waits until its requests in progress have to stop. After a close, and while the slot is being handed over, they may end by themselves.
+    /// Waits until its requests in progress have to stop. After a close, and while the slot is being handed over, they may end by
+    /// themselves.
     pub(super) async fn aborted(&self) -> SessionEnd {
         let mut end = self.end.subscribe();
         let is_over =
