@@ -235,7 +235,7 @@ impl RequestHandlers {
         let (handlers, path) = (Arc::clone(self), request.path.clone());
         let working = async move {
             let answer = handler(request).await?.await?;
-            Ok(Answer { load: Some(handlers.load().into()), ..answer })
+            Ok::<_, Undelivered>(Answer { load: Some(handlers.load().into()), ..answer })
         };
         // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
         match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {

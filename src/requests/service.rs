@@ -63,7 +63,7 @@ impl ShardingService {
         let handler = Arc::new(handler);
         let work = move |request| {
             let handler = Arc::clone(&handler);
-            async move { Ok(handler(request).await.into()) }
+            async move { Ok::<Answer, Undelivered>(handler(request).await.into()) }
         };
         self.request_handlers().register(to, path, takes_all(work))
     }

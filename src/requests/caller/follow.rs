@@ -138,10 +138,12 @@ async fn follow(mut feed: GroupFeed, mut view: Arc<View>, mut kept: Option<Arc<P
 
 /// Waits until the claims change.
 async fn changed(holders: Option<&mut watch::Receiver<Holders>>) {
-    match holders {
-        Some(holders) if holders.changed().await.is_ok() => {}
-        _ => pending().await,
+    if let Some(holders) = holders
+        && holders.changed().await.is_ok()
+    {
+        return;
     }
+    pending().await
 }
 
 async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {

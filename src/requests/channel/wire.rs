@@ -239,7 +239,7 @@ pub(super) fn outcome(head: &response::Parts, body: Vec<u8>) -> Result<Answer, U
     if is_by(ANSWERED) {
         let kind = text(&head.headers, &CONTENT_TYPE).unwrap_or("application/octet-stream");
         // Only numbers count; they are clamped where they are used.
-        let number = |name| text(&head.headers, name).and_then(|number| number.parse().ok());
+        let number = |name: &HeaderName| text(&head.headers, name).and_then(|number| number.parse().ok());
         let (load, width) = (number(&LOAD), number(&WIDTH));
         return Ok(Answer { load, width, ..Answer::bytes(kind, body).with_status(head.status.as_u16()) });
     }
