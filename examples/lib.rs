@@ -15,6 +15,9 @@ mod book {
     #[doc = include_str!("../docs/howto/fenced-writes.md")]
     struct FencedWrites;
 
+    #[doc = include_str!("../docs/howto/requests.md")]
+    struct OwnersOfKeys;
+
     #[doc = include_str!("../docs/howto/tenants.md")]
     struct Tenants;
 

@@ -99,6 +99,22 @@ async fn before_there_is_an_owner_a_request_waits() {
     assert_eq!(waiting.await.unwrap().unwrap().by.as_str(), "worker-0");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_route_allocates_nothing() {
+    let fleet = TestFleet::start_as(5, settings(OwnershipMode::Eventual, 4)).await;
+    let (service, other) = (fleet.service(0), fleet.service(1).instance_id());
+    for to in [To::owner("key"), To::Member(other), To::any()] {
+        // The first one begins to follow the group.
+        service.route(&to).unwrap();
+        let measured = allocation_counter::measure(|| {
+            for _ in 0..100 {
+                drop(service.route(&to).unwrap());
+            }
+        });
+        assert_eq!(measured.count_total, 0, "{to:?}");
+    }
+}
+
 #[test]
 fn outside_a_runtime_there_is_no_route_and_no_panic() {
     let service = ShardingService::frozen(["a", "b"], "a");
