@@ -75,7 +75,7 @@ impl Observer {
                         seen.absences.on_view(&snapshot.view, by.now());
                         seen.departures.on_view(&snapshot.view);
                         sender.send_replace(Some(Arc::new(observed(&placing, snapshot.view, &mut kept))));
-                        // After the view: whoever reads this and then the view has one that is at least as new.
+                        // After the view, so that a reader of this and then of the view has one that is at least as new.
                         seen.prove(snapshot.proven);
                     }
                     Ok(WatchEvent::Proven(at)) => seen.prove(at),

@@ -29,7 +29,7 @@ const NAMED: usize = 20;
 /// After this time a member with as many requests as it takes is asked again.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// The longest time for a handler whose caller does not wait for it.
-const TOLD_WITHIN: Duration = WITHIN_MAX;
+const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
 /// What a request comes to: an answer, or that this member is not the one to ask.
 pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
@@ -218,7 +218,7 @@ impl RequestHandlers {
             },
         };
         let handled = if request.tell {
-            Self::told(context, handler, request, until, turn).await
+            Self::accepted(context, handler, request, until, turn).await
         } else {
             handlers.asked(context, handler, request, until).await
         };
@@ -250,7 +250,7 @@ impl RequestHandlers {
 
     /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own. A member that leaves
     /// waits for it.
-    async fn told(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
+    async fn accepted(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
         let path = request.path.clone();
         let taking = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
         let work = match timeout_at(until, taking).await {
@@ -262,10 +262,10 @@ impl RequestHandlers {
         let (gone, policy) = (context.gone.clone(), context.policy.name.clone());
         let work = async move {
             let _turn = turn;
-            match gone.run_until_cancelled(timeout(TOLD_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
+            match gone.run_until_cancelled(timeout(ACCEPTED_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
                 Some(Ok(Err(_))) => tracing::error!(%policy, path, "a handler of requests panicked; its caller does not wait for it"),
                 Some(Err(_)) => {
-                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {TOLD_WITHIN:?} and was ended")
+                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {ACCEPTED_WITHIN:?} and was ended")
                 }
                 Some(Ok(Ok(_))) | None => {}
             }

@@ -216,7 +216,7 @@ impl Driver {
             let _within = stage.enter();
             self.carry_out(action);
         }
-        // After the view is published: whoever reads this and then the view has one that is at least as new.
+        // After the view is published, so that a reader of this and then of the view has one that is at least as new.
         if let Some(proven) = self.machine.proven_at() {
             *locked(&self.membership.proven) = Some(proven);
         }

@@ -13,4 +13,3 @@ mod widths;
 pub(super) use gauges::show;
 pub use held::Held;
 pub use owned::{Owned, OwnedOptions};
-pub(super) use widths::KeyWidths;
