@@ -141,7 +141,7 @@ struct TakenOwned {
 }
 
 impl KeyReceiver {
-    /// Takes the request, or says who should.
+    /// Takes the request, or names the member that should.
     async fn take(&self, mut request: Request) -> std::result::Result<TakenOwned, Undelivered> {
         let key = request.key.take().ok_or_else(|| Undelivered::Barred("it names no key".into()))?;
         let hash = key.key_hash();

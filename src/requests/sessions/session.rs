@@ -60,7 +60,8 @@ enum EndCall {
 }
 
 impl Session {
-    /// Its id, which callers send with their requests ([`To::Session`](crate::requests::To::Session)). Who knows it can use the session.
+    /// Its id, which callers send with their requests ([`To::Session`](crate::requests::To::Session)). Any caller that has it can use the
+    /// session.
     pub const fn id(&self) -> &SessionId {
         &self.id
     }
