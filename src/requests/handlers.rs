@@ -181,7 +181,7 @@ impl RequestHandlers {
         let path: String = path.chars().take(64).collect();
         let known = known.join(", ");
         let detail = format!("this worker answers no requests to {to} at {path:?}{hint}; it answers at: {known}");
-        Answer::problem(404, "not-found", "There is no such thing", &detail)
+        Answer::problem(404, "not-found", "Not found", &detail)
     }
 
     /// A place for one more request, taken before its body is read.
