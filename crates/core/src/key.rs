@@ -88,7 +88,7 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 impl OwnedKey {
     /// A copy of any key.
     pub fn of<K: ShardKey + ?Sized>(key: &K) -> Self {
-        key.with_key(Self::from)
+        key.with_key(|key| Self { bytes: key.bytes.into(), kind: key.kind })
     }
 
     /// The same key, borrowed.
@@ -119,7 +119,7 @@ impl OwnedKey {
 
 impl From<Key<'_>> for OwnedKey {
     fn from(key: Key<'_>) -> Self {
-        Self { bytes: key.bytes.into(), kind: key.kind }
+        Self::of(&key)
     }
 }
 

@@ -161,7 +161,7 @@ fn any_member_may_be_asked_if_it_is_active_and_has_the_label() {
     let draining = Member { state: MemberState::Draining, ..labelled(3, "large") };
     let table = table(&view(vec![labelled(0, "large"), labelled(1, "small"), member(2), draining, labelled(4, "large")]), 1, None);
     assert_eq!(table.active(), Ok(&[0, 1, 2, 4][..]));
-    assert_eq!((*table.labelled("pool", "large")).to_vec(), [0, 4]);
+    assert_eq!(table.labelled("pool", "large").to_vec(), [0, 4]);
     assert!(table.labelled("pool", "huge").is_empty());
     assert_eq!((table.instance(&id(3)), table.instance(&id(9))), (Ok(MemberSet::one(3)), Err(NoRoute::UnknownMember)));
 }
