@@ -12,6 +12,7 @@ mod driver;
 mod guards;
 mod holder_table;
 mod listeners;
+#[cfg(feature = "requests")]
 mod listening;
 mod note_book;
 mod placement_cache;
@@ -22,7 +23,9 @@ mod worker;
 
 pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, follow_claims, limited};
-pub(crate) use context::{Life, OwnershipContext};
+#[cfg(feature = "requests")]
+pub(crate) use context::Life;
+pub(crate) use context::OwnershipContext;
 pub use departures::{Absence, Departure};
 pub(crate) use departures::{Absences, Departures};
 pub(crate) use drain::{DrainFollower, DrainStore};
@@ -30,6 +33,7 @@ pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub(crate) use holder_table::{HolderTable, without_holders};
 pub use listeners::{Listener, News, Rebalances, Snapshots};
+#[cfg(feature = "requests")]
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};

@@ -30,7 +30,7 @@ fn told(membership: &Membership) -> Value {
     json!({
         "policy": membership.policy.name.as_str(),
         "group": membership.policy.group.as_str(),
-        "instance_id": membership.instance_id.as_str(),
+        "instance_id": membership.life.instance_id().as_str(),
         "incarnation": membership.life.incarnation().to_string(),
         "version": me.and_then(|me| me.version.as_deref()),
         "state": ownership.state_at(now).as_str(),

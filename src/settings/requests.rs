@@ -1,7 +1,7 @@
 //! Requests of one policy: over how many members a hot key may be spread, and how many requests a member handles and sends at once.
 
+use shardwise_core::OwnershipMode;
 use shardwise_core::routing::Width;
-use shardwise_core::{OwnershipMode, Policy};
 use shardwise_settings::{Error, SettingsTable};
 
 use super::keys;
@@ -34,7 +34,8 @@ impl Default for RequestSettings {
 
 impl RequestSettings {
     /// The largest width of a key under that policy.
-    pub(crate) fn max_width_under(&self, policy: &Policy) -> Width {
+    #[cfg(any(test, feature = "requests"))]
+    pub(crate) fn max_width_under(&self, policy: &shardwise_core::Policy) -> Width {
         let is_spread = policy.ownership == OwnershipMode::Eventual && policy.placement.kind.by_key().is_none();
         if is_spread { self.max_width } else { Width::ONE }
     }
@@ -67,7 +68,7 @@ pub(super) fn read(table: &SettingsTable<'_>, ownership: OwnershipMode) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use shardwise_core::{GroupName, KeyPlacement, PlacementKind, PolicyName};
+    use shardwise_core::{GroupName, KeyPlacement, PlacementKind, Policy, PolicyName};
 
     use super::*;
 
