@@ -196,7 +196,7 @@ mod tests {
     const WORKER: (&str, &str, u64) = ("workers", "worker-1", 7);
 
     /// The vectors of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`, without TLS and with it; those of
-    /// records are in `requests::channel::seal`.
+    /// records are in `requests::channel::seal::tests`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
         let session = session(SECRET, WORKER, [0x11, 0x22]);

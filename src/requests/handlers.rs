@@ -24,6 +24,9 @@ use crate::telemetry::metrics::RequestMeters;
 const HANDLERS_MAX: usize = 256;
 /// Messages to singletons wait for their reply, for an hour at most, so they have a limit of their own.
 const MESSAGES_AT_ONCE_MAX: usize = 512;
+/// The most bytes of a message with what is said of it: 256 KiB, its epoch and the names of the fields.
+#[cfg(feature = "requests")]
+pub(super) const MESSAGE_BODY_BYTES_MAX: usize = (256 << 10) + 256;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
 /// After this time a member with as many requests as it takes is asked again.
@@ -53,7 +56,8 @@ where
     })
 }
 
-/// A handler of which only its end says whether it has taken the request.
+/// A handler of which only its end says whether it has taken the request: another process, or a message. A caller that does not wait for
+/// the work waits for it here all the same.
 pub(crate) fn takes_at_its_end<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
 where
     W: Future<Output = Handled> + Send + 'static,
@@ -93,7 +97,9 @@ pub(crate) struct RequestHandlers {
 }
 
 /// A request's place among those that are handled at a time.
-pub(crate) struct Turn(#[expect(dead_code, reason = "dropped at the end of the turn")] OwnedSemaphorePermit);
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
 
 impl RequestHandlers {
     pub(crate) fn of(context: &OwnershipContext) -> Arc<Self> {
@@ -115,6 +121,7 @@ impl RequestHandlers {
     }
 
     /// How this member proves itself, and what it expects of others.
+    #[cfg(feature = "requests")]
     pub(crate) fn security(&self, context: &OwnershipContext) -> &PeerSecurity {
         self.security.get_or_init(|| PeerSecurity::of(&context.peers))
     }
@@ -159,6 +166,7 @@ impl RequestHandlers {
     }
 
     /// A handler of shardwise itself, at a reserved path.
+    #[cfg(feature = "requests")]
     pub(crate) fn register_own(&self, to: Addressee, path: &'static str, handler: Handler) {
         locked(&self.handlers).insert((to, path.to_owned()), handler);
     }
@@ -188,7 +196,10 @@ impl RequestHandlers {
     pub(crate) fn turn(context: &OwnershipContext, to: Addressee, path: &str) -> std::result::Result<Turn, Undelivered> {
         let handlers = Self::of(context);
         let places = if is_message(to, path) { &handlers.messages_at_once } else { &handlers.at_once };
-        Arc::clone(places).try_acquire_owned().map(Turn).map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
+        Arc::clone(places)
+            .try_acquire_owned()
+            .map(|permit| Turn { _permit: permit })
+            .map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
     }
 
     /// Counts it, if it is a refusal.
@@ -200,11 +211,14 @@ impl RequestHandlers {
     }
 
     /// The answer of the handler there, until that time. An error says that no handler has seen the request. Dropping the future ends the
-    /// handler, except that of a request whose caller does not wait for it.
+    /// handler, except that of a request whose caller does not wait for it and which was accepted.
     pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, turn: Turn) -> Handled {
         let handlers = Self::of(context);
         let has_status = request.path == STATUS || request.path == OWN_STATUS;
-        let handler = match handlers.handler(request.to, &request.path) {
+        let own = handlers.handler(request.to, &request.path);
+        // Of what may have been begun before it is taken, only the end is certain.
+        let is_accepted = request.tell && own.is_some() && !is_reserved(&request.path);
+        let handler = match own {
             Some(handler) => handler,
             None if request.path == SUSPECT && request.to == Addressee::Instance && request.method == Method::Post => {
                 context.suspect();
@@ -217,7 +231,7 @@ impl RequestHandlers {
                 None => return Ok(handlers.unknown(request.to, &request.path)),
             },
         };
-        let handled = if request.tell {
+        let handled = if is_accepted {
             Self::accepted(context, handler, request, until, turn).await
         } else {
             handlers.asked(context, handler, request, until).await

@@ -34,6 +34,7 @@ impl PeerSecurity {
     }
 
     /// The same, where the factory has read the files before. If they cannot be read any more, no member is reached and none is let in.
+    #[cfg(feature = "requests")]
     pub(crate) fn of(peers: &PeersSettings) -> Self {
         Self::read(peers).unwrap_or_else(|why| {
             tracing::error!(why, "no requests and messages between members: the files of certificates cannot be read any more");

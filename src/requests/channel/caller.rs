@@ -6,16 +6,15 @@ use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::GroupName;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::activity::{ActiveRequest, Activity};
 use super::dial::{CallingEnd, Unreached};
 use super::wire;
 use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX};
@@ -28,8 +27,11 @@ use crate::requests::{Answer, BODY_BYTES_MAX, Method, Request};
 use crate::settings::Network;
 
 type Sender = SendRequest<Full<Bytes>>;
-/// A connection that is being opened, or is open: whoever waits for it polls it.
-type Opening = Shared<BoxFuture<'static, Result<Sender, Unreached>>>;
+/// A connection that is open or was not opened; `None` while it is being opened.
+type Opening = watch::Receiver<Option<Result<Sender, Unreached>>>;
+
+/// The most connections of one member to others; as many as a large group has members.
+const CONNECTIONS_MAX: usize = 1_024;
 
 /// The connections to other members.
 pub(crate) struct MemberConnections {
@@ -37,21 +39,29 @@ pub(crate) struct MemberConnections {
     open: Mutex<HashMap<Place, MemberConnection>>,
 }
 
+#[derive(Clone)]
 struct MemberConnection {
     opening: Opening,
     /// The requests in flight, so that none waits inside HTTP/2, where it could not be taken back with certainty.
     streams: Arc<Semaphore>,
-    used: Instant,
+    /// The same with those that wait for their turn.
+    activity: Arc<Activity>,
 }
 
 impl MemberConnection {
     /// Whether it is being opened, or can take requests.
     fn is_good(&self) -> bool {
-        self.opening.peek().is_none_or(|opened| opened.as_ref().is_ok_and(|sender| !sender.is_closed()))
+        match &*self.opening.borrow() {
+            Some(opened) => opened.as_ref().is_ok_and(|sender| !sender.is_closed()),
+            // Without its task it is opened no more.
+            None => self.opening.has_changed().is_ok(),
+        }
     }
 
-    fn is_idle(&self) -> bool {
-        self.streams.available_permits() == STREAMS_MAX as usize && self.used.elapsed() > CALLER_IDLE_MAX
+    /// Waits until it is open.
+    async fn sender(mut self) -> Result<Sender, Unreached> {
+        let opened = self.opening.wait_for(Option::is_some).await.map(|opened| opened.clone());
+        opened.ok().flatten().unwrap_or_else(|| Err(Unreached::Unsent("this worker is stopping".into())))
     }
 }
 
@@ -66,25 +76,35 @@ impl MemberConnections {
         Self { end: Arc::new(CallingEnd { group, networks, security }), open: Mutex::default() }
     }
 
-    /// The connection to that place, which may still have to open.
-    fn connection(&self, place: &Place) -> (Opening, Arc<Semaphore>) {
+    /// The connection to that place, which may still have to open, for one more request; `None` if there are too many.
+    fn connection(&self, place: &Place) -> Option<(MemberConnection, ActiveRequest)> {
         let mut open = locked(&self.open);
-        if let Some(known) = open.get_mut(place).filter(|known| known.is_good()) {
-            known.used = Instant::now();
-            return (known.opening.clone(), Arc::clone(&known.streams));
+        if let Some(known) = open.get(place).filter(|known| known.is_good()) {
+            return Some((known.clone(), known.activity.begin()));
         }
-        // Dropped senders close their connection once what is in flight has ended.
-        open.retain(|_, known| known.is_good() && !known.is_idle());
-        let opening = opened(Arc::clone(&self.end), place.clone()).boxed().shared();
-        let streams = Arc::new(Semaphore::new(STREAMS_MAX as usize));
-        let new = MemberConnection { opening: opening.clone(), streams: Arc::clone(&streams), used: Instant::now() };
-        open.insert(place.clone(), new);
-        (opening, streams)
+        open.retain(|_, known| known.is_good());
+        if open.len() >= CONNECTIONS_MAX {
+            let idle = open.iter().filter_map(|(place, known)| Some((known.activity.idle_since()?, place)));
+            let oldest = idle.min_by_key(|(since, _)| *since).map(|(_, place)| place.clone())?;
+            // Without its sender a connection closes.
+            open.remove(&oldest);
+        }
+        let (activity, streams) = (Activity::new(), Arc::new(Semaphore::new(STREAMS_MAX as usize)));
+        let (begun, (opened, opening)) = (activity.begin(), watch::channel(None));
+        let connecting = open_connection(Arc::clone(&self.end), place.clone(), Arc::clone(&activity));
+        // A task, so that it goes on and ends whether or not a request waits for it.
+        tokio::spawn(async move {
+            let outcome = connecting.await;
+            opened.send_replace(Some(outcome));
+        });
+        let new = MemberConnection { opening, streams, activity };
+        open.insert(place.clone(), new.clone());
+        Some((new, begun))
     }
 }
 
-/// A new connection with HTTP/2 on it.
-async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached> {
+/// A new connection with HTTP/2 on it, which closes when it is idle.
+async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activity>) -> Result<Sender, Unreached> {
     let stream = end.reach(&place).await?;
     let mut client = http2::Builder::new(TokioExecutor::new());
     client
@@ -98,8 +118,13 @@ async fn opened(end: Arc<CallingEnd>, place: Place) -> Result<Sender, Unreached>
         .keep_alive_while_idle(false);
     let (sender, connection) =
         client.handshake(TokioIo::new(stream)).await.map_err(|error| Unreached::Unsent(format!("{}: {error}", place.address)))?;
-    // Its end is seen by the sender.
-    tokio::spawn(connection);
+    // Its end is seen by the sender: a request that comes just then is given back.
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection => {}
+            () = activity.idle_for(CALLER_IDLE_MAX) => {}
+        }
+    });
     Ok(sender)
 }
 
@@ -114,11 +139,13 @@ impl Transport for MemberConnections {
         }
         let (mut is_second, unsent) = (false, |why: &str| Undelivered::Unsent(why.to_owned()));
         loop {
-            let (opening, streams) = self.connection(place);
-            let Some(Ok(_stream)) = attempt.before_sending(streams.acquire()).await else {
+            let Some((connection, _active)) = self.connection(place) else {
+                return Err(unsent("this worker has as many connections to members as are allowed, and all are in use"));
+            };
+            let Some(Ok(_stream)) = attempt.before_sending(connection.streams.acquire()).await else {
                 return Err(unsent("as many requests to it as are allowed are in flight already"));
             };
-            let mut sender = match attempt.before_sending(opening).await {
+            let mut sender = match attempt.before_sending(connection.clone().sender()).await {
                 Some(Ok(sender)) => sender,
                 Some(Err(Unreached::Unsent(why))) => return Err(Undelivered::Unsent(why)),
                 Some(Err(Unreached::Unproven(why))) => return Err(Undelivered::Unproven(why)),
@@ -139,10 +166,10 @@ impl Transport for MemberConnections {
 
 /// What is known of a request that a connection did not answer.
 fn failure(is_given_back: bool, error: &hyper::Error) -> Undelivered {
-    let causes = || std::iter::successors(error.source(), |cause| cause.source());
+    let causes = || std::iter::successors(error.source(), |&cause| cause.source());
     // The other end says that it has not begun with it (RFC 9113, section 8.7). A GOAWAY cannot be attributed to one request.
     let is_refusal = |error: &h2::Error| error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    let is_refused = causes().filter_map(|cause| cause.downcast_ref()).any(is_refusal);
+    let is_refused = causes().filter_map(|cause| cause.downcast_ref::<h2::Error>()).any(is_refusal);
     let cause = causes().last().map(|cause| format!(": {cause}")).unwrap_or_default();
     let why = format!("{error}{cause}");
     if is_given_back || is_refused { Undelivered::Unsent(why) } else { Undelivered::Unknown(why) }

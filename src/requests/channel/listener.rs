@@ -150,7 +150,7 @@ impl Reception {
 }
 
 /// Listens at the setting `peer_listen`, unless it listens already, and publishes the address.
-pub(crate) async fn listen(context: &Arc<OwnershipContext>) -> crate::Result<SocketAddr> {
+pub(crate) async fn listen(context: &Arc<OwnershipContext>) -> crate::error::Result<SocketAddr> {
     let handlers = RequestHandlers::of(context);
     let tls = handlers.security(context).tls.clone();
     let begin = |listener, address| {

@@ -6,8 +6,10 @@
 //! - `tls`: certificates (feature `tls`).
 //! - `dial`, `caller`: this member's connections to others.
 //! - `listener`, `recipient`: others' connections to this member.
+//! - `activity`: whether a connection is idle.
 //! - `wire`: a request and its answer as headers and bodies.
 
+mod activity;
 mod caller;
 mod dial;
 mod hello;

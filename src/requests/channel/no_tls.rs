@@ -51,4 +51,3 @@ pub(super) async fn accepted<S: ByteStream>(_: &ChannelTls, stream: S) -> io::Re
 pub(super) fn broken(address: SocketAddr, error: &io::Error) -> Unreached {
     Unreached::Unsent(format!("{address}: {error}"))
 }
-

@@ -3,8 +3,7 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -14,16 +13,16 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::Incarnation;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
+use super::activity::Activity;
 use super::wire::{self, ArrivedHead};
 use super::{
     ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW,
     STREAMS_MAX,
 };
-use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::{Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
@@ -46,40 +45,13 @@ pub(super) struct Called {
     pub(super) is_proven: bool,
 }
 
-/// Requests in flight on a connection, and since when there is none.
-struct Activity {
-    in_flight: AtomicUsize,
-    last: Mutex<Instant>,
-}
-
-struct InFlight<'a>(&'a Activity);
-
-impl Activity {
-    fn begin(&self) -> InFlight<'_> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self)
-    }
-
-    /// When it has been idle for too long, as far as is known now.
-    fn idle_at(&self) -> Instant {
-        *locked(&self.last) + RECIPIENT_IDLE_MAX
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        *locked(&self.0.last) = Instant::now();
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Serves it to its end, which is near once `closing` is cancelled. Dropping it ends the connection and what is in flight on it.
 pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: &CancellationToken) {
-    let activity = Arc::new(Activity { in_flight: AtomicUsize::new(0), last: Mutex::new(Instant::now()) });
+    let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (called, activity) = (called.clone(), Arc::clone(&activity));
         async move {
-            let _in_flight = activity.begin();
+            let _active = activity.begin();
             Ok::<_, Infallible>(respond(request, &called).await)
         }
     });
@@ -94,25 +66,15 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: 
         .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
         .keep_alive_timeout(SIGN_OF_LIFE_WITHIN);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
-    loop {
-        tokio::select! {
-            // A connection that fails affects no other.
-            _ = connection.as_mut() => return,
-            () = closing.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
-                return;
-            }
-            () = sleep_until(activity.idle_at()) => {
-                if activity.in_flight.load(Ordering::Relaxed) == 0 {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = timeout(SIGN_OF_LIFE_WITHIN, connection).await;
-                    return;
-                }
-                *locked(&activity.last) = Instant::now();
-            }
-        }
+    tokio::select! {
+        // A connection that fails affects no other.
+        _ = connection.as_mut() => return,
+        () = closing.cancelled() => {}
+        () = activity.idle_for(RECIPIENT_IDLE_MAX) => {}
     }
+    // It says that it ends, and what comes until the caller knows is answered.
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
 }
 
 async fn respond(request: Request<Incoming>, called: &Called) -> Response<Full<Bytes>> {
@@ -159,10 +121,7 @@ async fn answered(
     let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
         Ok(Ok(whole)) => whole,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Err(wire::refusal(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("a body has at most {} bytes", crate::requests::BODY_BYTES_MAX),
-            ));
+            return Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", head.body_bytes_max())));
         }
         Ok(Err(_)) => return Err(wire::refusal(StatusCode::BAD_REQUEST, "the body ends before its end")),
         Err(_) => return Err(wire::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),

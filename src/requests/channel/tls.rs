@@ -42,7 +42,8 @@ impl ChannelTls {
     /// As the settings say.
     pub(in crate::requests) fn of(certificates: &PeerCertificates) -> Result<Self, String> {
         let own = certificates.cert_file.as_deref().zip(certificates.key_file.as_deref());
-        let mut tls = Self::from_files(certificates.ca_file.as_deref(), own).map_err(|error| format!("peer_{}: {error}", error.file.setting()))?;
+        let mut tls =
+            Self::from_files(certificates.ca_file.as_deref(), own).map_err(|error| format!("peer_{}: {error}", error.file.setting()))?;
         if let Some(name) = &certificates.name {
             tls.expect_name(name).map_err(|why| format!("peer_name is {name:?}: {why}"))?;
         }
@@ -57,7 +58,9 @@ impl ChannelTls {
     ///
     /// The file that cannot be read or used.
     pub fn from_files(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Self, TlsError> {
-        let own = own.map(|(chain, key)| Ok((chain, certificates(TlsFile::Certificate, chain)?, private_key(key)?))).transpose()?;
+        let own = own
+            .map(|(chain, key)| Ok::<_, TlsError>((chain, certificates(TlsFile::Certificate, chain)?, private_key(key)?)))
+            .transpose()?;
         let roots = ca.map(|ca| roots(ca).map(|roots| (ca, Arc::new(roots)))).transpose()?;
         let mut tls = Self { is_mutual: own.is_some() && roots.is_some(), ..Self::default() };
         if let Some((ca, roots)) = &roots {
@@ -97,7 +100,8 @@ impl ChannelTls {
     ///
     /// It is no host name.
     pub fn expect_name(&mut self, name: &str) -> Result<(), &'static str> {
-        self.name = Some(ServerName::try_from(name.to_owned()).map_err(|_| "a certificate has no such name; write one such as members.example")?);
+        self.name =
+            Some(ServerName::try_from(name.to_owned()).map_err(|_| "a certificate has no such name; write one such as members.example")?);
         Ok(())
     }
 
@@ -117,7 +121,9 @@ impl ChannelTls {
             return Some("it has TLS, and nothing says whose certificates are right: set peer_ca_file (a sidecar: --peer-ca-file)".into());
         }
         let is_unproven = self.name.is_some() && !has_secret;
-        is_unproven.then(|| "all members share a name in their certificates, and without a peer token none proves which it is: set one for all".into())
+        is_unproven.then(|| {
+            "all members share a name in their certificates, and without a peer token none proves which it is: set one for all".into()
+        })
     }
 }
 
