@@ -57,7 +57,6 @@ impl Unanswered {
             Undelivered::Unknown(why) => {
                 BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}"))
             }
-            other => BAD_GATEWAY.because(format!("{id} gives no answer: {other}")),
         };
         count(self.outcome(), problem)
     }

@@ -17,17 +17,17 @@ async fn the_bytes_are_those_of_the_page() {
     let recipient = Recipient { group: &group, instance_id: &id, incarnation: Incarnation::new(7) };
     let [callers, recipients]: [Nonce; 2] = ["11", "22"].map(|byte| byte.repeat(32).parse().unwrap());
     let session = ProofSession::new(b"members-know-this-one", &recipient, &callers, &recipients);
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let bytes = |hex: &str| (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect::<Vec<_>>();
     let asked = records(&session, &[b"ask", b"again"]).await;
     let of_page = [
         "000000032ddd34fd0120b373d016ab6b229567da4140f0971f8d84f7d4097c2364b7866b61736b",
         "000000055560aa9dd8857b72e4db37a6f68ba609f7b45fdf51ed76438c47fc15a974acbc616761696e",
     ];
-    assert_eq!(hex(&asked), of_page.concat());
+    assert_eq!(asked, bytes(&of_page.concat()));
     let mut answering = SealedStream::new(Vec::new(), session, End::Recipient);
     answering.write_all(b"ok").await.unwrap();
     let answered = "000000021a8a11ff7bc5ccdbe0692bb06c9a3e8931558deef57f74dc5329878ff03190646f6b";
-    assert_eq!(hex(&answering.stream), answered);
+    assert_eq!(answering.stream, bytes(answered));
 }
 
 /// The records that a caller writes for these pieces.
