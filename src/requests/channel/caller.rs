@@ -186,3 +186,27 @@ async fn answered(response: hyper::Response<Incoming>, attempt: &Attempt) -> Res
         Err(error) => Err(Undelivered::Unknown(format!("its answer is too long or cut off: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use shardwise_core::{Incarnation, InstanceId};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_bounded_and_one_that_is_idle_makes_room() {
+        let connections = MemberConnections::new(GroupName::new("g").unwrap(), Vec::new(), PeerSecurity::default());
+        let place = |number| Place {
+            instance_id: InstanceId::new("a").unwrap(),
+            incarnation: Incarnation::new(number),
+            address: "tcp://192.0.2.1:7".into(),
+        };
+        // Nothing is awaited here, so none of them gets beyond its beginning.
+        let mut held: Vec<_> = (0..CONNECTIONS_MAX as u64).map(|number| connections.connection(&place(number)).unwrap()).collect();
+        assert!(connections.connection(&place(u64::MAX)).is_none(), "all are in use");
+        drop(held.swap_remove(3));
+        assert!(connections.connection(&place(u64::MAX)).is_some());
+        let open = locked(&connections.open);
+        assert!(open.len() == CONNECTIONS_MAX && !open.contains_key(&place(3)));
+    }
+}
