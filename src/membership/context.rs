@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use shardwise_core::{ClaimName, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
+use shardwise_core::{ClaimName, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
 use super::holder_table::HolderTable;
+#[cfg(feature = "requests")]
 use super::proof::Recipient;
 use super::state::Membership;
 use super::worker::WorkerWatch;
@@ -109,8 +110,10 @@ impl OwnershipContext {
     }
 
     /// This incarnation as the recipient of a connection, for the proofs of both ends.
+    #[cfg(feature = "requests")]
     pub(crate) fn recipient(&self) -> Recipient<'_> {
-        self.life.recipient(&self.policy.group)
+        let life = &self.life;
+        Recipient { group: &self.policy.group, instance_id: life.instance_id(), incarnation: life.incarnation() }
     }
 }
 
@@ -130,12 +133,9 @@ impl Life {
         self.incarnation.store(incarnation.get(), Ordering::SeqCst);
     }
 
-    pub(crate) fn holder(&self) -> Holder {
-        Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
-    }
-
-    fn recipient<'a>(&'a self, group: &'a GroupName) -> Recipient<'a> {
-        Recipient { group, instance_id: &self.instance_id, incarnation: self.incarnation() }
+    #[cfg(feature = "requests")]
+    pub(crate) fn holder(&self) -> shardwise_core::Holder {
+        shardwise_core::Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
     }
 
     pub(crate) const fn instance_id(&self) -> &InstanceId {

@@ -12,6 +12,7 @@ mod driver;
 mod guards;
 mod holder_table;
 mod listeners;
+#[cfg(feature = "requests")]
 mod listening;
 mod note_book;
 mod placement_cache;
@@ -30,6 +31,7 @@ pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub(crate) use holder_table::{HolderTable, without_holders};
 pub use listeners::{Listener, News, Rebalances, Snapshots};
+#[cfg(feature = "requests")]
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};

@@ -111,6 +111,7 @@ pub struct Guard {
 }
 
 impl Guard {
+    #[cfg(feature = "requests")]
     pub(crate) const fn context(&self) -> &Arc<OwnershipContext> {
         &self.context
     }
