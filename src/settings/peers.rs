@@ -111,7 +111,9 @@ impl PeerCertificates {
             return Some("peer_name is the name in certificates, and nothing says who signs them: write peer_ca_file too");
         }
         if self.name.is_some() && !has_token {
-            return Some("with peer_name all members have one name, and without a token none proves which it is: write peer_token_file too");
+            return Some(
+                "with peer_name all members have one name, and without a token none proves which it is: write peer_token_file too",
+            );
         }
         let is_any = *self != Self::default();
         (is_any && !cfg!(feature = "tls")).then_some("certificates need TLS, and this program is built without it: enable the feature tls")
@@ -183,7 +185,9 @@ fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, E
 fn either(table: &SettingsTable<'_>, key: &SettingKey, earlier: &SettingKey) -> Result<Option<ResolvedValue>, Error> {
     let (now, before) = (table.find(key)?, table.find(earlier)?);
     match (&now, &before) {
-        (Some(_), Some(before)) => Err(before.refuse(format!("{} is set too, and requests and messages have one now: remove this one", key.name))),
+        (Some(_), Some(before)) => {
+            Err(before.refuse(format!("{} is set too, and requests and messages have one now: remove this one", key.name)))
+        }
         (None, Some(_)) => {
             tracing::warn!("{}.{} is the earlier name of {}: rename it", table.path(), earlier.name, key.name);
             Ok(before)

@@ -168,6 +168,8 @@ async fn what_is_no_session_is_refused_and_another_members_is_not_mine() {
     assert!(direct(&other.id().to_string()).await.is_err());
     let forged = SessionId::new(fleet.service(0).incarnation(), [0; 16]);
     assert_eq!(direct(&forged.to_string()).await.unwrap().status, 410);
+    let told = fleet.service(1).tell(&To::Session(&forged), post("say"), LONG).await.unwrap_err();
+    assert!(matches!(&told, AskError::Barred(why) if why.contains("The session has ended")), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
