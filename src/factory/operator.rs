@@ -122,7 +122,7 @@ impl ShardingFactory {
     /// and with too many routes.
     pub async fn set_route(&self, policy_name: &str, route: &KeyRoute) -> Result<bool> {
         let (store, group) = self.route_store(policy_name)?;
-        let most = self.policy(policy_name)?.requests.max_width;
+        let most = self.policy(policy_name)?.requests.max_width_under(group.policy);
         if route.width() > most {
             let message = format!(
                 "policy {}: the route of key {} has width {}, and max_width is {most}: members refuse more; raise it for all first",

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use arc_swap::ArcSwap;
 use shardwise_core::{ClaimName, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
 #[cfg(feature = "requests")]
-use shardwise_core::{GroupName, Holder};
+use shardwise_core::Holder;
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -114,7 +114,8 @@ impl OwnershipContext {
     /// This incarnation as the recipient of a connection, for the proofs of both ends.
     #[cfg(feature = "requests")]
     pub(crate) fn recipient(&self) -> Recipient<'_> {
-        self.life.recipient(&self.policy.group)
+        let life = &self.life;
+        Recipient { group: &self.policy.group, instance_id: life.instance_id(), incarnation: life.incarnation() }
     }
 }
 
@@ -137,11 +138,6 @@ impl Life {
     #[cfg(feature = "requests")]
     pub(crate) fn holder(&self) -> Holder {
         Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
-    }
-
-    #[cfg(feature = "requests")]
-    fn recipient<'a>(&'a self, group: &'a GroupName) -> Recipient<'a> {
-        Recipient { group, instance_id: &self.instance_id, incarnation: self.incarnation() }
     }
 
     pub(crate) const fn instance_id(&self) -> &InstanceId {

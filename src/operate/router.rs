@@ -27,7 +27,6 @@ pub struct Router {
     routing: Arc<Routing>,
     /// Its end ends the task that reads the operator's routes.
     _noted: watch::Sender<()>,
-    connections: Arc<MemberConnections>,
 }
 
 impl Router {
@@ -40,10 +39,11 @@ impl Router {
         let (mut feed, proven) = observer.feed();
         feed.routes = store.map(|store| RouteNotes { store, every, noted: noted.subscribe() });
         let connections = MemberConnections::new(policy.group.clone(), peers.networks.clone(), PeerSecurity::of(peers));
-        let parts = CallerParts { policy, settings: settings.requests, clock, feed, proven, local: Weak::new() };
+        let connections: Option<Arc<dyn Transport>> = Some(Arc::new(connections));
+        let parts = CallerParts { policy, settings: settings.requests, clock, feed, proven, local: Weak::new(), connections };
         let routing = Arc::new(Routing::new(parts));
         routing.is_following();
-        Ok(Self { observer, routing, _noted: noted, connections: Arc::new(connections) })
+        Ok(Self { observer, routing, _noted: noted })
     }
 
     /// The group as this router sees it.
@@ -66,7 +66,7 @@ impl Router {
     ///
     /// [`AskError`]; [`AskError::may_have_been_handled`] says whether a retry may handle it twice.
     pub async fn ask(&self, to: &To<'_>, request: Request, within: Duration) -> Result<Answered, AskError> {
-        self.connected().ask(to, request, within).await
+        self.routing.ask(to, request, within).await
     }
 
     /// As [`crate::ShardingService::tell`].
@@ -75,7 +75,7 @@ impl Router {
     ///
     /// As [`Router::ask`]; [`AskError::Barred`] also if there is no handler.
     pub async fn tell(&self, to: &To<'_>, request: Request, within: Duration) -> Result<(), AskError> {
-        self.connected().tell(to, request, within).await
+        self.routing.tell(to, request, within).await
     }
 
     /// As [`crate::ShardingService::ask_all`].
@@ -89,7 +89,7 @@ impl Router {
         request: &Request,
         within: Duration,
     ) -> Result<BTreeMap<InstanceId, Result<Answered, AskError>>, AskError> {
-        self.connected().ask_all(among, request, within).await
+        self.routing.ask_all(among, request, within).await
     }
 
     /// As [`crate::ShardingService::set_pick`].
@@ -108,13 +108,6 @@ impl Router {
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) after the first request, and after an earlier call.
     pub fn set_transport(&self, transport: Arc<dyn Transport>) -> Result<()> {
         self.routing.set_transport(transport)
-    }
-
-    /// With its own connections, unless another transport was set before the first request.
-    fn connected(&self) -> &Arc<Routing> {
-        // An error says that there is one.
-        let _ = self.routing.set_transport(Arc::<MemberConnections>::clone(&self.connections));
-        &self.routing
     }
 }
 

@@ -110,7 +110,7 @@ impl ShardingService {
 
     /// This worker's name in its group.
     pub fn instance_id(&self) -> &InstanceId {
-        &self.membership().instance_id
+        self.membership().life.instance_id()
     }
 
     /// This worker's incarnation, which changes when it joins again after it has left.

@@ -168,6 +168,8 @@ async fn what_is_no_session_is_refused_and_another_members_is_not_mine() {
     assert!(direct(&other.id().to_string()).await.is_err());
     let forged = SessionId::new(fleet.service(0).incarnation(), [0; 16]);
     assert_eq!(direct(&forged.to_string()).await.unwrap().status, 410);
+    let told = fleet.service(1).tell(&To::Session(&forged), post("say"), LONG).await.unwrap_err();
+    assert!(matches!(&told, AskError::Barred(why) if why.contains("The session has ended")), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +180,9 @@ async fn thousands_of_sessions_come_and_go() {
     for number in 0..30_000_u32 {
         let session = fleet.service(0).open_session(&number, limits).unwrap();
         let ended = Arc::clone(&ended);
-        session.on_end(move |_| async move { drop(ended.fetch_add(1, Ordering::Relaxed)) });
+        session.on_end(move |_| async move {
+            ended.fetch_add(1, Ordering::Relaxed);
+        });
     }
     eventually("all end", || ended.load(Ordering::Relaxed) == 30_000).await;
 }

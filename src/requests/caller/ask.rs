@@ -137,16 +137,25 @@ impl Routing {
         To::Any(among).address(request.clone())?;
         let begun = self.clock.now();
         Ask::new(begun, within, request.is_repeatable())?;
-        let outcomes = self.members_of(among)?.into_iter().map(|id| async move {
-            let left = within.saturating_sub(self.clock.now().since(begun));
-            let outcome = if left < WITHIN_MIN {
-                Err(AskError::TooLate { within, why: "others were asked before".to_owned() })
-            } else {
-                self.ask(&To::Member(&id), request.clone(), left).await
-            };
-            (id, outcome)
-        });
+        let outcomes: Vec<_> = self.members_of(among)?.into_iter().map(|id| self.ask_one(id, request, begun, within)).collect();
         Ok(stream::iter(outcomes).buffer_unordered(ASKED_AT_ONCE).collect().await)
+    }
+
+    /// The outcome of one member; `within` is that of all of them, since `begun`.
+    async fn ask_one(
+        self: &Arc<Self>,
+        id: InstanceId,
+        request: &Request,
+        begun: Moment,
+        within: Duration,
+    ) -> (InstanceId, Result<Answered, AskError>) {
+        let left = within.saturating_sub(self.clock.now().since(begun));
+        let outcome = if left < WITHIN_MIN {
+            Err(AskError::TooLate { within, why: "others were asked before".to_owned() })
+        } else {
+            self.ask(&To::Member(&id), request.clone(), left).await
+        };
+        (id, outcome)
     }
 
     fn members_of(self: &Arc<Self>, among: Among<'_>) -> Result<Vec<InstanceId>, NoRoute> {

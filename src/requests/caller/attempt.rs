@@ -1,6 +1,5 @@
 //! One attempt to get an answer of one member.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -62,7 +61,7 @@ impl Routing {
         let answer = tokio::select! {
             biased;
             answer = self.bring(chosen, request, &attempt) => answer,
-            never = self.watch(to, chosen, &attempt.superseded) => match never {},
+            never = self.watch(to, chosen, &attempt.superseded) => never,
         };
         let now = self.clock.now();
         match &answer {
@@ -100,8 +99,8 @@ impl Routing {
         transport.bring(&place, request, attempt).await
     }
 
-    /// Reports once another member is the right one, and never ends.
-    async fn watch(&self, to: &To<'_>, chosen: &ChosenMember, superseded: &CancellationToken) -> Infallible {
+    /// Reports once another member is the right one. It never ends, so its result may have any type.
+    async fn watch<T>(&self, to: &To<'_>, chosen: &ChosenMember, superseded: &CancellationToken) -> T {
         let mut news = self.news.subscribe();
         while !self.is_superseded(to, chosen) {
             if news.changed().await.is_err() {

@@ -155,7 +155,8 @@ async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {
             Ok(routes) => {
                 complaint = None;
                 if **routing.routes.load() != routes {
-                    tracing::info!(policy = %routing.policy.name, routes = routes.iter().count(), "the operator's routes of keys have changed");
+                    let number = routes.iter().count();
+                    tracing::info!(policy = %routing.policy.name, routes = number, "the operator's routes of keys have changed");
                     routing.routes.store(Arc::new(routes));
                     routing.news.send_replace(());
                 }
@@ -165,7 +166,8 @@ async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {
             Err(error) => {
                 let said = Some(error.to_string());
                 if complaint != said {
-                    tracing::warn!(policy = %routing.policy.name, %error, "the operator's routes cannot be read; those of before stay in force");
+                    let policy = &routing.policy.name;
+                    tracing::warn!(%policy, %error, "the operator's routes cannot be read; those of before stay in force");
                     complaint = said;
                 }
             }

@@ -56,6 +56,8 @@ pub(crate) struct Routing {
     proven: ProvenView,
     pick: OnceLock<Box<dyn Pick>>,
     transport: OnceLock<Arc<dyn Transport>>,
+    /// Those of a caller that is no member.
+    connections: Option<Arc<dyn Transport>>,
     waiting: Semaphore,
     waiting_max: usize,
     meters: RequestMeters,
@@ -74,11 +76,13 @@ pub(crate) struct CallerParts {
     pub(crate) feed: GroupFeed,
     pub(crate) proven: ProvenView,
     pub(crate) local: Weak<OwnershipContext>,
+    /// Its connections to members; `None` for a member, which shares its own.
+    pub(crate) connections: Option<Arc<dyn Transport>>,
 }
 
 impl Routing {
     pub(crate) fn new(parts: CallerParts) -> Self {
-        let CallerParts { policy, settings, clock, feed, proven, local } = parts;
+        let CallerParts { policy, settings, clock, feed, proven, local, connections } = parts;
         let (max_width, waiting_max) = (settings.max_width_under(&policy), RequestSettings::limit(settings.waiting));
         Self {
             meters: RequestMeters::new(&policy),
@@ -92,6 +96,7 @@ impl Routing {
             proven,
             pick: OnceLock::new(),
             transport: OnceLock::new(),
+            connections,
             waiting: Semaphore::new(waiting_max),
             waiting_max,
             local,
@@ -121,13 +126,16 @@ impl Routing {
         self.transport.set(transport).map_err(|_| late("a request was sent already"))
     }
 
-    /// The connections of the member, unless another transport was set; `None` once the member's service has ended.
+    /// The connections of the caller, unless another transport was set; `None` once the member's service has ended.
     fn transport(&self) -> Option<Arc<dyn Transport>> {
         if let Some(transport) = self.transport.get() {
             return Some(Arc::clone(transport));
         }
-        let connections = connections(&self.local.upgrade()?);
-        Some(Arc::clone(self.transport.get_or_init(|| connections)))
+        let own = match &self.connections {
+            Some(connections) => Arc::clone(connections),
+            None => connections(&self.local.upgrade()?),
+        };
+        Some(Arc::clone(self.transport.get_or_init(|| own)))
     }
 
     /// Whether this member may serve the key besides its owner: it is among the first `max_width` members by its own view.

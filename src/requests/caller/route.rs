@@ -70,7 +70,7 @@ impl Route {
     /// The members that may serve it, for a key its owner first.
     pub fn set(&self) -> impl Iterator<Item = &InstanceId> {
         let table = &self.state.table;
-        self.set.as_slice(table).iter().filter_map(|index| table.member(*index)).map(|member| &member.instance_id)
+        self.set.as_slice(table).iter().filter_map(move |index| table.member(*index)).map(|member| &member.instance_id)
     }
 
     /// How many members may serve it.

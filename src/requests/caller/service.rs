@@ -14,8 +14,9 @@ use crate::requests::{Request, Transport};
 use crate::service::ShardingService;
 
 impl ShardingService {
-    /// Where a request to `to` would go now: from memory, without a lock and without allocation, except for the first request to a label
-    /// after a change of the group. It follows the group from the first call on, which needs a tokio runtime.
+    /// Where a request to `to` would go now: from memory, without a lock and without allocation. Only a label takes a short lock, and its
+    /// members are looked up once after each change of the group. It follows the group from the first call on, which needs a tokio
+    /// runtime.
     ///
     /// # Errors
     ///
@@ -117,5 +118,6 @@ fn parts(service: &ShardingService) -> CallerParts {
         let proven = membership.proven()?;
         Some((proven, Arc::clone(membership.ownership().view())))
     };
-    CallerParts { settings: membership.requests, clock: membership.clock.clone(), feed, proven: Box::new(proven), local, policy }
+    let (settings, clock) = (membership.requests, membership.clock.clone());
+    CallerParts { policy, settings, clock, feed, proven: Box::new(proven), local, connections: None }
 }

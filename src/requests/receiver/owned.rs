@@ -24,8 +24,8 @@ pub struct Owned {
     /// The guard of the key, as of [`ShardingService::enter`]. It is held until the handler has ended, whatever becomes of this value; a
     /// clone that outlives the handler keeps the slot from moving.
     ///
-    /// `None` only under eventual ownership and only if `max_width` is above 1: then this member helps the owner with a hot key. It does not
-    /// own the key, and other members handle requests of the key at the same time.
+    /// `None` only under eventual ownership and only if `max_width` is above 1: then this member helps the owner with a hot key. It does
+    /// not own the key, and other members handle requests of the key at the same time.
     pub guard: Option<Arc<Guard>>,
     /// The request.
     pub request: Request,

@@ -42,13 +42,13 @@ impl ShardingService {
         let context = &self.membership().ownership_context;
         let (sessions, routing, handler) = (Sessions::of(context), Arc::clone(Routing::of(self)), Arc::new(handler));
         let taking = move |mut request: Request| -> HandlerDecision {
-            let Some(id) = request.session.take().and_then(|id| id.parse::<SessionId>().ok()) else { return refuse(malformed()) };
+            let Some(id) = request.session.take().and_then(|id| id.parse::<SessionId>().ok()) else { return refuse(&request, MALFORMED) };
             if id.minter() != sessions.life.incarnation() {
                 routing.is_following();
                 let minter = routing.minter_of(&id, sessions.life.instance_id());
                 return Box::pin(ready(Err(Undelivered::NotMine(minter))));
             }
-            let Some(used) = sessions.begin(&id) else { return refuse(ended()) };
+            let Some(used) = sessions.begin(&id) else { return refuse(&request, ENDED) };
             let handler = Arc::clone(&handler);
             let work: HandlerWork = Box::pin(handle(used, request, move |request| async move { handler(request).await.into() }));
             Box::pin(ready(Ok(work)))
@@ -57,16 +57,18 @@ impl ShardingService {
     }
 }
 
-fn refuse(answer: Answer) -> HandlerDecision {
-    Box::pin(ready(Ok(answered(answer))))
-}
+/// Why a request has no session: the status, the kind, the title and the detail of the answer.
+type SessionProblem = (u16, &'static str, &'static str, &'static str);
 
-fn malformed() -> Answer {
-    Answer::problem(400, "bad-session", "This is no session", "it is not the id of a session of this version")
-}
+const MALFORMED: SessionProblem = (400, "bad-session", "This is no session", "it is not the id of a session of this version");
+const ENDED: SessionProblem =
+    (410, "session-ended", "The session has ended", "it was closed, was idle for too long, or its longest life is over");
 
-fn ended() -> Answer {
-    Answer::problem(410, "session-ended", "The session has ended", "it was closed, was idle for too long, or its longest life is over")
+/// Refuses it by an answer. A request whose caller does not wait for one is barred instead, or it would count as accepted.
+fn refuse(request: &Request, (status, kind, title, detail): SessionProblem) -> HandlerDecision {
+    let barred = || Undelivered::Barred(format!("{title}: {detail}"));
+    let refused = if request.tell { Err(barred()) } else { Ok(answered(Answer::problem(status, kind, title, detail))) };
+    Box::pin(ready(refused))
 }
 
 /// Handles it, as long as the session lives.

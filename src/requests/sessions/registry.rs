@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwise_core::routing::{SessionEnd, SessionId, SessionLimits, SessionRefusal, SessionTable};
-use shardwise_core::{Moment, OwnershipMode};
+use shardwise_core::{Incarnation, Moment, OwnershipMode};
 use shardwise_discovery::Clock;
 use tokio::sync::Notify;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -97,6 +97,14 @@ impl Sessions {
         let ended = std::mem::take(&mut tables.open);
         drop(tables);
         ended.values().for_each(|state| state.finish(why));
+    }
+
+    /// Ends the sessions that other incarnations of this member have opened.
+    pub(super) fn end_former(&self, present: Incarnation) {
+        let former: Vec<_> = locked(&self.tables).open.keys().copied().filter(|id| id.minter() != present).collect();
+        for id in &former {
+            self.end(id, SessionEnd::Left);
+        }
     }
 
     /// Ends the sessions that are due.

@@ -146,11 +146,10 @@ impl OpenedSession {
     /// themselves.
     pub(super) async fn aborted(&self) -> SessionEnd {
         let mut end = self.end.subscribe();
-        let is_over =
-            |end: &Option<SessionEnd>| end.is_some_and(|why| matches!(why, SessionEnd::Expired | SessionEnd::Idle | SessionEnd::Left));
-        let over = async { end.wait_for(is_over).await.ok().and_then(|why| *why).unwrap_or(SessionEnd::Left) };
         tokio::select! {
-            why = over => why,
+            over = end.wait_for(|end| matches!(end, Some(SessionEnd::Expired | SessionEnd::Idle | SessionEnd::Left))) => {
+                over.ok().and_then(|why| *why).unwrap_or(SessionEnd::Left)
+            }
             () = self.lost.cancelled() => SessionEnd::Moved,
         }
     }
@@ -162,7 +161,7 @@ impl OpenedSession {
             Ok(Ok(())) => {}
             Ok(Err(_)) => tracing::error!(end = why.as_str(), "the callback of a session's end panicked"),
             Err(_) => {
-                tracing::warn!(end = why.as_str(), "the callback of a session's end took longer than {:?} and was ended", self.patience)
+                tracing::warn!(end = why.as_str(), "the callback of a session's end took longer than {:?} and was ended", self.patience);
             }
         }
     }

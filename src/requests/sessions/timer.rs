@@ -23,11 +23,17 @@ impl Sessions {
 }
 
 async fn ends_in_time(sessions: Weak<Sessions>, changed: Arc<Notify>, mut ownership: watch::Receiver<Arc<Ownership>>) {
+    let mut minter = None;
     loop {
         let Some(open) = sessions.upgrade() else { return };
-        let now = open.clock.now();
-        if !ownership.borrow_and_update().is_live_at(now) {
+        let is_live = ownership.borrow_and_update().is_live_at(open.clock.now());
+        let present = open.life.incarnation();
+        if !is_live {
             open.end_all(SessionEnd::Left);
+        } else if minter != Some(present) {
+            // It may have left and joined again in between.
+            open.end_former(present);
+            minter = Some(present);
         }
         open.expire();
         let pause = open.next_due().map(|due| due.since(open.clock.now()).min(SLEEP_LONGEST));
