@@ -138,9 +138,10 @@ class Asks(unittest.IsolatedAsyncioTestCase):
             script, client = await self.script(answer)
             error = await self.fails(Unknown, client.ask(To.owner("a"), "say", body=b"hello", within=LONG))
             self.assertEqual((len(script.asked), error.passes), (1, False), error)
-            for repeated in ({}, {"body": b"hello", "idempotency_key": "k"}):
+            repeatable: list[dict[str, Any]] = [{}, {"body": b"hello", "idempotency_key": "k"}]
+            for options in repeatable:
                 script, client = await self.script(answer, reply(body=b"ok"))
-                self.assertEqual((await client.ask(To.owner("a"), "say", within=LONG, **repeated)).text, "ok")  # type: ignore[arg-type]
+                self.assertEqual((await client.ask(To.owner("a"), "say", within=LONG, **options)).text, "ok")
         script, client = await self.script(None, problem(503, "unavailable", refused=True))
         await self.fails(Unknown, client.ask(To.owner("a"), "say", within=0.5))
         self.assertGreater(len(script.asked), 1, "once unknown, it stays unknown")

@@ -61,13 +61,13 @@ class Owners(unittest.IsolatedAsyncioTestCase):
             return "heard"
 
         for key, fence in (("room 7/größe\n%", Fence(3, 9)), ("", None)):
-            status, headers, body = await self.asks(to_key(key, fence, "idempotency-key: k-1\r\nshardwise-within-ms: 2500\r\n"))
+            status, headers, body = await self.asks(to_key(key, fence, "idempotency-key: k-1\r\n"))
             self.assertEqual((status, body), (200, b"heard"))
             owned = seen[-1]
             self.assertEqual((owned.key, owned.fence, owned.entered, owned.request.body), (key, fence, None, b"hello"))
-            self.assertEqual((owned.request.idempotency_key, owned.request.within, owned.request.to), ("k-1", 2.5, "owner"))
-        for wrong in (to_key(None), to_key("%ff", None).replace(b"%25ff", b"%ff"), to_key("a", None, "shardwise-within-ms: soon\r\n"),
-                      to_key("a", None, "shardwise-key: b\r\n")):  # fmt: skip
+            self.assertEqual((owned.request.idempotency_key, owned.request.to), ("k-1", "owner"))
+        no_epoch = "shardwise-slot: 1\r\nshardwise-epoch: soon\r\n"
+        for wrong in (to_key(None), to_key("%ff").replace(b"%25ff", b"%ff"), to_key("a", more=no_epoch), to_key("a", more="shardwise-key: b\r\n")):
             self.assertEqual((await self.asks(wrong))[0], 400, wrong)
         self.assertEqual((await self.asks(request("/say", "any")))[0], 404, "what is for a key never answers any")
         self.assertEqual((await self.asks(to_key("a", path="/shout")))[0], 404)

@@ -22,7 +22,7 @@ _GRACE, _CANCEL_WITHIN = 1.0, 2.0
 _CANCELS_MAX = 64
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.05, 0.5
 # Kinds of problems that say without a header that no handler has seen the request.
-_NOTHING_DONE = ("unreachable-instance", "unreachable-worker", "unavailable")
+_NOTHING_DONE = ("not-handled", "unavailable", "unreachable-instance", "unreachable-worker")
 
 
 class To(NamedTuple):

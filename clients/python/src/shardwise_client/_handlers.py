@@ -11,8 +11,8 @@ from ._requests import BODY_BYTES_MAX, Addressee, Answer, Refused, Request, is_p
 
 _log = logging.getLogger("shardwise_client")
 _HANDLERS_MAX, _AT_ONCE_MAX, _NAMED = 256, 64, 20
-# How long a handler may take, in seconds, if the sidecar does not say how long the caller waits.
-_ANSWER_WITHIN = 10.0
+# A caller waits so long at most, in seconds; the sidecar ends the connection when this one's does not wait any more. And how long a check may take.
+_ANSWER_WITHIN, _HEALTHY_WITHIN = 300.0, 10.0
 
 # A handler returns an answer, or what `Answer.of` takes. It may be a coroutine function.
 Handler = Callable[[Request], object]
@@ -77,7 +77,7 @@ class RequestHandlers:
         """The answer to the sidecar's check."""
         try:
             if self._health is not None:
-                await asyncio.wait_for(self._called(self._health), _ANSWER_WITHIN)
+                await asyncio.wait_for(self._called(self._health), _HEALTHY_WITHIN)
         except Exception as error:
             return Answer.problem(503, "unhealthy", "This worker is not well", f"{error!r}")
         return Answer.of("ok")
@@ -92,16 +92,15 @@ class RequestHandlers:
         if self._at_once >= _AT_ONCE_MAX:
             detail = f"this worker answers {_AT_ONCE_MAX} requests at a time already; try again"
             raise NotTaken(Answer.problem(429, "too-many", "Too many requests", detail))
-        within = request.within or _ANSWER_WITHIN
         self._at_once += 1
         try:
-            return _checked(Answer.of(await asyncio.wait_for(self._called(handler, request), within)))
+            return _checked(Answer.of(await asyncio.wait_for(self._called(handler, request), _ANSWER_WITHIN)))
         except NotTaken:
             raise
         except Refused as refused:
             return refused.answer
         except asyncio.TimeoutError:
-            return Answer.problem(504, "too-late", "No answer in time", f"it has not answered within {within:.0f} s and was ended")
+            return Answer.problem(504, "too-late", "No answer in time", f"it has not answered within {_ANSWER_WITHIN:.0f} s and was ended")
         except Exception:
             _log.exception("the handler of %r failed; the request was answered with 500", request.path)
             return _failed("it raised an error; its own log says more")

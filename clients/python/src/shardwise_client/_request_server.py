@@ -19,8 +19,6 @@ _log = logging.getLogger("shardwise_client")
 _HEAD_BYTES_MAX, _QUERY_BYTES_MAX, _CONNECTIONS_MAX = 16 * 1024, 4_096, 256
 # A head or body that is not complete after so many seconds ends the connection, and so does no next request.
 _READ_WITHIN, _IDLE_WITHIN = 10.0, 60.0
-# The longest time for which a caller may wait.
-_WITHIN_MAX = 300.0
 _OURS, _TO = "shardwise-", "shardwise-to"
 # In an answer: no handler has seen the request, so the sidecar may bring it to another member.
 _REFUSED = ["shardwise-peer: refused", "retry-after: 1"]
@@ -49,13 +47,12 @@ class _Head(NamedTuple):
 
     def request(self, path: str, to: Addressee, body: bytes) -> Request:
         """What the sidecar says of a request."""
-        key, slot, epoch, within = (self.headers.get(f"{_OURS}{name}") for name in ("key", "slot", "epoch", "within-ms"))
+        key, slot, epoch = (self.headers.get(f"{_OURS}{name}") for name in ("key", "slot", "epoch"))
         try:
             fence = None if slot is None or epoch is None else Fence(int(slot), int(epoch))
             return Request(self.method, path, to, self.query, self.headers.get("content-type", ""), body,
                            key=None if key is None else unquote(key, errors="strict"), fence=fence,
-                           idempotency_key=self.headers.get("idempotency-key"),
-                           within=None if within is None else min(max(int(within), 1) / 1000, _WITHIN_MAX))  # fmt: skip
+                           idempotency_key=self.headers.get("idempotency-key"))  # fmt: skip
         except ValueError as broken:
             raise _Bad(400, f"a header of the sidecar cannot be read: {broken}") from broken
 

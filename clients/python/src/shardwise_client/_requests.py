@@ -37,8 +37,6 @@ class Request(NamedTuple):
     fence: Optional[Fence] = None
     # The caller's key by which the handler recognises a request that it has handled before.
     idempotency_key: Optional[str] = None
-    # How long the caller waits, in seconds, if the sidecar says so.
-    within: Optional[float] = None
 
     @property
     def args(self) -> dict[str, str]:
