@@ -301,6 +301,8 @@ class Owners(WithSidecars):
                 async with leases[owner].enter(key) as entered:
                     fence = [*entered.fence]
                 for client in clients:
+                    route = await client.route(key)
+                    self.assertEqual((route["key"], route["why"]), (key, "claim"))
                     answer = await client.ask(To.owner(key), "rooms/say", json=[1], within=PATIENCE)
                     name = ("one", "two")[owner]
                     self.assertEqual((answer.status, answer.instance), (200, name), answer.text)

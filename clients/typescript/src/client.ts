@@ -5,7 +5,7 @@ import { NotOwning, ShardwiseError, Unavailable, Problem } from "./errors.js";
 import { Http, encoded, under, type Asked, type Call, type Options, type UnderLease } from "./http.js";
 import { Lease, type LeaseOptions } from "./lease.js";
 import { type Answer, type Send, bring } from "./requests.js";
-import type { EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish } from "./types.js";
+import type { EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Route, Wish } from "./types.js";
 import { type Keys, listed } from "./keys.js";
 import { events, pause, sleep, tied, unless } from "./waits.js";
 
@@ -74,6 +74,9 @@ export class Client {
    * then. A `Problem` says that the request or its destination is refused; it was not handled. When `signal` aborts, the handler is ended.
    */
   async ask(to: To, path: string, ask: Ask = {}): Promise<Answer> { return this.#asker.ask(ready(to, path, ask)); }
+
+  /** Where a request to the key would go now, as the sidecar knows it; the member that gets the request decides. Changes nothing. */
+  route(key: string, call: Call = {}): Promise<Route> { return this.#http.json(`route?${new URLSearchParams({ key })}`, call); }
 
   /** Asks one member, or sends to it: its worker, or the sidecar where the worker has nothing at that path. The member's answer is returned whatever
    * its status is; a sidecar that cannot reach the member throws `Problem`. With a body it is a POST, which is sent once. */

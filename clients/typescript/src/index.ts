@@ -17,6 +17,6 @@ export type { OwnedHandler, OwnedRequest } from "./owned_requests.js";
 export { Answer, type Send } from "./requests.js";
 export type {
   Changed, EnteredKey, Evenness, Event, Explanation, Grant, GrantLine, GrantTable, Group, Held, HeldName, HeldSlot, Holders, Member, Move, Owned, Owner, Ownership,
-  Period, Plan, Rebalance, Step, Vanished, Wish, WorkerLease,
+  Period, Plan, Rebalance, Route, Step, Vanished, Wish, WorkerLease,
 } from "./types.js";
 export type { Clock } from "./waits.js";

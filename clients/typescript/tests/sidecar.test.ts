@@ -150,6 +150,7 @@ test("requests to keys reach their owner, and a handover loses none", async () =
       const guard = (at === 0 ? first : second).enter(key);
       guard.leave();
       for (const through of [one, other]) {
+        assert.equal((await through.route(key)).why, "claim");
         const answer = await say(through, key);
         assert.deepEqual([answer.status, answer.instance, answer.json()], [200, ids[at], { at, key, fence: guard.fence, isHeld: true, said: "hello" }]);
       }

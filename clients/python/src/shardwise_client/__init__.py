@@ -17,6 +17,7 @@ from ._answers import (
     Ownership,
     Plan,
     Rebalance,
+    Route,
     Step,
     Vanished,
     Wish,
@@ -52,6 +53,6 @@ __all__ = [
     "Answer", "Busy", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group",
     "HeldName", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHandled", "NotHeld", "NotMine",
     "NotOwning", "Owned", "OwnedRequest", "OwnedRun", "Owner", "Ownership", "Period", "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused",
-    "Request", "RequestHandlers", "RequestServer", "Run", "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent",
+    "Request", "RequestHandlers", "RequestServer", "Route", "Run", "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent",
     "Vanished", "Wish",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import Callable, Optional, Union, cast
 from urllib.parse import unquote, urlencode
 
-from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Route, Wish
 from ._ask import Asker, To, sending
 from ._clock import pause_of
 from ._errors import LeaseEnded, NotOwning, ShardwiseError, Unavailable
@@ -136,6 +136,10 @@ class Client:
         handled. If the task is cancelled, the handler is ended."""
         return await self._asker.ask(sending(to, path, method=method, query=query, value=json, body=body, content_type=content_type, within=within,
                                              idempotency_key=idempotency_key))  # fmt: skip
+
+    async def route(self, key: str) -> Route:
+        """Where a request to the key would go now, as the sidecar knows it; the member that gets the request decides. Changes nothing."""
+        return cast(Route, await self._http.fetch("GET", f"route?{urlencode({'key': key})}"))
 
     async def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
                        json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from typing import Callable, Optional, Union
 
 from . import _client, _request_server
-from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Route, Wish
 from ._ask import To
 from ._errors import LeaseEnded
 from ._handlers import RequestHandlers
@@ -93,6 +93,10 @@ class Client:
         """Sends a request to a destination: see `shardwise_client.Client.ask`."""
         return self._loop.call(self._client.ask(to, path, method=method, query=query, json=json, body=body, content_type=content_type, within=within,
                                                 idempotency_key=idempotency_key))  # fmt: skip
+
+    def route(self, key: str) -> Route:
+        """Where a request to the key would go now, as the sidecar knows it."""
+        return self._loop.call(self._client.route(key))
 
     def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
                  json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip
