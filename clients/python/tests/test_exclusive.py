@@ -9,6 +9,7 @@ from typing import Any, Callable
 from shardwise_client import (
     Client,
     Entered,
+    HeldRequest,
     Lease,
     LeaseEnded,
     Lost,
@@ -307,6 +308,23 @@ class Owners(WithSidecars):
                     name = ("one", "two")[owner]
                     self.assertEqual((answer.status, answer.instance), (200, name), answer.text)
                     self.assertEqual(answer.json(), {"by": name, "key": key, "fence": fence, "body": [1]})
+
+            # Of a name that no member holds yet, the request waits for the first holder.
+            @all_handlers[0].on_held("lead")
+            async def lead(held: HeldRequest) -> "list[object]":
+                return [held.name, held.epoch]
+
+            asked = asyncio.ensure_future(clients[1].ask(To.holder("singleton/leader"), "lead", within=PATIENCE))
+            epochs = list[int]()
+
+            async def leads(entered: Entered) -> None:
+                epochs.append(entered.epoch)
+                await entered.finish.wait()
+
+            leases[0].singleton("leader", leads)
+            answer = await asked
+            await until("it leads", lambda: epochs)
+            self.assertEqual((answer.status, answer.json()), (200, ["singleton/leader", epochs[0]]), answer.text)
 
             # While the second one gives all up, no request is lost.
             async def asks(key: str) -> str:

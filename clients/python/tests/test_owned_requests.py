@@ -8,7 +8,7 @@ import unittest
 from typing import Any, Callable, Optional
 from urllib.parse import quote
 
-from shardwise_client import Fence, Lease, NotHeld, OwnedRequest, RequestHandlers, RequestServer, ShardwiseError, sync
+from shardwise_client import Fence, HeldRequest, Lease, NotHeld, OwnedRequest, RequestHandlers, RequestServer, ShardwiseError, sync
 from shardwise_client._sync_loop import Loop
 from tests.fake_sidecar import PATIENCE, FakeSidecar, key_in
 from tests.test_requests import exchanged, read, request
@@ -72,6 +72,16 @@ class Owners(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.asks(request("/say", "any")))[0], 404, "what is for a key never answers any")
         self.assertEqual((await self.asks(to_key("a", path="/shout")))[0], 404)
         self.assertEqual(len(seen), 2)
+
+    async def test_the_name_and_the_epoch_of_the_sidecar(self) -> None:
+        @self.handlers.on_held("lead")
+        async def lead(held: HeldRequest) -> "list[object]":
+            return [held.name, held.epoch, held.request.to]
+
+        name = "shardwise-name: singleton%2Fleader\r\n"
+        self.assertEqual((await self.asks(request("/lead", "holder", more=f"{name}shardwise-epoch: 9\r\n")))[2], ["singleton/leader", 9, "holder"])
+        self.assertEqual((await self.asks(request("/lead", "holder", more=name)))[0], 400)
+        self.assertEqual((await self.asks(to_key("a", path="/lead")))[0], 404, "what is for a name never answers a key")
 
     async def test_a_handler_works_under_the_lease(self) -> None:
         sidecar, lease = await self.lease(5)

@@ -3,13 +3,13 @@
 import type { Fence } from "./guard.js";
 
 /**
- * A request from a member. `key` and `fence` are those of a request to the owner of a key; `fence` under exclusive ownership alone. `idempotencyKey`: the
- * caller may send it again, so the handler recognises by it what it has done before. `signal` aborts when the sidecar does not wait any more, or has its
- * answer.
+ * A request from a member. `key` and `fence` are those of a request to the owner of a key, `fence` under exclusive ownership alone; `name` and `epoch`
+ * those of a request to the holder of a name. `idempotencyKey`: the caller may send it again, so the handler recognises by it what it has done before.
+ * `signal` aborts when the sidecar does not wait any more, or has its answer.
  */
 export interface ForwardedRequest {
   method: string; path: string; query: URLSearchParams; contentType: string; body: Uint8Array; key: string | undefined; fence: Fence | undefined;
-  idempotencyKey: string | undefined; signal: AbortSignal; text(): string; json(): unknown;
+  name: string | undefined; epoch: number | undefined; idempotencyKey: string | undefined; signal: AbortSignal; text(): string; json(): unknown;
 }
 
 /** An answer that is not JSON with the status 200. */

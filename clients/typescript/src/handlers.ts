@@ -4,7 +4,7 @@ import { ShardwiseError } from "./errors.js";
 import { type ForwardedRequest, Refusal, Reply, type RequestHandler, problem } from "./forwarded.js";
 import type { Fence } from "./guard.js";
 import type { Lease } from "./lease.js";
-import { type OwnedHandler, underLease } from "./owned_requests.js";
+import { type HeldHandler, type OwnedHandler, ofHolder, underLease } from "./owned_requests.js";
 import { isPath } from "./requests.js";
 
 /** The most bytes of a body, in both directions. */
@@ -17,6 +17,8 @@ const TO = "shardwise-to";
 const MEANT = { instance: "one instance", any: "any instance", owner: "the owner of a key", holder: "the holder of a name", session: "a session" };
 /** In an answer: no handler has seen the request, so the sidecar may bring it to another member. */
 const REFUSED = { "shardwise-peer": "refused", "retry-after": "1" };
+
+type HeaderFields = Pick<ForwardedRequest, "contentType" | "key" | "fence" | "name" | "epoch" | "idempotencyKey">;
 
 /** The parts of `IncomingMessage` and `ServerResponse` of node:http that are used here. */
 export interface IncomingRequest extends AsyncIterable<Uint8Array> { method?: string | undefined; url?: string | undefined; headers: Record<string, string | string[] | undefined> }
@@ -50,6 +52,8 @@ export class RequestHandlers {
    * and the sidecar brings the request to the member that does. A process that does not keep the lease leaves `lease` out, and has the fence alone.
    */
   onOwned(path: string, handler: OwnedHandler, { lease }: { lease?: Lease } = {}): this { return this.#register("owner", path, underLease(handler, lease)); }
+  /** Answers requests to names that this worker holds, such as `singleton/leader`. The name moves once the handler has ended; if it is lost before, `signal` aborts. */
+  onHeld(path: string, handler: HeldHandler): this { return this.#register("holder", path, ofHolder(handler)); }
 
   readonly listener = (request: IncomingRequest, response: OutgoingResponse): void => {
     const leaving = new AbortController();
@@ -105,13 +109,16 @@ export class RequestHandlers {
 }
 
 /** What the headers say of a request; `undefined` if they cannot be read. */
-function saidOf(headers: IncomingRequest["headers"]): Pick<ForwardedRequest, "contentType" | "key" | "fence" | "idempotencyKey"> | undefined {
-  const [contentType = "", key, slot, epoch, idempotencyKey] =
-    ["content-type", "shardwise-key", "shardwise-slot", "shardwise-epoch", "idempotency-key"].map((name) => [headers[name]].flat()[0]);
-  const fence: Fence | undefined = slot === undefined || epoch === undefined ? undefined : { slot: Number(slot), epoch: Number(epoch) };
-  if (fence !== undefined && !(Number.isSafeInteger(fence.slot) && Number.isSafeInteger(fence.epoch))) return undefined;
+function saidOf(headers: IncomingRequest["headers"]): HeaderFields | undefined {
+  const text = (header: string) => [headers[header]].flat()[0];
+  const number = (header: string) => { const digits = text(header); return digits === undefined ? undefined : Number(digits); };
+  const decoded = (header: string) => { const encoded = text(header); return encoded === undefined ? undefined : decodeURIComponent(encoded); };
+  const [slot, epoch] = [number("shardwise-slot"), number("shardwise-epoch")];
+  if ([slot, epoch].some((each) => each !== undefined && !Number.isSafeInteger(each))) return undefined;
+  const fence: Fence | undefined = slot === undefined || epoch === undefined ? undefined : { slot, epoch };
+  const [contentType = "", idempotencyKey] = [text("content-type"), text("idempotency-key")];
   try {
-    return { contentType, key: key === undefined ? undefined : decodeURIComponent(key), fence, idempotencyKey };
+    return { contentType, key: decoded("shardwise-key"), fence, name: decoded("shardwise-name"), epoch, idempotencyKey };
   } catch {
     return undefined;
   }

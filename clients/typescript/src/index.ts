@@ -13,7 +13,7 @@ export type { Keys } from "./keys.js";
 export { Lease, type LeaseOptions, type SlotChange } from "./lease.js";
 export type { NamedRun, Tenure } from "./named.js";
 export type { KeyWork, OwnedRun } from "./owned.js";
-export type { OwnedHandler, OwnedRequest } from "./owned_requests.js";
+export type { HeldHandler, HeldRequest, OwnedHandler, OwnedRequest } from "./owned_requests.js";
 export { Answer, type Send } from "./requests.js";
 export type {
   Changed, EnteredKey, Evenness, Event, Explanation, Grant, GrantLine, GrantTable, Group, Held, HeldName, HeldSlot, Holders, Member, Move, Owned, Owner, Ownership,

@@ -1,4 +1,4 @@
-/** Requests to the owner of a key, at the worker that owns it: the handler works under the lease, as work that was entered does. */
+/** Requests to the owner of a key and to the holder of a name, at the worker that has it. A handler of a key works under the lease, as entered work does. */
 
 import { NotHeld } from "./errors.js";
 import { type ForwardedRequest, Refusal, type RequestHandler, problem } from "./forwarded.js";
@@ -13,6 +13,20 @@ import { tied } from "./waits.js";
 export interface OwnedRequest extends ForwardedRequest { key: string; guard: Guard | undefined }
 /** Returns a `Reply`, or a value that is sent as JSON. */
 export type OwnedHandler = (request: OwnedRequest) => unknown;
+
+/** A request to a name, such as `singleton/leader`, at the worker that holds it. The epoch is for your own writes. */
+export interface HeldRequest extends ForwardedRequest { name: string; epoch: number }
+/** Returns a `Reply`, or a value that is sent as JSON. */
+export type HeldHandler = (request: HeldRequest) => unknown;
+
+/** The handler of requests to names. The sidecar holds the name until the answer. */
+export function ofHolder(handler: HeldHandler): RequestHandler {
+  return (request) => {
+    const { name, epoch } = request;
+    if (name === undefined || epoch === undefined) return problem(400, "not understood", "the sidecar does not say which name it holds, and under which epoch");
+    return handler({ ...request, name, epoch });
+  };
+}
 
 /** The handler of requests to keys, entered under the lease. */
 export function underLease(handler: OwnedHandler, lease: Lease | undefined): RequestHandler {

@@ -35,6 +35,16 @@ test("a handler of a key gets the key and the fence of the sidecar", async () =>
   });
 });
 
+test("a handler of a name gets the name and the epoch of the sidecar", async () => {
+  const handlers = new RequestHandlers().onHeld("lead", ({ name, epoch }) => [name, epoch]);
+  await served(handlers, async (send) => {
+    const name = { "shardwise-name": "singleton%2Fleader" };
+    assert.deepEqual(await (await send("/lead", "holder", { headers: { ...name, "shardwise-epoch": "9" } })).json(), ["singleton/leader", 9]);
+    assert.equal((await send("/lead", "holder", { headers: name })).status, 400);
+    assert.equal((await send("/lead", "owner", toKey("a"))).status, 404, "what is for a name never answers a key");
+  });
+});
+
 test("a handler of a key works under the lease", async () => {
   await leased({}, async (lease, sidecar) => {
     const [number = 0] = sidecar.grant(7, 3);

@@ -43,7 +43,7 @@ from ._handlers import RequestHandlers
 from ._hold import Fence, Hold
 from ._lease import Lease
 from ._names import NamedRun
-from ._owned_requests import OwnedRequest
+from ._owned_requests import HeldRequest, OwnedRequest
 from ._request_server import RequestServer
 from ._requests import Answer, Refused, Request
 from ._runs import OwnedRun, RebalanceRun, Run, SlotChange
@@ -51,7 +51,7 @@ from ._table import Grant, Period
 
 __all__ = [
     "Answer", "Busy", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group",
-    "HeldName", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHandled", "NotHeld", "NotMine",
+    "HeldName", "HeldRequest", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHandled", "NotHeld", "NotMine",
     "NotOwning", "Owned", "OwnedRequest", "OwnedRun", "Owner", "Ownership", "Period", "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused",
     "Request", "RequestHandlers", "RequestServer", "Route", "Run", "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent",
     "Vanished", "Wish",

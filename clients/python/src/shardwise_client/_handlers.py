@@ -6,7 +6,7 @@ import logging
 from typing import Callable, Optional, TypeVar
 
 from ._errors import ShardwiseError
-from ._owned_requests import NotTaken, OwnedHandler, OwnersLease, under_lease
+from ._owned_requests import HeldHandler, NotTaken, OwnedHandler, OwnersLease, of_holder, under_lease
 from ._requests import BODY_BYTES_MAX, Addressee, Answer, Refused, Request, is_path
 
 _log = logging.getLogger("shardwise_client")
@@ -18,13 +18,14 @@ _ANSWER_WITHIN, _HEALTHY_WITHIN = 300.0, 10.0
 Handler = Callable[[Request], object]
 H = TypeVar("H", bound=Handler)
 K = TypeVar("K", bound=OwnedHandler)
+N = TypeVar("N", bound=HeldHandler)
 T = TypeVar("T")
 
 
 class RequestHandlers:
     """This worker's handlers. A `RequestServer` answers the sidecar with them, which runs with `--forward-to`.
 
-    Handlers for this instance, for keys and for requests that any member may answer are apart: a handler for one instance never answers `any`.
+    Handlers for this instance, for keys, for names and for requests that any member may answer are apart: a handler for one instance never answers `any`.
     The sidecar answers `status` of an instance itself unless there is a handler, and everything below `shardwise`. With `in_threads` handlers that are no
     coroutine functions run in threads, so that they may block.
     """
@@ -55,6 +56,15 @@ class RequestHandlers:
             return under_lease(handler, lease, self._in_threads)
 
         return self._decorator("owner", path, made)
+
+    def on_held(self, path: str) -> Callable[[N], N]:
+        """Answers requests to names that this worker holds, such as `singleton/leader`, at that path: before a function or coroutine function of a
+        `HeldRequest`. The name moves once the handler has ended; if it is lost before, the handler is cancelled."""
+
+        def made(handler: HeldHandler) -> Handler:
+            return of_holder(handler, self._in_threads)
+
+        return self._decorator("holder", path, made)
 
     def on_health(self, check: Callable[[], object]) -> None:
         """Answers `GET /healthz` (`--worker-health`) with 200, or 503 if `check` raises. Without it the answer is 200 while the loop runs."""

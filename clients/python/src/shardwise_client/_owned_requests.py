@@ -1,4 +1,6 @@
-"""Requests to the owner of a key, at the worker that owns it: its handler works under the lease, as work that was entered does."""
+"""Requests to the owner of a key and to the holder of a name, at the worker that has it.
+
+A handler of a key works under the lease, as work that was entered does."""
 
 import asyncio
 import inspect
@@ -26,8 +28,17 @@ class OwnedRequest(NamedTuple):
     entered: Optional[Hold[Any]] = None
 
 
+class HeldRequest(NamedTuple):
+    """A request to a name, such as `singleton/leader`, at the worker that holds it. The epoch is for your own writes."""
+
+    name: str
+    request: Request
+    epoch: int
+
+
 # A handler returns an answer, or what `Answer.of` takes. It may be a coroutine function.
 OwnedHandler = Callable[[OwnedRequest], object]
+HeldHandler = Callable[[HeldRequest], object]
 
 
 class BlockingLease(Protocol):
@@ -61,9 +72,20 @@ def under_lease(handler: OwnedHandler, lease: Optional[OwnersLease], in_threads:
         if lease is not None:
             return await asyncio.to_thread(_entered_in_thread, handler, lease, request, request.key)
         owned = OwnedRequest(request.key, request, request.fence)
-        if in_threads:
-            return await asyncio.to_thread(handler, owned)
-        return await _value(handler(owned))
+        return await (asyncio.to_thread(handler, owned) if in_threads else _value(handler(owned)))
+
+    return answered
+
+
+def of_holder(handler: HeldHandler, in_threads: bool) -> Callable[[Request], Awaitable[object]]:
+    """The handler of requests to names. The sidecar holds the name until the answer."""
+    in_threads = in_threads and not inspect.iscoroutinefunction(handler)
+
+    async def answered(request: Request) -> object:
+        if request.name is None or request.epoch is None:
+            raise Refused(400, "bad-request", "The request cannot be understood", "the sidecar does not say which name it holds, and under which epoch")
+        held = HeldRequest(request.name, request, request.epoch)
+        return await (asyncio.to_thread(handler, held) if in_threads else _value(handler(held)))
 
     return answered
 

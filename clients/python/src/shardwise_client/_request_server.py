@@ -47,11 +47,11 @@ class _Head(NamedTuple):
 
     def request(self, path: str, to: Addressee, body: bytes) -> Request:
         """What the sidecar says of a request."""
-        key, slot, epoch = (self.headers.get(f"{_OURS}{name}") for name in ("key", "slot", "epoch"))
+        key, name, slot, epoch = (self.headers.get(f"{_OURS}{header}") for header in ("key", "name", "slot", "epoch"))
         try:
             fence = None if slot is None or epoch is None else Fence(int(slot), int(epoch))
-            return Request(self.method, path, to, self.query, self.headers.get("content-type", ""), body,
-                           key=None if key is None else unquote(key, errors="strict"), fence=fence,
+            return Request(self.method, path, to, self.query, self.headers.get("content-type", ""), body, key=_decoded(key), fence=fence,
+                           name=_decoded(name), epoch=None if epoch is None else int(epoch),
                            idempotency_key=self.headers.get("idempotency-key"))  # fmt: skip
         except ValueError as broken:
             raise _Bad(400, f"a header of the sidecar cannot be read: {broken}") from broken
@@ -211,6 +211,10 @@ def _head(raw: bytes) -> _Head:
     if parts[2] == "HTTP/1.0":
         headers["connection"] = "close"
     return _Head(parts[0], path, query, headers)
+
+
+def _decoded(text: Optional[str]) -> Optional[str]:
+    return None if text is None else unquote(text, errors="strict")
 
 
 def _is_loopback(host: str) -> bool:

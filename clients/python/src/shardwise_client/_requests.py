@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
     method: str
     path: str
-    # Whether it is for this instance, for the owner of a key, or any member may answer it.
+    # Whom it is for: this instance, the owner of a key, the holder of a name, or any member.
     to: Addressee
     query: str
     content_type: str
@@ -35,6 +35,9 @@ class Request(NamedTuple):
     # The key of a request to its owner, and under exclusive ownership the fence under which the sidecar holds it.
     key: Optional[str] = None
     fence: Optional[Fence] = None
+    # The name of a request to its holder, such as `singleton/leader`, and the epoch of a key or name.
+    name: Optional[str] = None
+    epoch: Optional[int] = None
     # The caller's key by which the handler recognises a request that it has handled before.
     idempotency_key: Optional[str] = None
 
