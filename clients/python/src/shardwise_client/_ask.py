@@ -106,7 +106,8 @@ class Asker:
 
     async def ask(self, request: Sending) -> Answer:
         """Sends it again while it was certainly not handled, or may be handled twice, until its deadline."""
-        until, tries, unknown = time.monotonic() + request.within, 0, None
+        until, tries = time.monotonic() + request.within, 0
+        unknown: Optional[Unknown] = None
         while True:
             outcome = await self._attempt(request, until - time.monotonic())
             if isinstance(outcome, Answer):
@@ -162,6 +163,6 @@ class Asker:
 def outcome_of(problem: Problem) -> ShardwiseError:
     """What a refusal says of a request."""
     if problem.is_refused or problem.status == 429 or problem.kind in _NOTHING_DONE:
-        kind = {421: NotMine, 429: Busy}.get(problem.status, Unsent)
-        return kind(str(problem), problem)
+        kinds: dict[int, type[NotHandled]] = {421: NotMine, 429: Busy}
+        return kinds.get(problem.status, Unsent)(str(problem), problem)
     return problem if problem.status < 500 else Unknown(str(problem), problem)

@@ -6,7 +6,7 @@ import logging
 import re
 from contextlib import suppress
 from http import HTTPStatus
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 from urllib.parse import unquote
 
 from ._errors import ShardwiseError
@@ -81,8 +81,9 @@ class _Connection:
     async def unless_ended(self, answering: "asyncio.Future[Answer]") -> Answer:
         """The answer. If the connection ends first, the sidecar does not wait for it any more, and the handler is cancelled."""
         coming = self._coming()
+        either: set[asyncio.Future[Any]] = {answering, coming}
         try:
-            await asyncio.wait({answering, coming}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done() and coming.result():
                 # A further request waits there for its turn.
                 await asyncio.wait({answering})
