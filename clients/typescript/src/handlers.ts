@@ -35,7 +35,7 @@ export interface OutgoingResponse {
 export class RequestHandlers {
   readonly #prefix: string;
   readonly #onError: (error: unknown) => void;
-  readonly #handlers = new Map(Object.keys(MEANT).map((to) => [to, new Map<string, RequestHandler>()]));
+  readonly #handlers = new Map<string, Map<string, RequestHandler>>(Object.keys(MEANT).map((to) => [to, new Map()]));
   #running = 0;
 
   constructor({ prefix = "", onError = console.error }: { prefix?: string; onError?: (error: unknown) => void } = {}) {
