@@ -137,7 +137,8 @@ impl Fleet {
         until("the fleet settles", SETTLED_WITHIN, || {
             let (mut wanted, view) = (self.names(), self.router.observer().members());
             let mut seen: Vec<_> = view.members().iter().map(|member| member.instance_id.to_string()).collect();
-            (wanted.sort(), seen.sort());
+            wanted.sort();
+            seen.sort();
             if wanted != seen || view.active() != seen.len() {
                 return Err(format!("{seen:?} are members, and {wanted:?} are there"));
             }
@@ -161,9 +162,14 @@ impl Fleet {
         String::from_utf8(answered.answer.body).unwrap()
     }
 
-    /// The member that serves a key by what the caller knows.
+    /// The member that serves a key by what the caller knows, once it knows of one.
     pub(crate) fn owner(&self, key: &str) -> String {
-        self.router.route(&To::owner(key)).unwrap().member().to_string()
+        let mut owner = String::new();
+        until("a key has an owner", SETTLED_WITHIN, || {
+            owner = self.router.route(&To::owner(key)).map_err(|error| error.to_string())?.member().to_string();
+            Ok(())
+        });
+        owner
     }
 
     pub(crate) fn calls(&self) -> BTreeMap<String, Calls> {
@@ -193,12 +199,6 @@ impl Fleet {
             self.leave(&name);
         }
     }
-
-    /// Keeps what the workers wrote, for the analysis of a failure.
-    pub(crate) fn keep(&mut self) -> String {
-        self.folder.disable_cleanup(true);
-        self.folder.path().display().to_string()
-    }
 }
 
 impl Drop for Fleet {
@@ -209,7 +209,8 @@ impl Drop for Fleet {
             let _ = member.child.wait();
         }
         if std::thread::panicking() {
-            println!("what the workers wrote is in {}", self.keep());
+            self.folder.disable_cleanup(true);
+            println!("what the workers wrote is in {}", self.folder.path().display());
         }
     }
 }

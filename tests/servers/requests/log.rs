@@ -81,5 +81,5 @@ fn calls_are_counted_over_workers_and_half_a_line_is_none() {
     let mut found = BTreeMap::new();
     paths.iter().for_each(|path| read(path, &mut found));
     let expected = [("1", Calls { begun: 2, done: 1, dropped: 1 }), ("2", Calls { begun: 1, ..Calls::default() })];
-    assert_eq!(found, expected.map(|(request, calls)| (request.to_owned(), calls)).into());
+    assert_eq!(found, BTreeMap::from(expected.map(|(request, calls)| (request.to_owned(), calls))));
 }

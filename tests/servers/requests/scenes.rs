@@ -26,10 +26,10 @@ on_all_at_once!(a_dropped_request_ends_its_handler);
 fn any_member_answers_and_a_dead_one_is_not_missed(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, Sharing::Spread, 3);
     let asked = |fleet: &Fleet| -> BTreeSet<String> { (0..60).map(|_| fleet.answer(&To::any(), Request::get("who"))).collect() };
-    assert_eq!(asked(&fleet), ["worker-0", "worker-1", "worker-2"].map(String::from).into());
+    assert_eq!(asked(&fleet), BTreeSet::from(["worker-0", "worker-1", "worker-2"].map(String::from)));
     fleet.kill("worker-1");
     // It is still in the view, and what it did not answer is asked of another one.
-    assert_eq!(asked(&fleet), ["worker-0", "worker-2"].map(String::from).into());
+    assert_eq!(asked(&fleet), BTreeSet::from(["worker-0", "worker-2"].map(String::from)));
 }
 
 fn one_member_answers_for_itself(kind: Option<Kind>) {
@@ -114,7 +114,10 @@ fn the_owner_of_a_key_answers_also_while_it_changes(kind: Option<Kind>) {
     let calls = fleet.calls();
     let once = calls.values().filter(|calls| (calls.begun, calls.done, calls.dropped) == (1, 1, 0)).count();
     assert_eq!((once, calls.len()), (sent as usize, sent as usize), "each request is handled once");
-    assert!(keys.iter().all(|key| fleet.owner(key) != leaver));
+    until("other members own its keys", SETTLED_WITHIN, || {
+        let left: Vec<_> = keys.iter().filter(|key| fleet.owner(key) == leaver).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
 }
 
 fn a_session_is_reached_and_ends_with_its_member(kind: Option<Kind>) {
@@ -156,7 +159,7 @@ fn a_hot_key_is_spread_and_a_quiet_one_is_not(kind: Option<Kind>) {
             String::from_utf8(answered.answer.body).unwrap()
         });
         answers.lock().unwrap().extend(fleet.runtime.block_on(futures::future::join_all(asks)));
-        let route = fleet.router.route(&To::owner("hot")).unwrap();
+        let route = fleet.router.route(&To::owner("hot")).map_err(|error| error.to_string())?;
         let helpers = answers.lock().unwrap().iter().filter(|by| by.ends_with(" helps")).count();
         if route.width() > 1 && route.cause() == RouteCause::Spread && helpers > 0 {
             Ok(())
