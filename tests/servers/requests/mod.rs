@@ -4,6 +4,33 @@
 //! `restarts`, `sessions` and `trouble` go on for longer in `cargo xtask soak requests`, whose `--runs` are thousands of requests, and
 //! report figures there. `SHARDWISE_SEED=N` repeats the order of the faults in `trouble`.
 
+/// Runs a scene on each backend, one after the other: in a soak it measures.
+macro_rules! on_each_alone {
+    ($scene:ident) => {
+        mod $scene {
+            use crate::meeting::{Kind, alone};
+
+            #[test]
+            fn local() {
+                let _alone = alone();
+                super::$scene(None);
+            }
+
+            #[test]
+            fn consul() {
+                let _alone = alone();
+                super::$scene(Some(Kind::Consul));
+            }
+
+            #[test]
+            fn etcd() {
+                let _alone = alone();
+                super::$scene(Some(Kind::Etcd));
+            }
+        }
+    };
+}
+
 mod fleet;
 mod log;
 mod restarts;

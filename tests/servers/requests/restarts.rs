@@ -16,14 +16,14 @@ use super::{AFTER_TTL, TTL};
 use crate::figures;
 use crate::meeting::Kind;
 
-on_all_at_once!(a_rolling_restart_has_no_error_for_requests_that_may_be_repeated);
-on_all_at_once!(after_each_kill_the_first_success_comes_in_time);
+on_each_alone!(a_rolling_restart_has_no_error_for_requests_that_may_be_repeated);
+on_each_alone!(after_each_kill_the_first_success_comes_in_time);
 
 /// In a soak the members are restarted so often.
 const ROLLS: usize = 10;
 const KILLS: usize = 10;
-/// Between two requests of one key: the load is light, so that times are those of the protocol.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Between two requests of one key: in a soak, which measures how long a key is without an answer, and in the short form.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// What came of the requests to one key.
 #[derive(Default)]
@@ -40,9 +40,11 @@ impl Lane {
         let router = Arc::clone(&fleet.router);
         fleet.runtime.spawn(async move {
             let (mut lane, mut last) = (Self::default(), None);
+            let [brief, long] = PAUSES;
+            let pause = if thousands().is_some() { brief } else { long };
             while !over.is_cancelled() {
                 lane.ask(&router, &key, &mut last).await;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(pause).await;
             }
             lane
         })
@@ -106,9 +108,9 @@ fn after_each_kill_the_first_success_comes_in_time(kind: Option<Kind>) {
         let orphans: Vec<String> = keys().into_iter().filter(|key| fleet.owner(key) == victim).collect();
         let (lag, killed) = (Lag::begin(), Instant::now());
         fleet.kill(&victim);
-        let asks = orphans.iter().map(|key| async {
-            let answered =
-                fleet.router.ask(&To::owner(key), Request::get("who"), LONG).await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        let router = &fleet.router;
+        let asks = orphans.iter().map(|key| async move {
+            let answered = router.ask(&To::owner(key), Request::get("who"), LONG).await.unwrap_or_else(|error| panic!("{key}: {error}"));
             (answered.by.to_string(), killed.elapsed())
         });
         let answers = fleet.runtime.block_on(futures::future::join_all(asks));
