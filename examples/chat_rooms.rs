@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use shardwise::ShardingService;
-use shardwise::requests::{BODY_BYTES_MAX, Owned, OwnedOptions, Request, To, is_path};
+use shardwise::requests::{BODY_BYTES_MAX, Owned, Request, To, is_path};
 use shardwise_fencing::sqlite;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool};
 use tokio::net::{TcpListener, TcpStream};
@@ -60,7 +60,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     let rooms = Rooms::new(id, sharding.group_name().clone(), database);
     for path in ["rooms/say", "rooms/read"] {
         let rooms = rooms.clone();
-        sharding.on_owned_with(path, OwnedOptions::default(), move |owned: Owned| rooms.clone().handle(owned))?;
+        sharding.on_owned(path, move |owned: Owned| rooms.clone().handle(owned))?;
     }
     sharding.listen_for_requests().await?;
     sharding.register_self().await?;
