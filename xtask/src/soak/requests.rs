@@ -53,7 +53,8 @@ const ROLLING: [(&str, &str); 6] = [
 /// Sends that many thousands of requests on each backend, and opens three times as many sessions. The tests hold the requirements, except
 /// for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests = SCENES.map(|scenes| soak.tests(&format!("shardwise --all-features --test servers -- --nocapture {scenes}")));
+    let tests =
+        SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd,requests --test servers -- --nocapture {scenes}")));
     let runs = soak.figures(ALLOWANCE + THOUSAND_MAX * soak.runs, tests)?;
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }
