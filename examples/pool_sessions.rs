@@ -147,7 +147,8 @@ const CALLER: &str = "caller";
 async fn caller(folder: &Path) -> Result {
     let router = processes::factory(folder, CALLER, "pool", RULES)?.router("pool").await?;
     let (id, _) = begun(&router, "forgetful").await?;
-    println!("in a transaction, with a balance of {}", said(&in_session(&router, &id, "add", "a -10").await?));
+    let added = in_session(&router, &id, "add", "a -10").await?;
+    println!("in a transaction, with a balance of {}", said(&added));
     processes::asked_to_leave().await
 }
 
@@ -216,7 +217,8 @@ async fn demonstration(address: &str) -> Result {
     is_free_again(&database, "its connection is gone").await?;
     // The other worker serves all tenants now.
     transfers(&router, &database).await?;
-    println!("balances of {:?}: each transaction was committed or rolled back in full", balances(&database).await?);
+    let all = balances(&database).await?;
+    println!("balances of {all:?}: each transaction was committed or rolled back in full");
     Ok(())
 }
 
