@@ -14,6 +14,7 @@ use serde_json::json;
 use shardwise::requests::{Answered, AskError, To};
 use shardwise_testkit::stays::findings;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::TTL;
 use super::fleet::{Fleet, Sharing, keys, post, thousands};
@@ -25,7 +26,7 @@ on_all_at_once!(no_request_that_may_not_be_repeated_is_handled_twice);
 
 const MEMBERS: usize = 4;
 const LANES: usize = 32;
-/// In the short form, and of a soak for each of its thousands.
+/// The fewest requests in the short form.
 const FEW: usize = 600;
 /// Each lane pauses for up to twice as long after a request, so that the requests last through the faults.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -93,16 +94,17 @@ fn no_request_that_may_not_be_repeated_is_handled_twice(kind: Option<Kind>) {
     let count = thousands().map_or(FEW, |thousands| thousands * 1_000);
     let mut fleet = Fleet::start_as(kind, Sharing::Exclusive, MEMBERS, true);
     println!("{}: SHARDWISE_SEED={seed} repeats the order of the faults", fleet.place.name());
-    let next = Arc::new(AtomicUsize::new(0));
-    let lanes: Vec<_> = (0..LANES).map(|_| sends(&fleet, &next, count, StdRng::seed_from_u64(rng.random()))).collect();
+    let (next, over) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let lanes: Vec<_> = (0..LANES).map(|_| sends(&fleet, &next, &over, StdRng::seed_from_u64(rng.random()))).collect();
     let mut counts = BTreeMap::<Fault, u32>::new();
-    // Each kind once in the short form, and then at random.
+    // Each kind once, and then at random.
     let mut first = Fault::ALL.into_iter();
-    while next.load(Ordering::Relaxed) < count {
+    while first.len() > 0 || next.load(Ordering::Relaxed) < count {
         let fault = first.next().unwrap_or_else(|| Fault::ALL[rng.random_range(0..Fault::ALL.len())]);
         *counts.entry(fault).or_default() += 1;
         strike(&mut fleet, fault, &mut rng, counts.values().sum());
     }
+    over.cancel();
     let mut learned = BTreeMap::new();
     for lane in lanes {
         learned.extend(fleet.runtime.block_on(lane).unwrap());
@@ -112,21 +114,19 @@ fn no_request_that_may_not_be_repeated_is_handled_twice(kind: Option<Kind>) {
     judge(&fleet, &learned, &counts, seed);
 }
 
-/// One lane of callers, until so many requests are sent in all.
-fn sends(fleet: &Fleet, next: &Arc<AtomicUsize>, count: usize, mut rng: StdRng) -> JoinHandle<Vec<(String, Learned)>> {
-    let (router, next, keys) = (Arc::clone(&fleet.router), Arc::clone(next), keys());
+/// One lane of callers, until it is over.
+fn sends(fleet: &Fleet, next: &Arc<AtomicUsize>, over: &CancellationToken, mut rng: StdRng) -> JoinHandle<Vec<(String, Learned)>> {
+    let (router, next, over, keys) = (Arc::clone(&fleet.router), Arc::clone(next), over.clone(), keys());
     fleet.runtime.spawn(async move {
         let mut learned = Vec::new();
-        loop {
+        while !over.is_cancelled() {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= count {
-                return learned;
-            }
             let request = post("work", format!("{number} {}", rng.random_range(0..=HANDLED_FOR_MS_MAX)));
             let outcome = router.ask(&To::owner(&keys[number % keys.len()]), request, WITHIN).await;
             learned.push((number.to_string(), Learned::of(&outcome)));
             tokio::time::sleep(PAUSE.mul_f64(2.0 * rng.random::<f64>())).await;
         }
+        learned
     })
 }
 
