@@ -139,9 +139,9 @@ fn strike(fleet: &mut Fleet, fault: Fault, rng: &mut StdRng, number: u32) {
     match fault {
         Fault::Kill | Fault::Leave => {
             if fault == Fault::Kill {
-                fleet.kill(victim)
+                fleet.kill(victim);
             } else {
-                fleet.leave(victim)
+                fleet.leave(victim);
             }
             sleep(lasts / 4);
             fleet.admit(&format!("next-{number}"));
