@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,12 @@ impl Served {
 
     /// With more arguments.
     pub(crate) fn start_in(place: &Arc<TempDir>, arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
+        Self::start_by(Path::new(env!("CARGO_BIN_EXE_shardwise")), place, arguments)
+    }
+
+    /// That of another version.
+    pub(crate) fn start_by(program: &Path, place: &Arc<TempDir>, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
             command.env_remove(name);
         });

@@ -1,5 +1,6 @@
 //! Requests through two sidecars: one is asked for the status of the other, without TLS between them and with it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,11 @@ const TOKEN: &str = "correct-horse-battery-staple";
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn forwarded(turn: Duration) {
+    forwarded_by(Path::new(env!("CARGO_BIN_EXE_shardwise")), "", turn);
+}
+
+/// The same by sidecars of that program, in figures whose names begin like that.
+pub(crate) fn forwarded_by(program: &Path, prefix: &str, turn: Duration) {
     let authority = Authority::new().unwrap();
     let server = authority.server().unwrap();
     let [ca, chain, key] = [authority.file(), server.certificate(), server.key()].map(|path| path.display().to_string());
@@ -25,7 +31,7 @@ pub(crate) fn forwarded(turn: Duration) {
         std::fs::write(place.path().join("token"), TOKEN).unwrap();
         std::fs::write(place.path().join("peers"), "peers-know-this-one-alone").unwrap();
         let tokens = ["--token-file", "token", "--peer-token-file", "peers"];
-        let [one, other] = [of_one, of_other].map(|more| Served::start_in(&place, &[&tokens[..], more].concat()));
+        let [one, other] = [of_one, of_other].map(|more| Served::start_by(program, &place, &[&tokens[..], more].concat()));
         for method in ["GET", "POST"] {
             let request = request(&one, method, &other.id);
             seen(&one, &request);
@@ -36,7 +42,7 @@ pub(crate) fn forwarded(turn: Duration) {
             let mut rates: Vec<f64> = (0..3).map(|_| rate(&one, &request, turn)).collect();
             rates.sort_by(f64::total_cmp);
             print_figure(&json!({
-                "figure": format!("{method} {between}"), "connections": CONNECTIONS, "best": rates[2], "median": rates[1],
+                "figure": format!("{prefix}{method} {between}"), "connections": CONNECTIONS, "best": rates[2], "median": rates[1],
                 "alone_p50_ms": median, "alone_p99_ms": slow,
             }));
         }
