@@ -10,12 +10,13 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
-use shardwise::{NotOwning, Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{NotOwning, Observer, Router, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tracing::Instrument;
 
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
+use crate::cancels::CancelTable;
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
 use crate::leases::Leases;
@@ -51,6 +52,8 @@ pub(crate) struct ServedGroup {
     pub(crate) view_since: ViewSince,
     /// The lease of the local worker, and what it was granted.
     pub(crate) leases: Arc<Leases>,
+    /// Sends requests to a group that is only observed; made for the first one.
+    pub(crate) router: OnceCell<Router>,
 }
 
 pub(crate) struct App {
@@ -79,6 +82,8 @@ pub(crate) struct App {
     pub(crate) worker_turns: Semaphore,
     /// Members whose workers were reported lately.
     pub(crate) suspected: Suspected,
+    /// The requests in flight that their clients can cancel.
+    pub(crate) cancels: CancelTable,
     /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
 }
@@ -126,6 +131,7 @@ impl App {
             forwards: Semaphore::new(FORWARDS_MOST),
             worker_turns: Semaphore::new(FORWARDS_MOST),
             suspected: Suspected::default(),
+            cancels: CancelTable::default(),
             next: AtomicUsize::new(0),
         }
     }
@@ -255,11 +261,17 @@ pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
 /// The key or the member in the path, percent-decoded.
 pub(crate) struct NamePath(pub(crate) String);
 
+/// The key of a request to its owner, percent-decoded; empty if the path has none.
+pub(crate) struct KeyPath(pub(crate) String);
+
+async fn parameters(parts: &mut Parts) -> Result<RawPathParams> {
+    let refused = |_| BAD_KEY.because("the path, percent-decoded, is not UTF-8");
+    RawPathParams::from_request_parts(parts, &()).await.map_err(refused)
+}
+
 /// The parameter at that place of the path, from 0; empty if there is none.
 async fn parameter(parts: &mut Parts, place: usize) -> Result<String> {
-    let refused = |_| BAD_KEY.because("the path, percent-decoded, is not UTF-8");
-    let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
-    Ok(parameters.iter().nth(place).map(|(_, value)| value.to_owned()).unwrap_or_default())
+    Ok(parameters(parts).await?.iter().nth(place).map(|(_, value)| value.to_owned()).unwrap_or_default())
 }
 
 impl FromRequestParts<Arc<App>> for PolicyPath {
@@ -282,6 +294,15 @@ impl FromRequestParts<Arc<App>> for NamePath {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
         // A path that ends with the slash has the key of 0 bytes. No path is long enough for a key that is too long.
         Ok(Self(parameter(parts, 1).await?))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for KeyPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
+        let key = parameters(parts).await?.iter().find(|(name, _)| *name == "key").map(|(_, key)| key.to_owned());
+        Ok(Self(key.unwrap_or_default()))
     }
 }
 

@@ -7,8 +7,10 @@
 
 mod answers;
 mod app;
+mod ask;
 mod bodies;
 mod body;
+mod cancels;
 mod certificates;
 mod connection_table;
 mod connections;
@@ -22,6 +24,7 @@ mod history;
 mod holders;
 mod instance_parameter;
 mod key_list;
+mod key_routes;
 mod leases;
 mod member_request;
 mod metrics;
@@ -36,6 +39,7 @@ mod problem;
 mod rate;
 mod readings;
 mod rebalances;
+mod request_terms;
 mod server;
 mod slots;
 mod target;
@@ -43,6 +47,7 @@ mod unanswered;
 mod view_since;
 mod worker_check;
 mod worker_client;
+mod worker_head;
 mod worker_requests;
 mod write_timeout;
 
