@@ -38,7 +38,7 @@ const NO_PAGE: HeaderValue = HeaderValue::from_static("default-src 'none'; frame
 
 const HTML: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-const FILES: [(&str, &str, &str); 20] = [
+const FILES: [(&str, &str, &str); 21] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
     ("main.js", SCRIPT, include_str!("../page/main.js")),
@@ -51,6 +51,7 @@ const FILES: [(&str, &str, &str); 20] = [
     ("holders.js", SCRIPT, include_str!("../page/holders.js")),
     ("members.js", SCRIPT, include_str!("../page/members.js")),
     ("timeline.js", SCRIPT, include_str!("../page/timeline.js")),
+    ("requests.js", SCRIPT, include_str!("../page/requests.js")),
     ("owner.js", SCRIPT, include_str!("../page/owner.js")),
     ("whatif.js", SCRIPT, include_str!("../page/whatif.js")),
     ("outbox.js", SCRIPT, include_str!("../page/outbox.js")),
