@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use shardwise::core::routing::{KeyHash, KeyRoute};
-use shardwise::requests::{NoRoute, Route, To};
-use shardwise::{InstanceId, Router, ShardKey as _};
+use shardwise::requests::{NoRoute, Route, RouteCause, To};
+use shardwise::{InstanceId, Member, MemberState, Router, ShardKey as _, View};
 use tokio::time::{Instant, sleep};
 
 use crate::args::Common;
@@ -15,8 +15,8 @@ use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, table_or};
 
-/// The members and their shares follow the first view within this time.
-const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+/// The members, their shares and the operator's route follow the first view within this time.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
@@ -101,7 +101,9 @@ impl RouteArgs {
         let (factory, policy) = self.group.open(common)?;
         let router = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.router(&policy)).await?;
         output::release_log();
-        let route = match known(&router, &To::owner(self.key.as_str())).await {
+        // Where keys have no routes, that is an error.
+        let routes = factory.routes(&policy).await.unwrap_or_default();
+        let route = match known(&router, &To::owner(self.key.as_str()), routes.get(self.key.key_hash())).await {
             Ok(route) => route,
             Err(no_route) => {
                 output::note(format_args!("shardwise: no route: {no_route}"));
@@ -131,15 +133,29 @@ impl RouteArgs {
     }
 }
 
-/// The route, once the members and their shares are known.
-async fn known(router: &Router, to: &To<'_>) -> std::result::Result<Route, NoRoute> {
+/// The route, once the members, their shares and the operator's route are known.
+async fn known(router: &Router, to: &To<'_>, wanted: Option<&KeyRoute>) -> std::result::Result<Route, NoRoute> {
     let until = Instant::now() + KNOWN_WITHIN;
     loop {
-        match router.route(to) {
-            Err(NoRoute::NoView) if Instant::now() < until => sleep(LOOK_EVERY).await,
-            route => return route,
+        let route = router.route(to);
+        let is_known = match &route {
+            Ok(route) => wanted.is_none_or(|wanted| has(route, wanted, &router.observer().members())),
+            Err(no_route) => *no_route != NoRoute::NoView,
+        };
+        if is_known || Instant::now() >= until {
+            return route;
         }
+        sleep(LOOK_EVERY).await;
     }
+}
+
+/// Whether the route is already the one that the operator has set.
+fn has(route: &Route, wanted: &KeyRoute, view: &View) -> bool {
+    let serves = |member: &&Member| member.state == MemberState::Active && !wanted.skips(&member.instance_id);
+    let most = view.members().iter().filter(serves).count().min(wanted.width().get().into());
+    let is_set = route.cause() == RouteCause::Operator && route.width() >= most && !route.set().any(|id| wanted.skips(id));
+    // If it skips all of them, it skips none.
+    is_set || most == 0
 }
 
 fn hash_of(key: &str) -> KeyHash {
