@@ -1,4 +1,5 @@
-//! Requests to the owner of a key, the holder of a name and the member of a session: they go on to the right member until their time is over.
+//! Requests to the owner of a key, the holder of a name and the member of a session: they go on to the right member until their time is
+//! over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,8 @@ pub(crate) fn is_for_callers(route: &str) -> bool {
 /// Forward a GET to the owner of a key.
 ///
 /// The key is in the path, percent-encoded (a slash as %2F). Under exclusive ownership the request is handled under the guard of the key's
-/// slot, and the worker sees the headers `shardwise-key`, `shardwise-slot` and `shardwise-epoch`. It goes on to another member, or waits for
-/// one, as long as it was certainly not handled: 10 s, or as long as the header `shardwise-within-ms` says, up to 5 min.
+/// slot, and the worker sees the headers `shardwise-key`, `shardwise-slot` and `shardwise-epoch`. It goes on to another member, or waits
+/// for one, as long as it was certainly not handled: 10 s, or as long as the header `shardwise-within-ms` says, up to 5 min.
 #[utoipa::path(
     get, path = "/v1/policies/{policy}/keys/{key}/{path}", tag = "members", operation_id = "of_owner",
     responses((

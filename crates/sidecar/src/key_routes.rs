@@ -154,8 +154,8 @@ pub(crate) struct RouteChange {
 
 /// Set the route of a key.
 ///
-/// Callers notice it within a TTL. The width overrides what the key's owner says, up to the policy's `max_width`, above which members refuse
-/// requests. The key is in the path, percent-encoded; a path that ends with the slash has the key of 0 bytes.
+/// Callers notice it within a TTL. The width overrides what the key's owner says, up to the policy's `max_width`, above which members
+/// refuse requests. The key is in the path, percent-encoded; a path that ends with the slash has the key of 0 bytes.
 #[utoipa::path(
     put, path = "/v1/policies/{policy}/routes/{key}", tag = "operator",
     request_body(content = RouteRequest, content_type = "application/json"),

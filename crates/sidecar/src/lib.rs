@@ -33,6 +33,7 @@ mod options;
 mod outbox;
 mod owned;
 mod page;
+mod path_parameters;
 mod peer_config;
 mod plan;
 mod problem;

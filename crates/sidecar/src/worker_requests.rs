@@ -1,6 +1,6 @@
-//! Members' requests to the local worker: what no handler of this process answers is forwarded to it. A request to a key or a name is taken by
-//! this member's own claims first, and under exclusive ownership only if the worker's lease was granted it; it is held until the worker has
-//! answered.
+//! Members' requests to the local worker: what no handler of this process answers is forwarded to it. A request to a key or a name is taken
+//! by this member's own claims first, and under exclusive ownership only if the worker's lease was granted it; it is held until the worker
+//! has answered.
 
 use std::sync::Arc;
 
@@ -96,7 +96,8 @@ async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: O
     if !is_late && let Some(count) = app.log.unanswered.another(()) {
         tracing::warn!(why, count, "the local worker does not answer; one line a minute at most");
     }
-    // A request that may be repeated may be sent to another member even if the worker has begun it; after a timeout no time is left for that.
+    // A request that may be repeated may be sent to another member even if the worker has begun it; after a timeout no time is left for
+    // that.
     if !failed.may_have_begun() || request.is_repeatable() && !is_late {
         return Err(Undelivered::Unsent(format!("{NO_WORKER}{why}")));
     }

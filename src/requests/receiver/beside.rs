@@ -1,5 +1,5 @@
-//! For a server that stands before this worker, such as a sidecar: it takes requests as the handlers of this process do, and has them handled
-//! in another process.
+//! For a server that stands before this worker, such as a sidecar: it takes requests as the handlers of this process do, and has them
+//! handled in another process.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// [`Undelivered::NotMine`] if this member does not serve the key; [`Undelivered::Unknown`] if the slot is lost meanwhile; and what `work`
-    /// returns.
+    /// [`Undelivered::NotMine`] if this member does not serve the key; [`Undelivered::Unknown`] if the slot is lost meanwhile; and what
+    /// `work` returns.
     pub async fn handle_owned<W>(&self, request: Request, work: impl FnOnce(Owned) -> W) -> Result<Answer, Undelivered>
     where
         W: Future<Output = Result<Answer, Undelivered>>,

@@ -1,10 +1,7 @@
-//! Requests to the owner of a key, the holder of a name and the member of a session, which go on until a member has taken them; and how their
-//! clients limit and cancel them.
+//! Requests to the owner of a key, the holder of a name and the member of a session, which go on until a member has taken them.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -22,21 +19,21 @@ use crate::peers::{PEER_TOKEN, answering, by, name, place_of_peers, service, sta
 use crate::{Served, TOKEN, http, http2};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok";
-const TOKENED: [&str; 4] = ["--token-file", "token", "--peer-token-file", "peers"];
+pub(crate) const TOKENED: [&str; 4] = ["--token-file", "token", "--peer-token-file", "peers"];
 
-fn start(place: &Place, worker: SocketAddr) -> Served {
+pub(crate) fn start(place: &Place, worker: SocketAddr) -> Served {
     let forward = format!("http://{worker}/hooks");
     Served::start(place, &[&TOKENED[..], &["--forward-to", &forward]].concat())
 }
 
-fn exclusive_peers() -> Place {
+pub(crate) fn exclusive_peers() -> Place {
     let place = exclusive("");
     place.write("peers", format!("{PEER_TOKEN}\n"));
     place
 }
 
 /// Sends a request with that token and these headers.
-fn sends(served: &Served, token: &str, (method, rest): (&str, &str), headers: &str, body: &str) -> Answer {
+pub(crate) fn sends(served: &Served, token: &str, (method, rest): (&str, &str), headers: &str, body: &str) -> Answer {
     let head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
          Connection: close\r\n{headers}\r\n",
@@ -47,16 +44,8 @@ fn sends(served: &Served, token: &str, (method, rest): (&str, &str), headers: &s
     http::raw(served.at, [head.as_bytes(), body.as_bytes()].concat().as_slice())
 }
 
-fn asks(served: &Served, method: &str, rest: &str, headers: &str) -> Answer {
+pub(crate) fn asks(served: &Served, method: &str, rest: &str, headers: &str) -> Answer {
     sends(served, TOKEN, (method, rest), headers, if method == "POST" { "hello" } else { "" })
-}
-
-/// Waits until it sees so many members and owns something.
-fn settles(served: &Served, members: usize) {
-    eventually("the group has settled", PATIENCE, || {
-        let own = asks(served, "GET", "ownership", "").well("ownership");
-        (own["members"] == members && own["slots_owned"].as_u64().unwrap() > 0).then_some(())
-    });
 }
 
 /// The value of a header of a request that a worker has heard.
@@ -199,153 +188,4 @@ fn a_request_to_a_session_reaches_the_member_that_opened_it_or_none() {
     let request = heard.recv_timeout(PATIENCE).unwrap();
     let seen = (header(&request, "shardwise-to"), header(&request, "shardwise-session").map(str::to_owned));
     assert_eq!(seen, (Some("session"), Some(of_worker.to_string())));
-}
-
-#[test]
-fn an_operator_spreads_a_key_and_moves_it_and_callers_see_it() {
-    let place = Place::of_workers("2s", "slots = 256\nmax_width = 2");
-    place.write("token", format!("{TOKEN}\n"));
-    place.write("peers", format!("{PEER_TOKEN}\n"));
-    let (one, other) = (Served::start(&place, &TOKENED), Served::start(&place, &TOKENED));
-    settles(&one, 2);
-    let route = || asks(&one, "GET", "route?key=a%2F1", "").well("route");
-    let alone = eventually("it has an owner", PATIENCE, || Some(route()).filter(|route| route["set"].as_array().unwrap().len() == 1));
-    assert_eq!((&alone["why"], &alone["epoch"], &alone["pick"]), (&json!("placement"), &json!(null), &alone["set"][0]), "{alone}");
-    let puts = |served: &Served, body: &str| sends(served, TOKEN, ("PUT", "routes/a%2F1"), "", body);
-    let stores = |served: &Served, body: &str| {
-        let head = format!("Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-        let line = format!("PUT {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\n", Served::path("routes/a%2F1"), served.at);
-        http::raw(served.at, (line + &head).as_bytes())
-    };
-    puts(&one, "{\"width\":2}").refuses(415, "text");
-    let stored = stores(&other, "{\"width\":2}").well("stored");
-    assert_eq!((&stored["key"], &stored["key_hash"], &stored["changed"]), (&json!("a/1"), &alone["key_hash"], &json!(true)), "{stored}");
-    assert_eq!(stores(&other, "{\"width\":2}").well("again")["changed"], false);
-    let spread = eventually("it is spread", PATIENCE, || Some(route()).filter(|route| route["set"].as_array().unwrap().len() == 2));
-    assert_eq!((&spread["why"], &spread["set"][0]), (&json!("operator"), &alone["pick"]), "{spread}");
-    let owner = alone["pick"].as_str().unwrap().to_owned();
-    assert_eq!(stores(&one, &json!({"width": 1, "skip": [owner]}).to_string()).well("moved")["changed"], true);
-    eventually("it is moved", PATIENCE, || (route()["set"] == json!([spread["set"][1]])).then_some(()));
-    let listed = asks(&one, "GET", "routes", "").well("routes");
-    assert_eq!(listed, json!({"routes": [{"key_hash": alone["key_hash"], "width": 1, "skip": [owner]}]}));
-    assert_eq!(asks(&one, "DELETE", "routes/a%2F1", "").well("cleared")["changed"], true);
-    assert_eq!(asks(&one, "DELETE", "routes/a%2F1", "").well("again")["changed"], false);
-    eventually("it is its owner's again", PATIENCE, || (route()["set"] == json!([owner])).then_some(()));
-
-    for (body, status) in [
-        ("{\"width\":0}", 422),
-        ("{\"width\":5}", 422),
-        ("{\"width\":3}", 409),
-        ("{\"width\":-1}", 400),
-        ("{}", 400),
-        ("{\"width\":2,\"skip\":[\"\"]}", 404),
-    ] {
-        stores(&one, body).refuses(status, body);
-    }
-    asks(&one, "GET", "route", "").refuses(400, "no key");
-    asks(&one, "GET", "route?key=%ff", "").refuses(400, "no UTF-8");
-    let elsewhere = exclusive_peers();
-    let held = Served::start(&elsewhere, &TOKENED);
-    stores(&held, "{\"width\":2}").refuses(409, "exclusive ownership");
-    asks(&held, "GET", "routes", "").refuses(409, "exclusive ownership");
-}
-
-#[test]
-fn a_callers_token_admits_to_requests_alone() {
-    let place = place_of_peers();
-    let caller = "callers-show-this-one-here";
-    place.write("caller", format!("{caller}\n"));
-    let one = Served::start(&place, &[&TOKENED[..], &["--caller-token-file", "caller"]].concat());
-    settles(&one, 1);
-    for rest in ["any/status", &format!("instances/{}/status", one.id), "keys/a/status", "keys//status", "route?key=a"] {
-        assert_eq!(sends(&one, caller, ("GET", rest), "", "").status, 200, "{rest}");
-        sends(&one, "nobody-knows-this-one", ("GET", rest), "", "").refuses(401, rest);
-    }
-    assert_eq!(sends(&one, caller, ("POST", "keys/a/status"), "", "hello").status, 200);
-    sends(&one, caller, ("DELETE", "requests/a"), "", "").refuses(404, "it may cancel, and nothing is in flight");
-    for (method, rest) in [
-        ("GET", "members"),
-        ("GET", "owner/a"),
-        ("GET", "routes"),
-        ("PUT", "routes/a"),
-        ("DELETE", "routes/a"),
-        ("POST", "drain"),
-        ("POST", "owned"),
-        ("POST", "leases"),
-        ("PUT", "names"),
-    ] {
-        sends(&one, caller, (method, rest), "", "").refuses(403, rest);
-    }
-    let without = Served::start(&place, &["--caller-token-file", "caller"]);
-    without.get("any/status").refuses(401, "where it is set, it is needed");
-    assert_eq!(without.get("members").status, 200, "and elsewhere it is not");
-    sends(&without, caller, ("POST", "drain"), "", "{}").refuses(403, "no operator has a token");
-    let same = ["serve", "--listen", "127.0.0.1:0", "--policy", "workers", "--token-file", "token", "--caller-token-file", "token"];
-    place.run(&same).fails(2, &["--caller-token-file"]);
-}
-
-#[test]
-fn a_request_is_cancelled_by_its_id_and_its_worker_sees_that() {
-    let place = place_of_peers();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    let (arrived, heard) = mpsc::channel();
-    // It reads, never answers, and says when its caller has gone.
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, arrived) = (stream.unwrap(), arrived.clone());
-            std::thread::spawn(move || {
-                let mut piece = [0; 1024];
-                while stream.read(&mut piece).is_ok_and(|read| read > 0) {
-                    let _ = arrived.send("asked");
-                }
-                let _ = arrived.send("gone");
-            });
-        }
-    });
-    let one = start(&place, at);
-    settles(&one, 1);
-    for rest in ["keys/a/slow".to_owned(), "any/slow".to_owned(), format!("instances/{}/slow", one.id)] {
-        std::thread::scope(|scope| {
-            let asking = scope.spawn(|| asks(&one, "POST", &rest, "shardwise-within-ms: 300000\r\nshardwise-request-id: mine-7\r\n"));
-            assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), "asked");
-            asks(&one, "GET", "any/x", "shardwise-request-id: mine-7\r\n").refuses(409, "one request has one id");
-            asks(&one, "DELETE", "requests/other", "").refuses(404, "another id");
-            assert_eq!(asks(&one, "DELETE", "requests/mine-7", "").status, 204, "{rest}");
-            let refusal = asking.join().unwrap().refuses(502, &rest);
-            assert_eq!(refusal["type"], "urn:shardwise:problem:cancelled");
-        });
-        // The head and the body may come apart.
-        eventually("the worker sees it", PATIENCE, || (heard.recv_timeout(PATIENCE).unwrap() == "gone").then_some(()));
-        asks(&one, "DELETE", "requests/mine-7", "").refuses(404, "it has ended");
-    }
-    let late = asks(&one, "POST", "keys/a/slow", "shardwise-within-ms: 200\r\n").refuses(504, "its time is over");
-    assert!(late["detail"].as_str().unwrap().len() > 10, "{late}");
-}
-
-#[test]
-fn what_is_wrong_with_a_request_is_refused_in_words() {
-    let place = place_of_peers();
-    let one = Served::start(&place, &TOKENED);
-    settles(&one, 1);
-    for rest in ["keys/a/status".to_owned(), "any/status".to_owned(), format!("instances/{}/status", one.id)] {
-        for within in ["0", "300001", "-1", "10s", "1.5"] {
-            let refusal = asks(&one, "GET", &rest, &format!("shardwise-within-ms: {within}\r\n")).refuses(400, within);
-            assert!(refusal["detail"].as_str().unwrap().contains("from 1 to 300000"), "{refusal}");
-        }
-        asks(&one, "GET", &rest, &format!("Idempotency-Key: {}\r\n", "k".repeat(257))).refuses(400, "a long key");
-        asks(&one, "GET", &rest, "shardwise-request-id: a b\r\n").refuses(400, "a blank in the id");
-        let large = "x".repeat((1 << 20) + 1);
-        sends(&one, TOKEN, ("POST", rest.as_str()), "", &large).refuses(413, "a large body");
-        assert_eq!(asks(&one, "GET", &rest, "shardwise-within-ms: 300000\r\n").status, 200);
-    }
-    for path in ["", "/", "..", "a/..", "a//b", "%2e%2e", "a%2fb"] {
-        let answer = asks(&one, "GET", &format!("keys/a/{path}"), "");
-        assert!(matches!(answer.status, 400 | 404), "{path}: {answer:?}");
-    }
-    asks(&one, "GET", "keys/%ff/status", "").refuses(400, "no UTF-8");
-    assert_eq!(asks(&one, "GET", &format!("keys/{}/status", "k".repeat(65_536)), "").status, 414, "no path is that long");
-    asks(&one, "PUT", "keys/a/status", "").refuses(405, "PUT");
-    let page = format!("Origin: http://{}\r\nSec-Fetch-Site: none\r\n", one.at);
-    asks(&one, "GET", "keys/a/status", &page).refuses(403, "a link in a page");
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod answers;
+mod ask_limits;
 mod asked;
 mod bad;
 #[path = "../../../../tests/common/channel.rs"]
