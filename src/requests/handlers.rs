@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -91,6 +92,9 @@ pub(crate) struct RequestHandlers {
     messages_at_once: Arc<Semaphore>,
     load: OnceLock<LoadReport>,
     meters: RequestMeters,
+    /// How many requests it has refused because it had too many, and because it was not the right member.
+    refused_busy: AtomicU64,
+    refused_not_mine: AtomicU64,
     security: OnceLock<PeerSecurity>,
     #[cfg(feature = "requests")]
     pub(super) listener: crate::membership::MemberListener,
@@ -113,6 +117,8 @@ impl RequestHandlers {
                 messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
                 load: OnceLock::new(),
                 meters: RequestMeters::new(&context.policy),
+                refused_busy: AtomicU64::new(0),
+                refused_not_mine: AtomicU64::new(0),
                 security: OnceLock::new(),
                 #[cfg(feature = "requests")]
                 listener: crate::membership::MemberListener::of(context),
@@ -204,10 +210,20 @@ impl RequestHandlers {
 
     /// Counts it, if it is a refusal.
     fn refused(&self, undelivered: Undelivered) -> Undelivered {
-        if matches!(undelivered, Undelivered::Busy(_) | Undelivered::NotMine(_)) {
-            self.meters.refused(undelivered.outcome());
-        }
+        let count = match undelivered {
+            Undelivered::Busy(_) => &self.refused_busy,
+            Undelivered::NotMine(_) => &self.refused_not_mine,
+            _ => return undelivered,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.meters.refused(undelivered.outcome());
         undelivered
+    }
+
+    /// How many requests it has refused because it had too many, and because it was not the right member.
+    #[cfg(feature = "requests")]
+    pub(super) fn refusals(&self) -> (u64, u64) {
+        (self.refused_busy.load(Ordering::Relaxed), self.refused_not_mine.load(Ordering::Relaxed))
     }
 
     /// The answer of the handler there, until that time. An error says that no handler has seen the request. Dropping the future ends the

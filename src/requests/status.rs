@@ -20,6 +20,17 @@ pub(super) fn status(context: &OwnershipContext) -> Answer {
     }
 }
 
+/// What it says of requests; null without the feature.
+#[cfg(feature = "requests")]
+fn requests(membership: &Membership) -> Value {
+    super::receiver::report(&membership.ownership_context)
+}
+
+#[cfg(not(feature = "requests"))]
+const fn requests(_: &Membership) -> Value {
+    Value::Null
+}
+
 fn told(membership: &Membership) -> Value {
     let (ownership, now) = (membership.ownership(), membership.clock.now());
     let (is_live, view) = (ownership.is_live_at(now), ownership.view());
@@ -47,5 +58,6 @@ fn told(membership: &Membership) -> Value {
         "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
         "renewed_ms_ago": membership.renewed_ago().map(millis),
         "stands_still": ownership.rebalancing_frozen(),
+        "requests": requests(membership),
     })
 }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 
+mod beside;
 mod callers;
 mod handover;
 mod holders;

@@ -91,6 +91,9 @@ export function views(state) {
   return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
 
+/** What each worker that was asked has answered, by its name: this one too. */
+export const statuses = () => new Map([...answers].filter(([, answer]) => answer.status !== undefined).map(([id, answer]) => [id, answer.status]));
+
 /** `null` while only this worker is known, else whether all that answered see the same. */
 export function agree(state) {
   const known = views(state).filter((view) => view.status !== undefined);

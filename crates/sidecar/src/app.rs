@@ -1,27 +1,27 @@
-//! The state that all requests share, and the path parameters.
+//! The state that all requests share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, RawPathParams};
-use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
-use shardwise::{NotOwning, Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{NotOwning, Observer, Router, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tracing::Instrument;
 
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
+use crate::cancels::CancelTable;
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
 use crate::leases::Leases;
 use crate::options::Options;
 use crate::page::Page;
-use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
+pub(crate) use crate::path_parameters::{KeyPath, NamePath, PolicyPath};
+use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
 use crate::worker_client::WorkerClient;
@@ -51,6 +51,8 @@ pub(crate) struct ServedGroup {
     pub(crate) view_since: ViewSince,
     /// The lease of the local worker, and what it was granted.
     pub(crate) leases: Arc<Leases>,
+    /// Sends requests to a group that is only observed; made for the first one.
+    pub(crate) router: OnceCell<Router>,
 }
 
 pub(crate) struct App {
@@ -79,6 +81,8 @@ pub(crate) struct App {
     pub(crate) worker_turns: Semaphore,
     /// Members whose workers were reported lately.
     pub(crate) suspected: Suspected,
+    /// The requests in flight that their clients can cancel.
+    pub(crate) cancels: CancelTable,
     /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
 }
@@ -126,6 +130,7 @@ impl App {
             forwards: Semaphore::new(FORWARDS_MOST),
             worker_turns: Semaphore::new(FORWARDS_MOST),
             suspected: Suspected::default(),
+            cancels: CancelTable::default(),
             next: AtomicUsize::new(0),
         }
     }
@@ -246,42 +251,6 @@ impl ServedGroup {
     /// The placement in force in the group; `None` if no member owns anything.
     pub(crate) fn placed(&self) -> Result<Option<ViewPlacement>> {
         Ok(self.observer()?.placed()?)
-    }
-}
-
-/// The policy in the path.
-pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
-
-/// The key or the member in the path, percent-decoded.
-pub(crate) struct NamePath(pub(crate) String);
-
-/// The parameter at that place of the path, from 0; empty if there is none.
-async fn parameter(parts: &mut Parts, place: usize) -> Result<String> {
-    let refused = |_| BAD_KEY.because("the path, percent-decoded, is not UTF-8");
-    let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
-    Ok(parameters.iter().nth(place).map(|(_, value)| value.to_owned()).unwrap_or_default())
-}
-
-impl FromRequestParts<Arc<App>> for PolicyPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let name = parameter(parts, 0).await?;
-        let known = || app.policies.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let joined = app.policies.get(&name).ok_or_else(|| {
-            let name: String = name.chars().take(64).collect();
-            NOT_FOUND.because(format!("this sidecar serves no policy {name:?}; it serves: {}", known()))
-        })?;
-        Ok(Self(Arc::clone(joined)))
-    }
-}
-
-impl FromRequestParts<Arc<App>> for NamePath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
-        // A path that ends with the slash has the key of 0 bytes. No path is long enough for a key that is too long.
-        Ok(Self(parameter(parts, 1).await?))
     }
 }
 

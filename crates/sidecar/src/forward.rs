@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{self, HeaderName};
-use axum::response::{IntoResponse, Response};
-use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, Method, Place, SUSPECT, Undelivered, encoded};
+use axum::http;
+use axum::response::Response;
+use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, Method, Place, SUSPECT, Undelivered};
 use shardwise::{InstanceId, Member, MemberState, View, trace};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -17,10 +17,12 @@ use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::instance_parameter::take_instance;
 use crate::member_request::{self, sent};
+use crate::page;
 use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
+use crate::request_terms::RequestTerms;
 use crate::unanswered::{UNREACHED, Unanswered, count, is_there, living};
 
-/// How long a member may take, over all members that are tried: longer than its worker may.
+/// How long a member may take, over all members that are tried, unless the client says it: longer than a handler of the clients' libraries.
 const ANSWER_WITHIN: Duration = Duration::from_secs(12);
 /// A connection that was unusable before a request breaks this soon.
 const BROKEN_WITHIN: Duration = Duration::from_secs(1);
@@ -29,12 +31,10 @@ const TRIES: usize = 3;
 /// How long the caller of a request that took too long waits for the report to the member.
 const REPORTED_WITHIN: Duration = Duration::from_secs(1);
 /// The status of a member that has waited in vain for its worker or its handler.
-const TIMEOUT: u16 = 504;
+pub(crate) const TIMEOUT: u16 = 504;
 /// Why a member without an address is not asked.
 const NO_ADDRESS: &str = "it takes no requests: it has no sidecar and does not listen for them at an address that others know, or it is an older \
     version, which this one does not call";
-/// The member that has answered, percent-encoded.
-const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 
 /// Forward a GET to one member.
 ///
@@ -78,29 +78,46 @@ pub(crate) async fn any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyP
     bring_to_any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem, false))
 }
 
-/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns what to forward, and the memory and the turn that
-/// it takes.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(requests::Request, (Room, SemaphorePermit<'_>))> {
+/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns what to forward, what else the client says, and
+/// the memory and the turn that it takes.
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(requests::Request, RequestTerms, (Room, SemaphorePermit<'_>))> {
     let (head, body) = request.into_parts();
-    let (request, room) = member_request::taken(app, &head, body, parts_before).await?;
+    let (request, terms, room) = member_request::taken(app, &head, body, parts_before).await?;
     let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
-    Ok((request, (room, app.forwards.try_acquire().map_err(busy)?)))
+    let turn = app.forwards.try_acquire().map_err(busy)?;
+    if request.method == Method::Post {
+        tracing::info!(target: page::LOG, path = request.path, "an action is forwarded to a member, over HTTP");
+    }
+    Ok((request, terms, (room, turn)))
+}
+
+/// As long as the client waits.
+fn attempt(terms: &RequestTerms) -> Attempt {
+    Attempt::until(Instant::now() + terms.within.unwrap_or(ANSWER_WITHIN))
 }
 
 async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
-    let (request, _held) = taken(app, request, 6).await?;
-    bring_to_member(app, joined, &joined.observer()?.members(), whom, &request).await
+    let (request, mut terms, _held) = taken(app, request, 6).await?;
+    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
+    scope.run(bring_to_member(app, joined, &view, whom, &request, &attempt)).await
 }
 
-async fn bring_to_member(app: &App, joined: &ServedGroup, view: &View, whom: &str, request: &requests::Request) -> Result<Response> {
+async fn bring_to_member(
+    app: &App,
+    joined: &ServedGroup,
+    view: &View,
+    whom: &str,
+    request: &requests::Request,
+    attempt: &Attempt,
+) -> Result<Response> {
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
         let why = format!("there is no living member of that name; {}", living(view, None));
         return Err(count("unknown", UNKNOWN_INSTANCE.because(why)));
     };
-    let attempt = Attempt::until(Instant::now() + ANSWER_WITHIN);
-    match ask(app, joined, member, request, &attempt).await {
+    match ask(app, joined, member, request, attempt).await {
         Ok(answer) => Ok(answered(member, answer)),
         Err(failed) => Err(failed.problem(view, member)),
     }
@@ -108,22 +125,26 @@ async fn bring_to_member(app: &App, joined: &ServedGroup, view: &View, whom: &st
 
 async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (mut request, _held) = taken(app, request, 5).await?;
+    let (mut request, mut terms, _held) = taken(app, request, 5).await?;
     request.to = Addressee::Any;
-    let view = joined.observer()?.members();
-    if let Some(whom) = take_instance(&mut request.query)? {
-        return bring_to_member(app, joined, &view, &whom, &request).await;
+    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
+    match take_instance(&mut request.query)? {
+        Some(whom) => scope.run(bring_to_member(app, joined, &view, &whom, &request, &attempt)).await,
+        None => scope.run(bring_in_turn(app, joined, &view, &request, &attempt)).await,
     }
-    let choices = choices(app, joined, &view);
-    let (attempt, mut failure) = (Attempt::until(Instant::now() + ANSWER_WITHIN), None);
+}
+
+async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &requests::Request, attempt: &Attempt) -> Result<Response> {
+    let (choices, mut failure) = (choices(app, joined, view), None);
     for &member in &choices {
-        let failed = match ask(app, joined, member, &request, &attempt).await {
+        let failed = match ask(app, joined, member, request, attempt).await {
             Ok(answer) => return Ok(answered(member, answer)),
             Err(failed) => failed,
         };
         // An action that may have been done is not repeated, and after a timeout no time is left for another try.
-        if failed.why.may_have_been_handled() && request.method == Method::Post || Instant::now() >= attempt.until {
-            return Err(failed.problem(&view, member));
+        if failed.why.may_have_been_handled() && !request.is_repeatable() || Instant::now() >= attempt.until {
+            return Err(failed.problem(view, member));
         }
         // An unreachable member says less to the caller than another failure.
         if failure.is_none() || failed.outcome() != UNREACHED {
@@ -132,7 +153,7 @@ async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Resu
     }
     let (member, failed) = failure.ok_or_else(|| UNAVAILABLE.because("this worker is not a member yet, and there is no other one"))?;
     if failed.outcome() != UNREACHED {
-        return Err(failed.problem(&view, member));
+        return Err(failed.problem(view, member));
     }
     Err(count(UNREACHED, UNAVAILABLE.because(format!("{} members were tried and none is there: {}", choices.len(), failed.why))))
 }
@@ -155,7 +176,7 @@ fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Membe
 
 /// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
 /// member's name, and no other data of the caller and no secret.
-fn refused(app: &App, problem: &Problem, is_look: bool) {
+pub(crate) fn refused(app: &App, problem: &Problem, is_look: bool) {
     let (status, why) = (problem.status(), problem.detail());
     if is_look {
         tracing::debug!(status, why, "a member could not be looked at");
@@ -179,7 +200,8 @@ async fn ask(
 ) -> std::result::Result<Answer, Unanswered> {
     // The request is copied, because another member may still get it.
     let answer = if is_me(joined, member) {
-        joined.service.answer(request.clone()).await.map_err(|why| Unanswered::of(why, attempt))
+        let within = attempt.until.saturating_duration_since(Instant::now());
+        joined.service.answer_within(request.clone(), within).await.map_err(|why| Unanswered::of(why, attempt))
     } else {
         call(joined, member, request, attempt).await
     };
@@ -227,9 +249,9 @@ async fn called(
     let place = Place { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
     let (connections, begun) = (joined.service.connections(), Instant::now());
     let mut answer = connections.bring(&place, request, attempt).await;
-    // A read is sent again if its connection broke at once: then it had been unusable for a while.
+    // What may be repeated is sent again if its connection broke at once: then it had been unusable for a while.
     let may_be_handled = answer.as_ref().err().is_some_and(Undelivered::may_have_been_handled);
-    if request.method == Method::Get && may_be_handled && begun.elapsed() < BROKEN_WITHIN {
+    if request.is_repeatable() && may_be_handled && begun.elapsed() < BROKEN_WITHIN {
         answer = connections.bring(&place, request, attempt).await;
     }
     let answer = answer?;
@@ -242,7 +264,7 @@ async fn called(
 
 /// Reports to a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check
 /// forward.
-async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
+pub(crate) async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
     if !app.suspected.passes(&member.instance_id) {
         return;
     }
@@ -257,5 +279,5 @@ async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
 
 fn answered(member: &Member, answer: Answer) -> Response {
     count("answered", ());
-    ([(INSTANCE, encoded(member.instance_id.as_str()))], sent(answer)).into_response()
+    sent(&member.instance_id, answer)
 }

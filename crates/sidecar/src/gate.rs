@@ -15,6 +15,7 @@ use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
 use crate::app::App;
+use crate::ask;
 use crate::connections::ConnectionFacts;
 use crate::leases;
 use crate::options::Token;
@@ -105,10 +106,14 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     }
     let (options, shown) = (&app.options, bearer(request.headers()));
     let is_shown = |token: &Option<Token>| token.as_ref().zip(shown).is_some_and(|(token, shown)| token.is(shown));
-    let is_for_workers = leases::is_for_workers(route);
-    let is_open = options.token.is_none() && !(is_for_workers && options.worker_token.is_some());
-    let is_let_in = is_open || is_shown(&options.token) || is_for_workers && is_shown(&options.worker_token);
-    if !is_let_in {
+    let (is_for_workers, is_for_callers) = (leases::is_for_workers(route), ask::is_for_callers(route));
+    let is_kept = is_for_workers && options.worker_token.is_some() || is_for_callers && options.caller_token.is_some();
+    let by_others = is_for_workers && is_shown(&options.worker_token) || is_for_callers && is_shown(&options.caller_token);
+    let is_open = options.token.is_none() && !is_kept;
+    if !(is_open || by_others || is_shown(&options.token)) {
+        if is_shown(&options.caller_token) {
+            return Err(FORBIDDEN.because("the callers' token admits to requests to members alone; this needs another token"));
+        }
         if is_shown(&options.worker_token) {
             return Err(
                 FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's")
@@ -120,7 +125,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
         return Err(UNAUTHORIZED
-            .because("send the operator's token, or for a worker's routes the worker's: Authorization: Bearer <token>")
+            .because("send the operator's token, or for a worker's routes the worker's and for requests a caller's: Authorization: Bearer <token>")
             .with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
@@ -165,7 +170,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
 /// origin reaches no handler, even if it would otherwise count as a plain request. Routes to workers' handlers also refuse navigation,
 /// because links lead there too.
 fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
-    let leads_to_handlers = ["/instances/", "/any/"].iter().any(|part| route.contains(part));
+    let leads_to_handlers = ask::leads_to_handlers(route);
     let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none" && !leads_to_handlers;
     if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
         return Ok(());

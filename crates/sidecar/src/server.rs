@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use futures::StreamExt as _;
 use futures::future::{join_all, try_join_all};
 use shardwise::core::View;
@@ -17,6 +17,7 @@ use shardwise::requests::channel::Reception;
 use shardwise::{Serves, ShardingFactory};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::OnceCell;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +30,8 @@ use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::view_since::ViewSince;
 use crate::{
-    answers, daemons, drain, explain, forward, health, holders, openapi, outbox, owned, page, plan, rebalances, slots, worker_requests,
+    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, openapi, outbox, owned, page, plan, rebalances,
+    slots, worker_requests,
 };
 
 /// Why a sidecar failed to start, or ended.
@@ -91,8 +93,8 @@ impl Sidecar {
             service.secure_peers(security)?;
             let life = shardwise::discovery::random_incarnation().get();
             let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
-            let leases = Arc::new(Leases::new(service.clone()));
-            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, proves, observer, history, view_since, leases })))
+            let (leases, router) = (Arc::new(Leases::new(service.clone())), OnceCell::new());
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, proves, observer, history, view_since, leases, router })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -107,7 +109,8 @@ impl Sidecar {
             }
         }
         let names: Vec<_> = policies.keys().map(String::as_str).collect();
-        let document = openapi::document(&names, options.token.is_some(), options.worker_token.is_some());
+        let tokens = openapi::TokensSet::of(&options);
+        let document = openapi::document(&names, tokens);
         let served = options.tls.take().map(|tls| tls.served(options.peers.verifier())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
         let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));
@@ -256,6 +259,7 @@ fn routes(app: &Arc<App>) -> Router {
     let post_only = || async { Problem::method_not_allowed("POST") };
     let put_only = || async { Problem::method_not_allowed("PUT") };
     let get_or_put = || async { Problem::method_not_allowed("GET, PUT") };
+    let delete_only = || async { Problem::method_not_allowed("DELETE") };
     let put_or_delete = || async { Problem::method_not_allowed("PUT, DELETE") };
     let of = |path: &str| format!("/v1/policies/{{policy}}/{path}");
     Router::new()
@@ -274,6 +278,15 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("daemons/{set}"), get(daemons::daemon_count).put(daemons::set_daemon_count).fallback(get_or_put))
         .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
+        .route(&of("keys//{*path}"), get(ask::to_owner).post(ask::to_owner).fallback(get_or_post))
+        .route(&of("keys/{key}/{*path}"), get(ask::to_owner).post(ask::to_owner).fallback(get_or_post))
+        .route(&of("names/{name}/{*path}"), get(ask::to_holder).post(ask::to_holder).fallback(get_or_post))
+        .route(&of("sessions/{id}/{*path}"), get(ask::to_session).post(ask::to_session).fallback(get_or_post))
+        .route(&of("requests/{id}"), delete(cancels::cancel).fallback(delete_only))
+        .route(&of("route"), get(key_routes::route).fallback(get_only))
+        .route(&of("routes"), get(key_routes::routes).fallback(get_only))
+        .route(&of("routes/"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
+        .route(&of("routes/{key}"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
         .route(&of("leases"), post(leases::lease::open).fallback(post_only))
         .route(&of("leases/{lease}"), put(leases::lease::renew).delete(leases::lease::close).fallback(put_or_delete))
         .route(&of("grants"), get(leases::follow::grants).fallback(get_only))

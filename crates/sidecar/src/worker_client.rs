@@ -9,26 +9,25 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http;
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::CONTENT_TYPE;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use shardwise::ShardKey as _;
-use shardwise::core::OwnedKey;
-use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, Request, TO_HEADER, encoded};
-use shardwise::trace::{self, TRACEPARENT};
+use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, Request, WITHIN_MAX};
+use shardwise::trace;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument, Span, field};
+use tracing::{Instrument, field};
 
 use crate::body::IncomingBody;
 use crate::options::Limits;
 use crate::target::Target;
+use crate::worker_head::{WorkerFence, word, written};
 
-/// How long the worker may take: longer than a handler of the clients' libraries, and shorter than another member waits.
-const WORKER_WITHIN: Duration = Duration::from_secs(11);
+/// How long the worker may take, whatever the request says: this member ends a request earlier, once its caller waits no longer.
+const WORKER_WITHIN: Duration = WITHIN_MAX;
 /// The timeout of finding its address, and of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The most addresses of a name that are tried.
@@ -37,13 +36,6 @@ const ANSWER_HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long an idle connection is kept for another read: longer than a page's polling interval.
 const KEPT_FOR: Duration = Duration::from_secs(8);
 const KEPT_MOST: usize = 4;
-/// The key of a request to its owner, percent-encoded. It is left out if it is longer than many servers take a header.
-const KEY_HEADER: &str = "shardwise-key";
-const KEY_HEADER_BYTES_MAX: usize = 8 << 10;
-/// The name of a request to its holder, percent-encoded, and the id of a session.
-const NAME_HEADER: &str = "shardwise-name";
-const SESSION_HEADER: &str = "shardwise-session";
-const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
 /// Why the worker has not answered.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,8 +99,8 @@ impl WorkerClient {
         &self.target
     }
 
-    /// Sends a member's request below the path of the address, and waits for the answer.
-    pub(crate) async fn ask(&self, request: &Request) -> Result<Answer, WorkerFailure> {
+    /// Sends a member's request below the path of the address, and waits for the answer. The worker sees the fence of the key or name.
+    pub(crate) async fn ask(&self, request: &Request, fence: Option<WorkerFence>) -> Result<Answer, WorkerFailure> {
         let method = word(request.method);
         let span = tracing::info_span!(
             "ask",
@@ -121,7 +113,7 @@ impl WorkerClient {
         );
         let query = request.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
         let path = format!("{}/{}{query}", self.target.prefix, request.path);
-        let answer = self.answer(&path, request).instrument(span.clone()).await;
+        let answer = self.answer_within(&path, request, fence).instrument(span.clone()).await;
         match &answer {
             Ok(answer) => {
                 span.record("http.response.status_code", answer.status);
@@ -133,20 +125,24 @@ impl WorkerClient {
 
     /// The same without a span, for what is asked all the time, and with that path and query.
     pub(crate) async fn answer(&self, path: &str, request: &Request) -> Result<Answer, WorkerFailure> {
-        timeout(WORKER_WITHIN, self.answer_to(path, request)).await.unwrap_or(Err(WorkerFailure::Late))
+        self.answer_within(path, request, None).await
     }
 
-    async fn answer_to(&self, path: &str, request: &Request) -> Result<Answer, WorkerFailure> {
+    async fn answer_within(&self, path: &str, request: &Request, fence: Option<WorkerFence>) -> Result<Answer, WorkerFailure> {
+        timeout(WORKER_WITHIN, self.answer_to(path, request, fence)).await.unwrap_or(Err(WorkerFailure::Late))
+    }
+
+    async fn answer_to(&self, path: &str, request: &Request, fence: Option<WorkerFence>) -> Result<Answer, WorkerFailure> {
         // What must arrive at most once uses a new connection: if a kept one broke, it would be unknown whether the request arrived.
         if request.method == Method::Get
             && let Some(connection) = self.idle_connection()
-            && let Ok(answer) = self.exchange(connection, path, request).await?
+            && let Ok(answer) = self.exchange(connection, path, request, fence).await?
         {
             return Ok(answer);
         }
         let connection = self.connect().await?;
         let address = connection.address;
-        self.exchange(connection, path, request).await?.map_err(|error| broken(address, &error))
+        self.exchange(connection, path, request, fence).await?.map_err(|error| broken(address, &error))
     }
 
     /// Sends the request, and keeps the connection for a further read; the inner error means that it broke before an answer.
@@ -155,8 +151,10 @@ impl WorkerClient {
         mut connection: WorkerConnection,
         path: &str,
         request: &Request,
+        fence: Option<WorkerFence>,
     ) -> Result<hyper::Result<Answer>, WorkerFailure> {
-        let asked = self.written(path, request).map_err(|error| WorkerFailure::Unreachable(error.to_string()))?;
+        let asked =
+            written(&self.target.authority(), path, request, fence).map_err(|error| WorkerFailure::Unreachable(error.to_string()))?;
         let response = match connection.send(asked).await {
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
@@ -166,29 +164,6 @@ impl WorkerClient {
             self.keep(connection);
         }
         Ok(Ok(answer))
-    }
-
-    /// The request as it is sent, with the current span if traces are exported.
-    fn written(&self, path: &str, request: &Request) -> http::Result<http::Request<Body>> {
-        let key = request.key.as_ref().and_then(key_header);
-        let name = request.name.as_ref().map(|name| encoded(name.as_str()));
-        let span = trace::name_of(&Span::current()).map(|span| span.to_string());
-        let mut written = http::Request::builder().method(word(request.method)).uri(path).header(HOST, self.target.authority());
-        written = written.header(TO_HEADER, request.to.as_str());
-        let texts = [
-            ("content-type", request.content_type.as_deref()),
-            (KEY_HEADER, key.as_deref()),
-            (NAME_HEADER, name.as_deref()),
-            (SESSION_HEADER, request.session.as_deref()),
-            (IDEMPOTENCY_KEY_HEADER, request.idempotency_key.as_deref()),
-            (TRACEPARENT, span.as_deref()),
-        ];
-        for (header, text) in texts {
-            if let Some(text) = text {
-                written = written.header(header, text);
-            }
-        }
-        written.body(Body::from(request.body.clone()))
     }
 
     async fn read(&self, response: http::Response<Incoming>, address: SocketAddr) -> Result<Answer, WorkerFailure> {
@@ -273,19 +248,6 @@ impl WorkerConnection {
         self.sender.ready().await?;
         self.sender.send_request(request).await
     }
-}
-
-const fn word(method: Method) -> &'static str {
-    match method {
-        Method::Get => "GET",
-        Method::Post => "POST",
-    }
-}
-
-/// A key as a header: an integer as its decimal text, so that it is what the worker would write in a list of keys.
-fn key_header(key: &OwnedKey) -> Option<String> {
-    let encoded = key.with_key(|key| key.with_text(|text| (text.len() <= KEY_HEADER_BYTES_MAX).then(|| encoded(text))));
-    encoded.filter(|text| text.len() <= KEY_HEADER_BYTES_MAX)
 }
 
 /// Includes the underlying cause, because the error itself says little.

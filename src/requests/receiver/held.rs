@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shardwise_core::{ClaimName, Epoch, OwnershipMode, Resource};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::membership::OwnershipContext;
 use crate::requests::caller::Routing;
 use crate::requests::handlers::{Handled, HandlerDecision, HandlerWork, RequestHandlers};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
@@ -49,21 +50,12 @@ impl ShardingService {
         }
         let context = &self.membership().ownership_context;
         let (routing, weak, handler) = (Arc::clone(Routing::of(self)), Arc::downgrade(context), Arc::new(handler));
-        let take = move |mut request: Request| -> std::result::Result<Held, Undelivered> {
-            let context = weak.upgrade().ok_or_else(|| Undelivered::Unsent("this worker is stopping".into()))?;
-            let name = request.name.take().ok_or_else(|| Undelivered::Barred("it names no name".into()))?;
-            let guard = enter_claim(&context, &Resource::Name(name.clone())).ok();
-            let held = guard.and_then(|guard| Some((guard.epoch()?, Arc::new(guard))));
-            let (epoch, guard) = held.ok_or_else(|| {
-                routing.is_following();
-                Undelivered::NotMine(routing.holder_of(&name, context.life.instance_id()))
-            })?;
-            Ok(Held { name, epoch, guard, request })
-        };
-        let taking = move |request| -> HandlerDecision {
-            let taken = take(request).map(|held| {
+        let taking = move |request: Request| -> HandlerDecision {
+            let context = weak.upgrade().ok_or_else(|| Undelivered::Unsent("this worker is stopping".into()));
+            let held = context.and_then(|context| take(&context, &routing, request));
+            let taken = held.map(|held| {
                 let handler = Arc::clone(&handler);
-                let work: HandlerWork = Box::pin(handle(held, move |held| async move { handler(held).await.into() }));
+                let work: HandlerWork = Box::pin(handle(held, move |held| async move { Ok(handler(held).await.into()) }));
                 work
             });
             Box::pin(ready(taken))
@@ -72,16 +64,32 @@ impl ShardingService {
     }
 }
 
+/// Takes the request, or names the member that should.
+pub(super) fn take(
+    context: &Arc<OwnershipContext>,
+    routing: &Arc<Routing>,
+    mut request: Request,
+) -> std::result::Result<Held, Undelivered> {
+    let name = request.name.take().ok_or_else(|| Undelivered::Barred("it names no name".into()))?;
+    let guard = enter_claim(context, &Resource::Name(name.clone())).ok();
+    let held = guard.and_then(|guard| Some((guard.epoch()?, Arc::new(guard))));
+    let (epoch, guard) = held.ok_or_else(|| {
+        routing.is_following();
+        Undelivered::NotMine(routing.holder_of(&name, context.life.instance_id()))
+    })?;
+    Ok(Held { name, epoch, guard, request })
+}
+
 /// Handles it, under its guard.
-async fn handle<W>(held: Held, handler: impl FnOnce(Held) -> W) -> Handled
+pub(super) async fn handle<W>(held: Held, handler: impl FnOnce(Held) -> W) -> Handled
 where
-    W: Future<Output = Answer>,
+    W: Future<Output = Handled>,
 {
     // Held here, so that a handler that takes only a part of `held` does not end it early.
     let guard = Arc::clone(&held.guard);
     tokio::select! {
         biased;
-        answer = handler(held) => Ok(answer),
+        answer = handler(held) => answer,
         () = guard.lost() => Err(Undelivered::Unknown("the member has lost the name while it handled the request".into())),
     }
 }

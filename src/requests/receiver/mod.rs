@@ -2,14 +2,18 @@
 //!
 //! - `owned`: handlers of keys; `queue`: one request of a key at a time; `widths`: how far this member has its keys spread.
 //! - `held`: handlers of names.
-//! - `gauges`: what metrics show of it.
+//! - `beside`: the same for a server that stands before this worker.
+//! - `gauges`: what metrics show of it; `report`: what the member's status says of it.
 
+mod beside;
 mod gauges;
 mod held;
 mod owned;
 mod queue;
+mod report;
 mod widths;
 
 pub(super) use gauges::show;
 pub use held::Held;
 pub use owned::{Owned, OwnedOptions};
+pub(super) use report::report;

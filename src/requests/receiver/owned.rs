@@ -98,33 +98,21 @@ impl ShardingService {
         W: Future<Output = A> + Send + 'static,
         A: Into<Answer>,
     {
-        let context = &self.membership().ownership_context;
-        let routing = Arc::clone(Routing::of(self));
-        if routing.is_spread() {
-            // So that the successors of each slot are known before the first request to help with.
-            routing.is_following();
-        }
-        let receiver = Arc::new(KeyReceiver {
-            routing,
-            widths: KeyWidths::of(context),
-            queues: options.queues.map(|limits| Arc::new(TurnQueues::new(limits))),
-            context: Arc::downgrade(context),
-        });
-        let handler = Arc::new(handler);
+        let (receiver, handler) = (Arc::new(KeyReceiver::of(self, options)), Arc::new(handler));
         let taking = move |request| -> HandlerDecision {
             let (receiver, handler) = (Arc::clone(&receiver), Arc::clone(&handler));
             Box::pin(async move {
                 let taken = receiver.take(request).await?;
-                let work: HandlerWork = Box::pin(taken.work(move |owned| async move { handler(owned).await.into() }));
+                let work: HandlerWork = Box::pin(taken.work(move |owned| async move { Ok(handler(owned).await.into()) }));
                 Ok(work)
             })
         };
-        RequestHandlers::of(context).register(Addressee::Owner, path, Arc::new(taking))
+        RequestHandlers::of(self.membership()).register(Addressee::Owner, path, Arc::new(taking))
     }
 }
 
 /// What the calls of one handler share. It keeps no service alive.
-struct KeyReceiver {
+pub(super) struct KeyReceiver {
     routing: Arc<Routing>,
     widths: Arc<KeyWidths>,
     queues: Option<Arc<TurnQueues>>,
@@ -132,7 +120,7 @@ struct KeyReceiver {
 }
 
 /// A request to a key that this member has taken.
-struct TakenOwned {
+pub(super) struct TakenOwned {
     owned: Owned,
     is_exclusive: bool,
     place: Option<TurnPlace>,
@@ -141,8 +129,22 @@ struct TakenOwned {
 }
 
 impl KeyReceiver {
+    pub(super) fn of(service: &ShardingService, options: OwnedOptions) -> Self {
+        let (context, routing) = (&service.membership().ownership_context, Arc::clone(Routing::of(service)));
+        if routing.is_spread() {
+            // So that the successors of each slot are known before the first request to help with.
+            routing.is_following();
+        }
+        Self {
+            routing,
+            widths: KeyWidths::of(context),
+            queues: options.queues.map(|limits| Arc::new(TurnQueues::new(limits))),
+            context: Arc::downgrade(context),
+        }
+    }
+
     /// Takes the request, or names the member that should.
-    async fn take(&self, mut request: Request) -> std::result::Result<TakenOwned, Undelivered> {
+    pub(super) async fn take(&self, mut request: Request) -> std::result::Result<TakenOwned, Undelivered> {
         let key = request.key.take().ok_or_else(|| Undelivered::Barred("it names no key".into()))?;
         let hash = key.key_hash();
         let place = match &self.queues {
@@ -181,19 +183,19 @@ impl KeyReceiver {
 
 impl TakenOwned {
     /// Handles it, under its guard.
-    async fn work<W>(self, handler: impl FnOnce(Owned) -> W) -> Handled
+    pub(super) async fn work<W>(self, handler: impl FnOnce(Owned) -> W) -> Handled
     where
-        W: Future<Output = Answer>,
+        W: Future<Output = Handled>,
     {
         let Self { owned, is_exclusive, place, counted } = self;
         // Held here, so that a handler that takes only a part of `owned` does not end it early.
         let guard = owned.guard.clone();
         let handling = handler(owned);
         let answer = match guard.as_ref().filter(|_| is_exclusive) {
-            None => handling.await,
+            None => handling.await?,
             Some(guard) => tokio::select! {
                 biased;
-                answer = handling => answer,
+                answer = handling => answer?,
                 () = guard.lost() => return Err(Undelivered::Unknown("the member has lost the slot while it handled the request".into())),
             },
         };

@@ -1,8 +1,9 @@
 //! How far this member has the requests of its keys spread.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex};
 
-use shardwise_core::routing::{OwnerWidths, Width, WidthError, WidthRules};
+use shardwise_core::routing::{KeyHash, OwnerWidths, Width, WidthError, WidthRules};
 use shardwise_core::{OwnershipMode, ShardKey};
 use shardwise_discovery::Clock;
 
@@ -45,6 +46,14 @@ impl KeyWidths {
     /// How many keys are spread over several members.
     pub(super) fn wide(&self) -> usize {
         locked(&self.widths).wide_at(self.clock.now()).count()
+    }
+
+    /// The keys that are spread, the widest first, at most so many.
+    pub(super) fn widest(&self, most: usize) -> Vec<(KeyHash, Width)> {
+        let mut wide: Vec<_> = locked(&self.widths).wide_at(self.clock.now()).map(|(key, width)| (KeyHash::new(key), width)).collect();
+        wide.sort_unstable_by_key(|(key, width)| (Reverse(*width), *key));
+        wide.truncate(most);
+        wide
     }
 
     fn widen(&self, key: u64, width: Width) -> Result<(), WidthError> {

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod answers;
+mod ask_limits;
+mod asked;
 mod bad;
 #[path = "../../../../tests/common/channel.rs"]
 #[allow(clippy::expect_used, reason = "helpers of tests report by panicking")]
