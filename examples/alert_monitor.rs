@@ -132,7 +132,7 @@ async fn run(settings: &str, policy: &str) -> Result {
     answer(&sharding, &monitor)?;
     // Before it joins, so that its record has the address.
     let address = sharding.listen_for_requests().await?;
-    report("listening", json!({"url": format!("http://{address}")}));
+    report("listening", json!({"address": address.to_string()}));
     let mut changes = sharding.rebalances();
     let service = sharding.clone();
     let running = sharding.run_owned(RULES, move |rule, cancel| {

@@ -37,7 +37,8 @@
 //! - `etcd`: workers on several machines meet in etcd. Needs `protoc` to compile: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
-//! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.
+//! - `requests`: members bring each other requests and messages to singletons; brings hyper.
+//! - `tls`: with certificates, if the settings name them.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 //!
 //! # TLS
@@ -54,8 +55,8 @@
 // - `membership`: One worker's life as a member of one group: its record, lease, view and claims, and the snapshot that readers see.
 // - `service`: The handle of one membership: joining and leaving, and the answers to "which keys are mine?".
 // - `work`: User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
+// - `requests`: Requests to members, answered by handlers that the worker registers, and the one channel on which they travel.
 // - `messages`: Typed messages to the holder of a name: a singleton, reached from every member.
-// - `requests`: Requests to one member by its name, or to any, answered by handlers that the worker registers.
 // - `operate`: Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
 // - `factory`: Creates and shares one service per policy name: backends, services and operators' calls by policy.
 // - `testing`: For your own tests: services with a chosen share, and a whole fleet in one process on paused time (feature `testing`).
@@ -63,6 +64,7 @@ mod backend;
 mod error;
 mod factory;
 mod membership;
+#[cfg(feature = "requests")]
 mod messages;
 mod operate;
 pub mod requests;
@@ -76,8 +78,11 @@ mod work;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport, proof};
+#[cfg(feature = "requests")]
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;
+#[cfg(feature = "requests")]
+pub use operate::Router;
 pub use service::{Sharding, ShardingService};
 pub use settings::Settings;
 pub use shardwise_core as core;

@@ -14,10 +14,11 @@ use std::time::Duration;
 use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit};
 use shardwise::core::holdings::OnDrainTimeout;
 use shardwise::discovery::MemoryBackend;
+use shardwise::requests::{Addressee, Held, Request, To};
 use shardwise::settings::PolicySettings;
 use shardwise::testing::TestFleet;
 use shardwise::{
-    GroupName, InstanceId, MaxLoss, OwnershipMode, Policy, PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
+    ClaimName, GroupName, InstanceId, MaxLoss, OwnershipMode, Policy, PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
 };
 
 use common::{World, eventually};
@@ -256,6 +257,27 @@ async fn story(seen: &Seen) {
     assert_eq!(seen.get("shardwise_worker_suspected_total", "c", None), Some(0.0));
     c.suspect();
     assert_eq!(seen.get("shardwise_worker_suspected_total", "c", None), Some(1.0));
+
+    // Its requests: one to itself, and one that it refuses.
+    c.load(|| 7);
+    c.on_request("x", |_| async { "x" }).expect("valid");
+    c.on_held("x", |_: Held| async { "x" }).expect("exclusive");
+    c.ask(&To::Member(c.instance_id()), Request::get("x"), Duration::from_secs(1)).await.expect("answered");
+    let mut refused = Request::get("x");
+    (refused.to, refused.name) = (Addressee::Holder, Some(ClaimName::new("singleton/none").expect("valid")));
+    assert!(c.answer(refused).await.is_err());
+    let labels = |kind, outcome| {
+        seen.numbers().iter().any(|(key, number)| {
+            let has = |name: &str, value: &str| key.labels().any(|label| label.key() == name && label.value() == value);
+            key.name() == "shardwise_requests_total" && has("kind", kind) && has("outcome", outcome) && *number == 1.0
+        })
+    };
+    assert!(labels("member", "answered"));
+    assert_eq!(seen.get("shardwise_requests_waiting", "c", None), Some(0.0));
+    assert_eq!(seen.get("shardwise_requests_refused_total", "c", Some(("kind", "not_mine"))), Some(1.0));
+    seen.until("shardwise_load", "c", None, |load| load == 7.0).await;
+    seen.until("shardwise_wide_keys", "c", None, |keys| keys == 0.0).await;
+    seen.until("shardwise_sessions_open", "c", None, |sessions| sessions == 0.0).await;
 
     let table: BTreeSet<_> = shardwise::metrics::METRICS.iter().map(|metric| metric.name.to_owned()).collect();
     let numbers = seen.numbers();

@@ -28,6 +28,9 @@ fn names_are_as_prometheus_has_them() {
         assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
         assert_eq!(name.ends_with("_seconds"), metric.unit == "seconds", "{name}");
         assert!(metric.help.len() > 20 && metric.labels.first() == Some(&"policy"), "{name}");
-        assert!(metric.labels.iter().all(|label| ["policy", "cause", "state", "kind"].contains(label)), "{name}: no key in a label");
+        assert!(
+            metric.labels.iter().all(|label| ["policy", "cause", "state", "kind", "outcome"].contains(label)),
+            "{name}: no key in a label"
+        );
     }
 }

@@ -11,8 +11,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use shardwise::requests::{Method, Request};
-use shardwise::{ErrorKind, InstanceId, MessageError, OwnershipMode, Result, ShardingFactory};
+#[cfg(feature = "requests")]
+use shardwise::MessageError;
+use shardwise::requests::Request;
+use shardwise::{ErrorKind, InstanceId, OwnershipMode, Result, ShardingFactory};
 use tokio::runtime::Runtime;
 
 use common::{World, policy};
@@ -60,11 +62,14 @@ fn calls_outside_a_runtime_say_so() {
         let error = refusal.expect_err(call);
         assert!(error.kind() == ErrorKind::NoRuntime && error.to_string().contains("tokio runtime"), "{call}: {error}");
     }
-    let singleton = service.singleton("s").expect("exclusive");
-    assert_eq!(at_once(singleton.handle::<(), ()>().send(())), Err(MessageError::NoRuntime));
+    #[cfg(feature = "requests")]
+    {
+        let singleton = service.singleton("s").expect("exclusive");
+        assert_eq!(at_once(singleton.handle::<(), ()>().send(())), Err(MessageError::NoRuntime));
+    }
     service.on_request("here", |_: Request| std::future::ready("answer")).expect("a path");
-    let answer = at_once(service.answer("here", Request::new(Method::Get)));
-    assert_eq!(answer.status, 500);
+    let answer = at_once(service.answer(Request::get("here")));
+    assert_eq!(answer.expect("an answer").status, 500);
 }
 
 /// How often that member was said to have gone without deregistering.

@@ -3,23 +3,27 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 
+#[path = "common/channel.rs"]
+mod channel;
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
+#[path = "common/http2.rs"]
+mod http2;
 
 use std::fmt::{Debug, Write as _};
-use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use shardwise::requests::Request;
+use shardwise::Incarnation;
+use shardwise::requests::{Attempt, Place, Request};
 use shardwise::trace::{self, TraceParent, Traces};
 use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Span, Subscriber};
+use tracing::{Instrument as _, Span, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use channel::{LONG, Side, Whom};
 use common::World;
 
 /// A line for each span, `name < parent: field=value …`, and for what was recorded later.
@@ -43,14 +47,25 @@ impl Heard {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Heard {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        // HTTP/2 has spans for each frame.
+        if !is_ours(attributes.metadata().target()) {
+            return;
+        }
         let span = context.span(id).unwrap();
         let parent = span.parent().map_or("nothing", |parent| parent.name());
         self.note(format!("{} < {parent}:", span.name()), |mut write| attributes.record(&mut write));
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        self.note(format!("{} says", context.span(id).unwrap().name()), |mut write| values.record(&mut write));
+        let span = context.span(id).unwrap();
+        if is_ours(span.metadata().target()) {
+            self.note(format!("{} says", span.name()), |mut write| values.record(&mut write));
+        }
     }
+}
+
+fn is_ours(target: &str) -> bool {
+    target.starts_with("shardwise") || target.starts_with("traces")
 }
 
 /// Which span goes on with which of another process.
@@ -68,17 +83,6 @@ impl Traces for Connected {
     fn name_of(&self, _: &Span) -> Option<TraceParent> {
         Some(TraceParent { trace_id: 1, span_id: 2, sampled: true })
     }
-}
-
-async fn ask(at: SocketAddr, path: String, headers: String) -> String {
-    let exchange = move || {
-        let mut stream = TcpStream::connect(at).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    tokio::task::spawn_blocking(exchange).await.unwrap()
 }
 
 #[tokio::test]
@@ -108,19 +112,30 @@ async fn joins_calls_and_requests_are_spans_and_a_callers_trace_goes_on() {
     let rebalance = heard.line("rebalance < join:").unwrap();
     assert!(rebalance.contains("shardwise.cause=\"joined\"") && rebalance.contains("shardwise.gained=16384"), "{rebalance}");
 
-    let parent = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
-    let caller = format!("traceparent: 00-{parent}-01\r\nx-secret: of-the-caller\r\n");
-    let path = format!("{}deep/within?q=of-the-caller", one.requests_path());
-    let refused = ask(at, path.clone(), caller.clone()).await;
-    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
-    assert!(connected.0.lock().unwrap().is_empty(), "whoever is not let in has no part in what is recorded");
-    let answer = ask(at, path, format!("{caller}shardwise-peer: 1\r\n")).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("answered"), "{answer}");
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let there = Whom::of(&one);
+    let elsewhere = Whom { incarnation: Incarnation::new(1), ..there.clone() };
+    let refused = channel::open(&at.to_string(), &elsewhere, None).await.err().unwrap();
+    assert!(refused.to_string().contains("somebody_else"), "{refused}");
+    assert!(heard.line("request <").is_none(), "whoever is not let in has no part in what is recorded");
+    let client = http2::client(channel::open(&at.to_string(), &there, None).await.unwrap().plain(Side::Caller)).await;
+    let headers = [("shardwise-to", "instance"), ("traceparent", parent), ("x-secret", "of-the-caller")];
+    let answer = http2::ask(&client, ("GET", "deep/within?q=of-the-caller"), &headers, "").await.unwrap();
+    assert_eq!((answer.status, answer.body.as_str()), (200, "answered"));
     assert_eq!(*within.lock().unwrap(), Some("request"), "a handler's own spans are below it");
-    assert_eq!(connected.0.lock().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>(), [format!("00-{parent}-01")]);
+    let continued = || connected.0.lock().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(continued(), [parent]);
     let request = heard.line("request <").unwrap();
-    assert!(request.contains("http.route=\"/v1/peers/{*path}\"") && request.contains("http.request.method=\"GET\""), "{request}");
+    assert!(request.contains("http.route=\"/{*path}\"") && request.contains("http.request.method=\"GET\""), "{request}");
     assert!(heard.line("request says").unwrap().contains("http.response.status_code=200"));
+    // A request of a member carries the span in which it is asked.
+    let two = world.factory("two").create("workers").unwrap();
+    let place = Place { instance_id: there.instance_id, incarnation: there.incarnation, address: format!("tcp://{at}") };
+    let (status, attempt) = (Request::get("status"), Attempt::until(tokio::time::Instant::now() + LONG));
+    let connections = two.connections();
+    connections.bring(&place, &status, &attempt).instrument(tracing::info_span!("asking")).await.unwrap();
+    let carried = TraceParent { trace_id: 1, span_id: 2, sampled: true }.to_string();
+    assert_eq!(continued(), [parent, carried.as_str()]);
 
     one.deregister_self().await.unwrap();
     assert!(heard.line("leave <").is_some() && heard.line("backend < leave: otel.name=\"memory deregister\"").is_some());

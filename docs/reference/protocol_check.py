@@ -121,24 +121,29 @@ def records(page):
 
 
 def proofs(page):
-    """The same for the proofs of two connections; src/membership/proof.rs and src/requests/proven/tests.rs have the same numbers."""
-    asked = ("POST", "/v1/peers/workers/worker-1/0000000000000007/cache/flush?what=all", "application/json", None, b'{"a":1}')
-    member = (b"members-know-this-one", "requests", "workers", "worker-1", 7, b"\x11" * 32)
-    key = page["connection_key"](*member, b"\x22" * 32)
-    question = page["question"](key, 0, *asked)
-    computed = [page["welcome"](key), question, page["answer"](key, 0, question, "1", 200, "text/plain", b"ok")]
-    # The recipient's proofs cover the addressee.
-    key = page["connection_key"](*member, b"\x22" * 24 + b"coversto")
-    computed += [page["welcome"](key), page["question"](key, 0, *asked, to="any")]
-    written = [
-        "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd",
-        "ca7880856ac1a87c77136f71868703c886a499d4b6135d02733b00912d023f84",
-        "11567d1b59e363c0a264ec2bd7cf515fecb98e48594a4619057e54a9b477b17a",
-        "46764ddb677c5130fb877c7c2ee1061a04f6fd9de2099638df636b54f056dde0",
-        "3bd45cc36e1a48b24cb13891c4d6d8bdd7649662b7fed0e33023abc44a8cd939",
+    """The same for the proofs and records of a connection; src/membership/proof.rs and src/requests/channel/seal/tests.rs have the same numbers."""
+    member = (b"members-know-this-one", "workers", "worker-1", 7)
+    key = page["connection_key"](*member, b"\x11" * 32, b"\x22" * 32)
+    binding = b"\x33" * 32
+    pairs = [
+        (page["welcome"](key), "822838c16b1f03bc245215ce9f9ed45f6578b99ba161d07bf1c2f3f7dba89c91"),
+        (page["confirmation"](key), "810c76c4417fa3ba66be866f2ad8302e9aa56ec696eaae7e402e07992b85acf4"),
+        (page["welcome"](key, binding), "6b92dab8483a58c05c1b79a8c577b5c69d955dd45423df7a8c5162d13d2f56ec"),
+        (page["confirmation"](key, binding), "66c77e206d8f5c44eda5e8866ff89ce004bbf1f5017f62fcd7159a4c34fd1099"),
+        (
+            page["record"](key, "question", 0, b"ask"),
+            "000000032ddd34fd0120b373d016ab6b229567da4140f0971f8d84f7d4097c2364b7866b61736b",
+        ),
+        (
+            page["record"](key, "question", 1, b"again"),
+            "000000055560aa9dd8857b72e4db37a6f68ba609f7b45fdf51ed76438c47fc15a974acbc616761696e",
+        ),
+        (
+            page["record"](key, "answer", 0, b"ok"),
+            "000000021a8a11ff7bc5ccdbe0692bb06c9a3e8931558deef57f74dc5329878ff03190646f6b",
+        ),
     ]
-    pairs = [(one.hex(), other) for one, other in zip(computed, written)]
-    wrong = [f"proofs:\n  computed {one}\n  written  {other}" for one, other in pairs if one != other]
+    wrong = [f"proofs:\n  computed {one.hex()}\n  written  {other}" for one, other in pairs if one.hex() != other]
     return len(pairs) - len(wrong), wrong
 
 

@@ -4,6 +4,7 @@ mod builder;
 mod operator;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,6 @@ use shardwise_settings::listed;
 
 use crate::backend;
 use crate::error::{Error, ErrorKind, Result, locked};
-use crate::messages::unreachable_by;
 use crate::service::ShardingService;
 use crate::settings::{DiscoverySettings, InstanceSettings, LoadOptions, PolicySettings, Settings, token_mistake};
 pub use builder::ShardingFactoryBuilder;
@@ -203,7 +203,7 @@ fn check(
     backend: &dyn Discovery,
     is_own: bool,
 ) -> Result<(), String> {
-    let PolicySettings { policy, timing, discovery, messages, peers } = settings;
+    let PolicySettings { policy, timing, discovery, peers, .. } = settings;
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
         return Err(format!(
@@ -231,15 +231,21 @@ fn check(
         let grace = shardwise_core::format_duration(policy.rejoin_grace);
         return Err(format!("rejoin_grace is {grace}: {needed}, or remove rejoin_grace"));
     }
-    if let Some(mistake) = messages.mistake(&peers.networks) {
-        return Err(format!("messages_listen is {}: {mistake}", messages.listen));
-    }
-    if let Some(mistake) = peers.mistake() {
+    if let Some(mistake) = peers.listen_mistake() {
         return Err(format!("peer_listen is {}: {mistake}", peers.listen));
     }
-    for (key, token) in [("messages_token_file", &messages.token), ("peer_token_file", &peers.token)] {
-        token_mistake(token.as_ref()).map_or(Ok(()), |mistake| Err(format!("{key}: {mistake}")))?;
+    if let Some(mistake) = peers.certificates_mistake().or_else(|| token_mistake(peers.token.as_ref())) {
+        return Err(mistake.to_owned());
     }
-    let unknown = messages.listen.ip().is_unspecified() && member.address.is_none();
-    if unknown { Err(unreachable_by(messages.listen)) } else { Ok(()) }
+    #[cfg(feature = "requests")]
+    crate::requests::PeerSecurity::read(peers)?;
+    let is_unknown = peers.listen.ip().is_unspecified() && member.address.is_none();
+    if is_unknown { Err(unreachable_by(peers.listen)) } else { Ok(()) }
+}
+
+/// The error if it listens on all addresses and none is known.
+fn unreachable_by(listen: SocketAddr) -> String {
+    format!(
+        "peer_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address"
+    )
 }

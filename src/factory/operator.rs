@@ -1,10 +1,11 @@
 //! Operators' calls on a policy's group: finds the group by the policy's name and delegates to `operate`.
 
-use shardwise_core::InstanceId;
+use shardwise_core::routing::{KeyHash, KeyRoute, Routes};
+use shardwise_core::{InstanceId, OwnershipMode};
 
 use super::ShardingFactory;
 use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
-use crate::membership::DrainStore;
+use crate::membership::{DrainStore, RouteStore};
 use crate::operate::{Group, Observer, unknown_member};
 use crate::settings::PolicySettings;
 use crate::work::{DaemonCount, DaemonCounter};
@@ -15,6 +16,19 @@ impl ShardingFactory {
     /// Observes the members and owners of a policy's group without joining it. Waits for the first view, one TTL at most.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
         Observer::start(self.group(policy_name)?, self.inner.clock.clone()).await
+    }
+
+    /// A caller that sends requests to the members of a policy's group without joining it. Waits for the first view, one TTL at most.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the files of its certificates cannot be read.
+    #[cfg(feature = "requests")]
+    pub async fn router(&self, policy_name: &str) -> Result<crate::operate::Router> {
+        let settings = self.policy(policy_name)?;
+        crate::requests::PeerSecurity::read(&settings.peers)
+            .map_err(|why| Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name)))?;
+        crate::operate::Router::start(settings, self.group(policy_name)?, self.inner.clock.clone()).await
     }
 
     /// Confirms for a policy's group that vanished members are gone for good, so that the others, which wait because more have vanished
@@ -86,6 +100,66 @@ impl ShardingFactory {
         let group = self.group(policy_name)?;
         let counter = DaemonCounter::of(group.policy, Some(&group.backend), group.limit(), set)?;
         Ok((counter, group))
+    }
+
+    /// The operator's routes of single keys.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] under exclusive ownership and under a key placement, where only the owner serves a key, and for a backend
+    /// without notes; [`ErrorKind::Backend`] also if the note was edited by hand.
+    pub async fn routes(&self, policy_name: &str) -> Result<Routes> {
+        self.route_store(policy_name)?.0.routes().await
+    }
+
+    /// Sets the route of a key: over how many members its requests are spread, whatever its owner reports, and which members they avoid. It
+    /// replaces an earlier one. So a hot key is spread, and moved by hand. At most 64 keys have a route. Callers notice it within a TTL, a
+    /// worker of this factory at once. Returns `false` if the very same route was set already.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::routes`]; [`ErrorKind::Settings`] also for a width above the policy's `max_width`, which members would refuse,
+    /// and with too many routes.
+    pub async fn set_route(&self, policy_name: &str, route: &KeyRoute) -> Result<bool> {
+        let (store, group) = self.route_store(policy_name)?;
+        let most = self.policy(policy_name)?.requests.max_width_under(group.policy);
+        if route.width() > most {
+            let message = format!(
+                "policy {}: the route of key {} has width {}, and max_width is {most}: members refuse more; raise it for all first",
+                group.policy.name,
+                route.key(),
+                route.width()
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
+        let changed = store.set(route).await?;
+        self.show_change(&group);
+        Ok(changed)
+    }
+
+    /// Ends the effect of [`ShardingFactory::set_route`]. Returns `false` if the key had no route.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingFactory::routes`].
+    pub async fn clear_route(&self, policy_name: &str, key: KeyHash) -> Result<bool> {
+        let (store, group) = self.route_store(policy_name)?;
+        let changed = store.clear(key).await?;
+        self.show_change(&group);
+        Ok(changed)
+    }
+
+    fn route_store(&self, policy_name: &str) -> Result<(RouteStore, Group<'_>)> {
+        let group = self.group(policy_name)?;
+        let refused = |why: &str| Error::new(ErrorKind::Settings, format!("policy {}: {why}", group.policy.name));
+        if group.policy.ownership == OwnershipMode::Exclusive || group.policy.by_key().is_some() {
+            return Err(refused(
+                "only the owner of a key serves it, so no key has a route; use ownership = \"eventual\" and placement = \"ring\"",
+            ));
+        }
+        let without = "its backend keeps no notes, so no key can have a route; use \"local\", \"consul\" or \"etcd\"";
+        let store = RouteStore::of(group.policy, group.timing, &group.backend).ok_or_else(|| refused(without))?;
+        Ok((store, group))
     }
 
     /// Lets a worker of this factory read the notes of its group at once.

@@ -3,10 +3,12 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use shardwise_core::{ClaimName, GroupName, Holder, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
+use shardwise_core::{ClaimName, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
+#[cfg(feature = "requests")]
+use shardwise_core::Holder;
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,19 +17,21 @@ use tokio_util::task::TaskTracker;
 use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
 use super::holder_table::HolderTable;
-use super::proof::{Channel, Recipient};
+#[cfg(feature = "requests")]
+use super::proof::Recipient;
+use super::state::Membership;
 use super::worker::WorkerWatch;
 use crate::error::locked;
-use crate::settings::{MessagesSettings, PeersSettings, PolicySettings};
+use crate::settings::{PeersSettings, PolicySettings, RequestSettings};
 use crate::telemetry::metrics::suspected;
 
 /// The part of a membership that work, messages and requests may hold: it keeps no stream open and no service alive.
 pub(crate) struct OwnershipContext {
     pub(crate) policy: Arc<Policy>,
-    /// How this worker listens for messages; read by the modules above.
-    pub(crate) messages: MessagesSettings,
     /// Which members it calls and answers; read by the modules above.
     pub(crate) peers: PeersSettings,
+    /// How its requests are spread and limited; read by the modules above.
+    pub(crate) requests: RequestSettings,
     pub(crate) clock: Clock,
     pub(crate) life: Life,
     /// The user's work under ownership; a leaving service waits for it.
@@ -46,6 +50,10 @@ pub(crate) struct OwnershipContext {
     /// The worker's health, which the driver writes into the record.
     pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
+    #[cfg(feature = "requests")]
+    pub(crate) routing: Slot,
+    /// The whole membership, while there is one.
+    membership: OnceLock<Weak<Membership>>,
     current: ArcSwap<Ownership>,
 }
 
@@ -53,8 +61,8 @@ impl OwnershipContext {
     pub(super) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Self {
         Self {
             policy,
-            messages: settings.messages.clone(),
             peers: settings.peers.clone(),
+            requests: settings.requests,
             clock,
             life: Life::of(member),
             in_flight: TaskTracker::new(),
@@ -66,8 +74,21 @@ impl OwnershipContext {
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             worker: WorkerWatch::default(),
             extensions: Extensions::default(),
+            #[cfg(feature = "requests")]
+            routing: Slot::default(),
+            membership: OnceLock::new(),
             current: ArcSwap::new(ownership),
         }
+    }
+
+    /// The whole membership; `None` once its service has ended.
+    pub(crate) fn membership(&self) -> Option<Arc<Membership>> {
+        self.membership.get()?.upgrade()
+    }
+
+    pub(super) fn belongs_to(&self, membership: &Arc<Membership>) {
+        // It is created once.
+        let _ = self.membership.set(Arc::downgrade(membership));
     }
 
     pub(super) fn store(&self, ownership: Arc<Ownership>) {
@@ -90,8 +111,11 @@ impl OwnershipContext {
         self.worker.suspected.notify_one();
     }
 
-    pub(crate) fn recipient(&self, channel: Channel) -> Recipient<'_> {
-        self.life.recipient(channel, &self.policy.group)
+    /// This incarnation as the recipient of a connection, for the proofs of both ends.
+    #[cfg(feature = "requests")]
+    pub(crate) fn recipient(&self) -> Recipient<'_> {
+        let life = &self.life;
+        Recipient { group: &self.policy.group, instance_id: life.instance_id(), incarnation: life.incarnation() }
     }
 }
 
@@ -111,13 +135,9 @@ impl Life {
         self.incarnation.store(incarnation.get(), Ordering::SeqCst);
     }
 
+    #[cfg(feature = "requests")]
     pub(crate) fn holder(&self) -> Holder {
         Holder { instance_id: self.instance_id.clone(), incarnation: self.incarnation() }
-    }
-
-    /// This incarnation as the recipient of a call on that channel, for the proofs of both sides.
-    pub(crate) fn recipient<'a>(&'a self, channel: Channel, group: &'a GroupName) -> Recipient<'a> {
-        Recipient { channel, group, instance_id: &self.instance_id, incarnation: self.incarnation() }
     }
 
     pub(crate) const fn instance_id(&self) -> &InstanceId {
@@ -143,6 +163,20 @@ impl Extensions {
         let made = Arc::new(make());
         values.push(Arc::<T>::clone(&made));
         made
+    }
+}
+
+/// The one value of a type that a module above keeps here, read without a lock: for the hot path.
+#[cfg(feature = "requests")]
+#[derive(Default)]
+pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
+
+#[cfg(feature = "requests")]
+impl Slot {
+    /// The value, created by `make` if there is none. Only one type uses a slot; another one would get a value that lives for ever.
+    pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
+        let value = self.0.get_or_init(|| Box::new(make()));
+        value.downcast_ref().unwrap_or_else(|| Box::leak(Box::new(make())))
     }
 }
 

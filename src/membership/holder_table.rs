@@ -53,6 +53,7 @@ impl HolderTable {
     }
 
     /// The holders as last read, now and whenever they change.
+    #[cfg(feature = "requests")]
     pub(crate) fn follow(&self) -> watch::Receiver<Holders> {
         self.holders.subscribe()
     }

@@ -12,16 +12,20 @@ mod driver;
 mod guards;
 mod holder_table;
 mod listeners;
+#[cfg(feature = "requests")]
 mod listening;
 mod note_book;
 mod placement_cache;
 pub mod proof;
+mod route_store;
 mod state;
 mod worker;
 
 pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, follow_claims, limited};
-pub(crate) use context::{Life, OwnershipContext};
+#[cfg(feature = "requests")]
+pub(crate) use context::Life;
+pub(crate) use context::OwnershipContext;
 pub use departures::{Absence, Departure};
 pub(crate) use departures::{Absences, Departures};
 pub(crate) use drain::{DrainFollower, DrainStore};
@@ -29,8 +33,10 @@ pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub(crate) use holder_table::{HolderTable, without_holders};
 pub use listeners::{Listener, News, Rebalances, Snapshots};
+#[cfg(feature = "requests")]
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
+pub(crate) use route_store::RouteStore;
 pub(crate) use state::Membership;
 pub use worker::WorkerReport;

@@ -1,5 +1,5 @@
-//! How two members prove knowledge of a shared secret without sending it. Requests check it in
-//! `requests::proven`, messages to singletons in `messages::wire` (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
+//! How two members prove knowledge of a shared secret without sending it (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
+//! `requests::channel` does so at the start of a connection, and without TLS for every record on it.
 //!
 //! On each connection the caller and the recipient each draw a nonce. A key is derived from the secret, both nonces and the recipient's
 //! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of
@@ -9,31 +9,13 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest as _, Sha256};
+use sha2::Sha256;
 use shardwise_core::{GroupName, Incarnation, InstanceId};
 
 /// The version of this protocol.
-const PROTOCOL: &[u8] = b"shardwise proof 1";
-/// The bytes of a nonce, a proof and a digest.
+const PROTOCOL: &[u8] = b"shardwise proof 2";
+/// The bytes of a nonce and of a proof.
 const BYTES: usize = 32;
-
-/// The use of the connection: a proof for one is invalid for the other, even with the same secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channel {
-    /// Requests between members, over HTTP.
-    Requests,
-    /// Messages to singletons.
-    Messages,
-}
-
-impl Channel {
-    const fn name(self) -> &'static [u8] {
-        match self {
-            Self::Requests => b"requests",
-            Self::Messages => b"messages",
-        }
-    }
-}
 
 /// The sender and purpose of a proof: one kind is invalid as another, so a proof cannot be reflected to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +26,8 @@ pub enum ProofKind {
     Question,
     /// The recipient's, for what it answers.
     Answer,
+    /// The caller's first: it knows the secret too.
+    Confirmation,
 }
 
 impl ProofKind {
@@ -52,6 +36,7 @@ impl ProofKind {
             Self::Welcome => b"welcome",
             Self::Question => b"question",
             Self::Answer => b"answer",
+            Self::Confirmation => b"confirmation",
         }
     }
 }
@@ -59,8 +44,6 @@ impl ProofKind {
 /// The called member: as its record describes it to the caller, and as it knows itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipient<'a> {
-    /// The use of the connection.
-    pub channel: Channel,
     /// Its group.
     pub group: &'a GroupName,
     /// Its id.
@@ -77,17 +60,6 @@ impl Nonce {
     /// From the process's cryptographic generator.
     pub fn random() -> Self {
         Self(rand::random())
-    }
-
-    /// The same with a fixed end, a mark for the other side: 24 bytes stay random, and no nonce has that end by chance.
-    pub(crate) fn random_with(end: [u8; 8]) -> Self {
-        let mut nonce = Self::random();
-        nonce.0[BYTES - end.len()..].copy_from_slice(&end);
-        nonce
-    }
-
-    pub(crate) fn ends_with(&self, end: [u8; 8]) -> bool {
-        self.0.ends_with(&end)
     }
 }
 
@@ -107,11 +79,6 @@ impl Proof {
     }
 }
 
-/// The digest of a body (SHA-256), as 64 hexadecimal digits.
-pub fn digest(body: &[u8]) -> String {
-    hex(&Sha256::digest(body).into())
-}
-
 /// The key shared by the two sides of one connection. `Debug` does not show it.
 #[derive(Clone)]
 pub struct ProofSession(Hmac<Sha256>);
@@ -120,9 +87,8 @@ impl ProofSession {
     /// Derives the key from the members' secret, the called member, and the nonces of both sides.
     pub fn new(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, recipients: &Nonce) -> Self {
         let mut derived = keyed(secret);
-        let fields: [&[u8]; 7] = [
+        let fields: [&[u8]; 6] = [
             PROTOCOL,
-            recipient.channel.name(),
             recipient.group.as_str().as_bytes(),
             recipient.instance_id.as_str().as_bytes(),
             &recipient.incarnation.get().to_be_bytes(),
@@ -133,20 +99,6 @@ impl ProofSession {
             add(&mut derived, field);
         }
         Self(keyed(&derived.finalize().into_bytes()))
-    }
-
-    /// The recipient's side of a connection: the key, and its proof for the caller with that nonce. `own` was drawn for this connection.
-    pub(crate) fn welcoming(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, own: &Nonce) -> (Self, Proof) {
-        let session = Self::new(secret, recipient, callers, own);
-        let proof = session.proof(ProofKind::Welcome, 0, &[]);
-        (session, proof)
-    }
-
-    /// The caller's side: the key, if the recipient's nonce and proof show that it knows the secret and is that member.
-    pub(crate) fn welcomed(secret: &[u8], recipient: &Recipient<'_>, callers: &Nonce, nonce: &str, proof: &str) -> Option<Self> {
-        let (nonce, proof) = (nonce.parse().ok()?, proof.parse().ok()?);
-        let session = Self::new(secret, recipient, callers, &nonce);
-        session.proves(&proof, ProofKind::Welcome, 0, &[]).then_some(session)
     }
 
     /// The proof of that kind about these fields, after `count` others of its kind on the connection.
@@ -234,22 +186,36 @@ mod tests {
 
     const SECRET: &[u8] = b"members-know-this-one";
 
-    fn session(secret: &[u8], (channel, group, id, incarnation): (Channel, &str, &str, u64), nonces: [u8; 2]) -> ProofSession {
+    fn session(secret: &[u8], (group, id, incarnation): (&str, &str, u64), nonces: [u8; 2]) -> ProofSession {
         let (group, id) = (GroupName::new(group).unwrap(), InstanceId::new(id).unwrap());
-        let recipient = Recipient { channel, group: &group, instance_id: &id, incarnation: Incarnation::new(incarnation) };
+        let recipient = Recipient { group: &group, instance_id: &id, incarnation: Incarnation::new(incarnation) };
         let [callers, recipients] = nonces.map(|byte| Nonce([byte; BYTES]));
         ProofSession::new(secret, &recipient, &callers, &recipients)
     }
 
-    const WORKER: (Channel, &str, &str, u64) = (Channel::Requests, "workers", "worker-1", 7);
+    const WORKER: (&str, &str, u64) = ("workers", "worker-1", 7);
 
-    /// The vector of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`; those of requests are in
-    /// `requests::proven`.
+    /// The vectors of `docs/reference/protocol.md`, also computed by `docs/reference/protocol_check.py`, without TLS and with it; those of
+    /// records are in `requests::channel::seal::tests`.
     #[test]
     fn the_bytes_are_those_of_the_page() {
-        let welcome = session(SECRET, WORKER, [0x11, 0x22]).proof(ProofKind::Welcome, 0, &[]);
-        assert_eq!(welcome.to_string(), "7bbaf0deb9d4ae922c37e27d450b66245978a289e0e9e082657df235b1f682bd");
-        assert_eq!(digest(b"{\"a\":1}"), "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862");
+        let session = session(SECRET, WORKER, [0x11, 0x22]);
+        let proof = |kind, binding: &[u8]| session.proof(kind, 0, &[binding]).to_string();
+        let proofs = |binding: &[u8]| [proof(ProofKind::Welcome, binding), proof(ProofKind::Confirmation, binding)];
+        assert_eq!(
+            proofs(b""),
+            [
+                "822838c16b1f03bc245215ce9f9ed45f6578b99ba161d07bf1c2f3f7dba89c91",
+                "810c76c4417fa3ba66be866f2ad8302e9aa56ec696eaae7e402e07992b85acf4"
+            ]
+        );
+        assert_eq!(
+            proofs(&[0x33; 32]),
+            [
+                "6b92dab8483a58c05c1b79a8c577b5c69d955dd45423df7a8c5162d13d2f56ec",
+                "66c77e206d8f5c44eda5e8866ff89ce004bbf1f5017f62fcd7159a4c34fd1099"
+            ]
+        );
     }
 
     #[test]
@@ -260,10 +226,9 @@ mod tests {
         assert!(own.proves(&proof.to_string().parse().unwrap(), ProofKind::Question, 3, &fields));
         for other in [
             session(b"members-know-this-onf", WORKER, [1, 2]),
-            session(SECRET, (Channel::Messages, "workers", "worker-1", 7), [1, 2]),
-            session(SECRET, (Channel::Requests, "worker", "sworker-1", 7), [1, 2]),
-            session(SECRET, (Channel::Requests, "workers", "worker-2", 7), [1, 2]),
-            session(SECRET, (Channel::Requests, "workers", "worker-1", 8), [1, 2]),
+            session(SECRET, ("worker", "sworker-1", 7), [1, 2]),
+            session(SECRET, ("workers", "worker-2", 7), [1, 2]),
+            session(SECRET, ("workers", "worker-1", 8), [1, 2]),
             session(SECRET, WORKER, [3, 2]),
             session(SECRET, WORKER, [1, 3]),
             session(SECRET, WORKER, [2, 1]),
@@ -271,7 +236,9 @@ mod tests {
             assert!(!other.proves(&proof, ProofKind::Question, 3, &fields));
         }
         let is = |kind, count, fields: &[&[u8]]| own.proves(&proof, kind, count, fields);
-        assert!(!is(ProofKind::Answer, 3, &fields) && !is(ProofKind::Welcome, 3, &fields), "it cannot be sent back");
+        for other in [ProofKind::Answer, ProofKind::Welcome, ProofKind::Confirmation] {
+            assert!(!is(other, 3, &fields), "it cannot be sent back, nor in another place: {other:?}");
+        }
         assert!(!is(ProofKind::Question, 2, &fields) && !is(ProofKind::Question, 4, &fields), "it counts once");
         for other in [&[&b"POST"[..], b"/y"][..], &[b"POST/", b"x"], &[b"POST/x"], &[b"POST", b"/x", b""], &[b"POST"], &[]] {
             assert!(!is(ProofKind::Question, 3, other), "{other:?}");

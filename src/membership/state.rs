@@ -47,9 +47,15 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(settings: &PolicySettings, policy: Arc<Policy>, member: &Member, clock: Clock, ownership: Arc<Ownership>) -> Self {
+    pub(crate) fn new(
+        settings: &PolicySettings,
+        policy: Arc<Policy>,
+        member: &Member,
+        clock: Clock,
+        ownership: Arc<Ownership>,
+    ) -> Arc<Self> {
         let context = OwnershipContext::new(settings, policy, member, clock, Arc::clone(&ownership));
-        Self {
+        let membership = Arc::new(Self {
             ownership_context: Arc::new(context),
             timing: settings.timing,
             instance_id: member.instance_id.clone(),
@@ -67,7 +73,9 @@ impl Membership {
             warned: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             changes: watch::Sender::new(ownership),
-        }
+        });
+        membership.belongs_to(&membership);
+        membership
     }
 
     /// Publishes `ownership`, then notifies those that wait for changes.
@@ -110,6 +118,12 @@ impl Membership {
     /// How long ago the latest renewal was answered; `None` before the first one.
     pub(crate) fn renewed_ago(&self) -> Option<Duration> {
         self.age_of(&self.renewed)
+    }
+
+    /// When the view was last proven current. Read it before [`Membership::ownership`]: then that view is at least as new.
+    #[cfg(feature = "requests")]
+    pub(crate) fn proven(&self) -> Option<Moment> {
+        *locked(&self.proven)
     }
 
     fn age_of(&self, moment: &Mutex<Option<Moment>>) -> Option<Duration> {

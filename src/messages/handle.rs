@@ -1,5 +1,6 @@
 //! The sender's side: finds the holder, sends it the message, and reports exactly what is known of its outcome.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -8,16 +9,16 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use shardwise_core::{Backoff, Claim, ClaimName, Epoch, Escaped, Holder, Holders, Ownership, Resource};
+use shardwise_core::{Backoff, Claim, ClaimName, Epoch, Holder, Holders, Ownership, Resource};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::error::MessageError;
 use super::hub::{MessageHub, OUTSTANDING_MAX};
-use super::peer::{PendingMessage, SendOutcome};
-use super::wire::{MESSAGE_BYTES_MAX, WireAnswer, WireRequest};
+use super::wire::{MESSAGE_BYTES_MAX, MESSAGES, WireAnswer, WireMessage};
 use crate::error::inside_runtime;
-use crate::settings::MESSAGES_ADDRESS;
+use crate::requests::{ADDRESS_KEY, Addressee, Answer, Attempt, Place, Request, Transport, Undelivered};
 use crate::work::Singleton;
 
 /// The timeout of [`SingletonHandle::send`].
@@ -26,8 +27,6 @@ const WAIT_LONGEST: Duration = Duration::from_hours(24 * 366);
 /// First pause before a message that was not taken is sent again, unless something changes before; doubled up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// How long to wait for a reply once the name has another holder: it may be under way.
-const REPLY_GRACE: Duration = Duration::from_secs(1);
 
 /// Sends typed messages to the holder of a name. Created by [`crate::Singleton::handle`]; clones are cheap and keep no service alive.
 pub struct SingletonHandle<M, R> {
@@ -58,7 +57,7 @@ impl Singleton {
     /// the same value, this worker listens from then on, so that no sender waits for it at a takeover.
     pub fn handle<M, R>(&self) -> SingletonHandle<M, R> {
         let membership = self.service().membership();
-        let hub = MessageHub::of(membership);
+        let hub = MessageHub::of(&membership.ownership_context);
         let opened = Arc::clone(&hub);
         self.on_run(move || {
             // The work itself gets the error too, from `Tenure::messages`.
@@ -123,12 +122,12 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
 
     async fn try_once(&self, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
         // This worker knows the names that it holds before the watch reports them.
-        if let Some(epoch) = self.hub.local.mailboxes.epoch_of(&self.name) {
+        if let Some(epoch) = self.hub.mailboxes.epoch_of(&self.name) {
             return self.to_oneself(epoch, body, until).await;
         }
         let leader = self.claim_in(&self.hub.leaders().borrow());
         let Some(Claim { holder, epoch }) = leader else { return SendAttempt::again("no member holds the name") };
-        let is_me = holder == self.hub.local.life.holder();
+        let is_me = holder == self.hub.life.holder();
         match self.address_of(&holder).filter(|_| !is_me) {
             Some(address) => self.to_another(&holder, &address, epoch, body, until).await,
             None => SendAttempt::again(format!("{} holds the name and takes no messages yet", holder.instance_id)),
@@ -143,11 +142,11 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     fn address_of(&self, holder: &Holder) -> Option<String> {
         let ownership = self.ownership.borrow();
         let member = ownership.view().member(&holder.instance_id)?;
-        (member.incarnation == holder.incarnation).then(|| member.metadata.get(MESSAGES_ADDRESS).cloned())?
+        (member.incarnation == holder.incarnation).then(|| member.metadata.get(ADDRESS_KEY).cloned())?
     }
 
     async fn to_oneself(&self, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        match self.hub.local.mailboxes.deliver(&self.name, epoch, body) {
+        match self.hub.mailboxes.deliver(&self.name, epoch, body) {
             Err(answer) => self.judged(epoch, answer),
             Ok(answer) => match timeout_at(until, answer).await {
                 Ok(Ok(answer)) => self.judged(epoch, answer),
@@ -158,45 +157,45 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
     }
 
     async fn to_another(&self, holder: &Holder, address: &str, epoch: Epoch, body: Box<RawValue>, until: Instant) -> SendAttempt<R> {
-        let left = until.saturating_duration_since(Instant::now());
-        let within_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let request = WireRequest { id: 0, to: self.name.clone(), epoch, within_ms, body };
-        let peer = self.hub.peer(holder, address);
-        let mut ticket = match timeout_at(until, peer.send(request)).await {
-            Ok(Ok(ticket)) => ticket,
-            Ok(Err(sent)) => return self.concluded(epoch, sent),
-            Err(_) => return SendAttempt::again(format!("{} takes nothing", Escaped(address))),
+        let request = match Request::post_json(MESSAGES, &WireMessage { epoch, body }) {
+            Ok(request) => Request { to: Addressee::Holder, name: Some(self.name.clone()), ..request },
+            Err(error) => return SendAttempt::Done(Err(MessageError::Unwritable(error.to_string()))),
         };
-        let why = tokio::select! {
-            sent = timeout_at(until, ticket.sent()) => match sent {
-                Ok(sent) => return self.concluded(epoch, sent),
-                Err(_) => "there was no reply in time",
-            },
-            () = self.overtaken(epoch) => "its holder has lost the name since",
+        let Holder { instance_id, incarnation } = holder.clone();
+        let (place, attempt) = (Place { instance_id, incarnation, address: address.to_owned() }, Attempt::until(until));
+        let answer = tokio::select! {
+            answer = self.hub.connections.bring(&place, &request, &attempt) => answer,
+            never = self.overtaken(epoch, &attempt.superseded) => match never {},
         };
-        self.unanswered(ticket, epoch, why)
-    }
-
-    fn unanswered(&self, ticket: PendingMessage, epoch: Epoch, why: &str) -> SendAttempt<R> {
-        if ticket.withdraw() { self.lost(epoch, why) } else { SendAttempt::again("its holder cannot be reached") }
-    }
-
-    /// Resolves some time after another member is seen to hold the name.
-    async fn overtaken(&self, epoch: Epoch) {
-        let mut leaders = self.hub.leaders();
-        let later = leaders.wait_for(|now| self.claim_in(now).is_some_and(|claim| claim.epoch > epoch)).await.is_ok();
-        if !later {
-            std::future::pending::<()>().await;
+        match answer {
+            Ok(answer) => self.answered(epoch, &answer),
+            // What is not proven is not final: that process may not be the holder, and then the message waits for the next one.
+            Err(Undelivered::Unsent(why) | Undelivered::Unproven(why)) => SendAttempt::again(why),
+            Err(Undelivered::NotMine(_)) => self.judged(epoch, WireAnswer::NotMine),
+            Err(Undelivered::Busy(_)) => self.judged(epoch, WireAnswer::Busy),
+            Err(Undelivered::Barred(why)) => SendAttempt::Done(Err(self.refused(why))),
+            Err(Undelivered::Unknown(why)) => self.lost(epoch, why),
         }
-        sleep(REPLY_GRACE).await;
     }
 
-    fn concluded(&self, epoch: Epoch, sent: SendOutcome) -> SendAttempt<R> {
-        match sent {
-            SendOutcome::Answered(answer) => self.judged(epoch, answer),
-            SendOutcome::Unsent(why) => SendAttempt::again(why),
-            SendOutcome::Refused(why) => SendAttempt::Done(Err(self.refused(why))),
-            SendOutcome::Unknown(why) => self.lost(epoch, why),
+    /// Reports once another member is seen to hold the name, and never ends.
+    async fn overtaken(&self, epoch: Epoch, superseded: &CancellationToken) -> Infallible {
+        let mut leaders = self.hub.leaders();
+        if leaders.wait_for(|now| self.claim_in(now).is_some_and(|claim| claim.epoch > epoch)).await.is_ok() {
+            superseded.cancel();
+        }
+        std::future::pending().await
+    }
+
+    fn answered(&self, epoch: Epoch, answer: &Answer) -> SendAttempt<R> {
+        match answer.status {
+            200 => match serde_json::from_slice(&answer.body) {
+                Ok(answer) => self.judged(epoch, answer),
+                Err(error) => self.lost(epoch, format!("its holder's answer cannot be read: {error}")),
+            },
+            // It takes no messages yet: there is no handler.
+            404 => self.judged(epoch, WireAnswer::NotMine),
+            status => self.lost(epoch, format!("its holder answered with status {status}: {}", String::from_utf8_lossy(&answer.body))),
         }
     }
 

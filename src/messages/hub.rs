@@ -1,65 +1,47 @@
-//! One member's message hub: the holders of names, their addresses, and the messages taken here.
+//! One member's message hub: the holders of names, the connections to them, and the messages taken here.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Weak};
 
-use secrecy::SecretString;
-use shardwise_core::{GroupName, Holder, Holders};
-use shardwise_discovery::LogThrottle;
+use shardwise_core::Holders;
 use tokio::sync::{Semaphore, watch};
 
 use super::inbox::Mailboxes;
-use super::listener::serve;
-use super::peer::Peer;
-use crate::error::{Error, ErrorKind, Result, locked};
-use crate::membership::{AdvertisedAddresses, Life, MemberListener, OwnershipContext};
-use crate::settings::{MESSAGES_ADDRESS, Network};
+use super::wire::{MESSAGES, WireAnswer, WireMessage};
+use crate::error::Result;
+use crate::membership::{Life, OwnershipContext};
+use crate::requests::channel::{self, MemberConnections};
+use crate::requests::handlers::{Handled, RequestHandlers, takes_at_its_end};
+use crate::requests::{Addressee, Answer, Request, Undelivered};
 
 /// The most messages of one worker that wait for a holder or for a reply.
 pub(super) const OUTSTANDING_MAX: usize = 1_024;
 
 /// The message hub of one member. It keeps no service alive.
 pub(super) struct MessageHub {
-    pub(super) local: Arc<LocalEnd>,
-    /// The address to listen on.
-    listen: SocketAddr,
-    listener: MemberListener,
-    advertised: Arc<AdvertisedAddresses>,
-    leaders: watch::Receiver<Holders>,
-    pub(super) outstanding: Semaphore,
-    peers: Mutex<HashMap<Holder, (String, Peer)>>,
-}
-
-/// This member's end of every connection for messages.
-pub(super) struct LocalEnd {
-    pub(super) group: GroupName,
     pub(super) life: Life,
-    pub(super) token: Option<SecretString>,
-    /// Where messages may go.
-    pub(super) networks: Vec<Network>,
-    pub(super) mailboxes: Mailboxes,
-    pub(super) refused: LogThrottle<&'static str>,
+    pub(super) mailboxes: Arc<Mailboxes>,
+    /// Of their own, so that messages that wait long for a reply take no place of a request.
+    pub(super) connections: MemberConnections,
+    pub(super) outstanding: Semaphore,
+    context: Weak<OwnershipContext>,
+    leaders: watch::Receiver<Holders>,
 }
 
 impl MessageHub {
-    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
-        let local = || LocalEnd {
-            group: context.policy.group.clone(),
-            life: context.life.clone(),
-            token: context.messages.token.clone(),
-            networks: context.peers.networks.clone(),
-            mailboxes: Mailboxes::default(),
-            refused: LogThrottle::default(),
-        };
-        context.extensions.get_or_make(|| Self {
-            local: Arc::new(local()),
-            listen: context.messages.listen,
-            listener: MemberListener::of(context),
-            advertised: Arc::clone(&context.advertised),
-            leaders: context.holders.follow(),
-            outstanding: Semaphore::new(OUTSTANDING_MAX),
-            peers: Mutex::default(),
+    pub(super) fn of(context: &Arc<OwnershipContext>) -> Arc<Self> {
+        let handlers = RequestHandlers::of(context);
+        context.extensions.get_or_make(|| {
+            let mailboxes = Arc::new(Mailboxes::default());
+            let taking = Arc::clone(&mailboxes);
+            handlers.register_own(Addressee::Holder, MESSAGES, takes_at_its_end(move |request| taken(Arc::clone(&taking), request)));
+            Self {
+                life: context.life.clone(),
+                mailboxes,
+                connections: MemberConnections::of(context, &handlers),
+                outstanding: Semaphore::new(OUTSTANDING_MAX),
+                context: Arc::downgrade(context),
+                leaders: context.holders.follow(),
+            }
         })
     }
 
@@ -70,42 +52,24 @@ impl MessageHub {
 
     /// Starts to listen, if necessary, and publishes the address.
     pub(super) async fn open(&self) -> Result<()> {
-        let begin = |listener, bound| {
-            let address = self.reached_at(bound)?;
-            self.advertised.show(MESSAGES_ADDRESS, &address)?;
-            tracing::info!(group = %self.local.group, %address, "listens for messages to singletons");
-            Ok(serve(listener, Arc::clone(&self.local)))
-        };
-        self.listener.open(("messages", "messages_listen", self.listen), begin).await.map(drop)
-    }
-
-    fn reached_at(&self, bound: SocketAddr) -> Result<String> {
-        if !bound.ip().is_unspecified() {
-            return Ok(bound.to_string());
-        }
-        let unreachable = || Error::new(ErrorKind::Settings, unreachable_by(self.listen));
-        self.advertised.at_host(bound.port()).ok_or_else(unreachable)
-    }
-
-    /// The connection to that member at that address.
-    pub(super) fn peer(&self, holder: &Holder, address: &str) -> Peer {
-        let mut peers = locked(&self.peers);
-        if let Some((known, peer)) = peers.get(holder)
-            && known == address
-            && peer.is_open()
-        {
-            return peer.clone();
-        }
-        peers.retain(|_, (_, peer)| peer.is_open());
-        let peer = Peer::connect(Arc::clone(&self.local), holder.clone(), address.to_owned());
-        peers.insert(holder.clone(), (address.to_owned(), peer.clone()));
-        peer
+        // Without the context the service has ended, and there is nothing to listen for.
+        let Some(context) = self.context.upgrade() else { return Ok(()) };
+        channel::listen(&context).await.map(drop)
     }
 }
 
-/// The error if it listens on all addresses and none is known.
-pub(crate) fn unreachable_by(listen: SocketAddr) -> String {
-    format!(
-        "messages_listen is {listen}, and others cannot know where that is: set instance.address and instance.port, or listen on one address"
-    )
+/// Takes a message that has arrived, and waits until it is handled.
+async fn taken(mailboxes: Arc<Mailboxes>, request: Request) -> Handled {
+    let (Some(name), Ok(message)) = (&request.name, request.json::<WireMessage>()) else {
+        return Ok(Answer::json(&WireAnswer::Unreadable("it is no message".into())));
+    };
+    let answer = match mailboxes.deliver(name, message.epoch, message.body) {
+        Ok(answer) => answer.await.unwrap_or_else(|_| WireAnswer::Lost("its holder ended before it had replied".into())),
+        Err(answer) => answer,
+    };
+    match answer {
+        WireAnswer::NotMine => Err(Undelivered::NotMine(None)),
+        WireAnswer::Busy => Err(Undelivered::Busy(None)),
+        answer => Ok(Answer::json(&answer)),
+    }
 }

@@ -11,7 +11,7 @@ use shardwise_core::{ClaimName, Epoch};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::hub::{LocalEnd, MessageHub};
+use super::hub::MessageHub;
 use super::wire::{MESSAGE_BYTES_MAX, WireAnswer};
 use crate::error::{Result, locked};
 use crate::work::{Guard, Tenure};
@@ -21,7 +21,7 @@ use crate::work::{Guard, Tenure};
 pub struct Inbox<M, R> {
     queue: mpsc::Receiver<Envelope>,
     number: u64,
-    local: Arc<LocalEnd>,
+    mailboxes: Arc<Mailboxes>,
     epoch: Epoch,
     cancel: CancellationToken,
     guard: Weak<Guard>,
@@ -33,13 +33,13 @@ impl Tenure {
     /// a time: a second one replaces the first, which then ends. Messages that still wait when the work has to end go to the next holder.
     ///
     /// The first call makes this worker listen, unless [`crate::Singleton::handle`] has, and publishes its address; until then messages
-    /// wait. It is an [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `messages_listen`.
+    /// wait. It is an [`ErrorKind::Settings`](crate::ErrorKind::Settings) if it cannot listen at `peer_listen`.
     pub async fn messages<M, R>(&self) -> Result<Inbox<M, R>> {
         let hub = MessageHub::of(self.guard().context());
         hub.open().await?;
         let (epoch, cancel, guard) = (self.epoch(), self.cancel().clone(), Arc::downgrade(self.guard()));
-        let (number, queue) = hub.local.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
-        Ok(Inbox { queue, number, local: Arc::clone(&hub.local), epoch, cancel, guard, types: PhantomData })
+        let (number, queue) = hub.mailboxes.open(self.name().clone(), epoch, guard.clone(), cancel.clone());
+        Ok(Inbox { queue, number, mailboxes: Arc::clone(&hub.mailboxes), epoch, cancel, guard, types: PhantomData })
     }
 }
 
@@ -101,7 +101,7 @@ impl<M: DeserializeOwned, R: Serialize> Inbox<M, R> {
 
 impl<M, R> Inbox<M, R> {
     fn close(&mut self) {
-        self.local.mailboxes.remove(self.number);
+        self.mailboxes.remove(self.number);
         self.queue.close();
         while self.queue.try_recv().is_ok() {}
     }

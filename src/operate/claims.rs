@@ -46,6 +46,12 @@ impl ObservedClaims {
         self.table.changes()
     }
 
+    /// The holders, now and whenever they change.
+    #[cfg(feature = "requests")]
+    pub(super) fn holders(&self) -> tokio::sync::watch::Receiver<Holders> {
+        self.table.follow()
+    }
+
     /// Reads the holders; an error while they cannot be read.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Holders) -> T) -> Result<T> {
         self.table.read(read)

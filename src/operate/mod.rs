@@ -3,6 +3,10 @@
 mod claims;
 mod group;
 mod observer;
+#[cfg(feature = "requests")]
+mod router;
 
 pub(crate) use group::{Group, unknown_member};
 pub use observer::Observer;
+#[cfg(feature = "requests")]
+pub use router::Router;

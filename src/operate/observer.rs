@@ -18,6 +18,8 @@ use super::Group;
 use super::claims::ObservedClaims;
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{Absence, Absences, Departure, Departures, PROOFS_PER_TTL, follow, placed_ahead, placer, without_holders};
+#[cfg(feature = "requests")]
+use crate::requests::caller::{GroupFeed, ProvenView};
 
 /// Members and owners of a group in the newest view. Created by [`crate::ShardingFactory::observe`]; follows the group until dropped.
 pub struct Observer {
@@ -72,8 +74,9 @@ impl Observer {
                     Ok(WatchEvent::View(snapshot)) => {
                         seen.absences.on_view(&snapshot.view, by.now());
                         seen.departures.on_view(&snapshot.view);
-                        seen.prove(snapshot.proven);
                         sender.send_replace(Some(Arc::new(observed(&placing, snapshot.view, &mut kept))));
+                        // After the view, so that a reader of this and then of the view has one that is at least as new.
+                        seen.prove(snapshot.proven);
                     }
                     Ok(WatchEvent::Proven(at)) => seen.prove(at),
                     Ok(_) => {}
@@ -238,6 +241,18 @@ impl Observer {
             let view = views.borrow_and_update().as_ref().map(|observed| Arc::clone(&observed.view)).unwrap_or_default();
             Some((view, (views, false)))
         })
+    }
+
+    /// What a caller of requests follows.
+    #[cfg(feature = "requests")]
+    pub(super) fn feed(&self) -> (GroupFeed, ProvenView) {
+        let (history, views) = (Arc::clone(&self.history), self.views.clone());
+        let proven = move || {
+            let proven = *locked(&history.proven);
+            Some((proven, Arc::clone(&views.borrow().as_ref()?.view)))
+        };
+        let holders = self.claims.as_ref().map(ObservedClaims::holders);
+        (GroupFeed { views: self.views().boxed(), holders, routes: None }, Box::new(proven))
     }
 
     /// Waits for the next view. `false` once there will be none.

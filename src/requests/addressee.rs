@@ -1,4 +1,4 @@
-//! The addressee of a request: one instance, or any.
+//! The addressee of a request.
 
 use std::fmt;
 
@@ -13,7 +13,15 @@ pub enum Addressee {
     Instance,
     /// Any instance of the group.
     Any,
+    /// The owner of a key.
+    Owner,
+    /// The holder of a name: of a singleton, a daemon or a timer.
+    Holder,
+    /// The member that has opened a session.
+    Session,
 }
+
+const ALL: [Addressee; 5] = [Addressee::Instance, Addressee::Any, Addressee::Owner, Addressee::Holder, Addressee::Session];
 
 impl Addressee {
     /// The value of [`TO_HEADER`].
@@ -21,17 +29,15 @@ impl Addressee {
         match self {
             Self::Instance => "instance",
             Self::Any => "any",
+            Self::Owner => "owner",
+            Self::Holder => "holder",
+            Self::Session => "session",
         }
     }
 
-    /// The addressee for that value of [`TO_HEADER`]; `None` if it is not a known one. Without the header it is one instance: older
-    /// sidecars do not send it.
-    pub fn of_header(value: Option<&[u8]>) -> Option<Self> {
-        match value {
-            None | Some(b"instance") => Some(Self::Instance),
-            Some(b"any") => Some(Self::Any),
-            Some(_) => None,
-        }
+    /// The addressee for that value of [`TO_HEADER`]; `None` if it is not a known one.
+    pub fn of_header(value: &[u8]) -> Option<Self> {
+        ALL.into_iter().find(|addressee| addressee.as_str().as_bytes() == value)
     }
 }
 
@@ -40,6 +46,9 @@ impl fmt::Display for Addressee {
         f.write_str(match self {
             Self::Instance => "one instance",
             Self::Any => "any instance",
+            Self::Owner => "the owner of a key",
+            Self::Holder => "the holder of a name",
+            Self::Session => "a session",
         })
     }
 }
@@ -49,13 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_says_what_it_was_written_for_and_none_says_one_instance() {
-        for addressee in [Addressee::Instance, Addressee::Any] {
-            assert_eq!(Addressee::of_header(Some(addressee.as_str().as_bytes())), Some(addressee));
+    fn a_header_says_what_it_was_written_for() {
+        for addressee in ALL {
+            assert_eq!(Addressee::of_header(addressee.as_str().as_bytes()), Some(addressee));
         }
-        assert_eq!(Addressee::of_header(None), Some(Addressee::Instance));
-        for unknown in ["", "Any", "any ", "instance, any", "owner"] {
-            assert_eq!(Addressee::of_header(Some(unknown.as_bytes())), None, "{unknown}");
+        for unknown in ["", "Any", "any ", "instance, any", "everybody"] {
+            assert_eq!(Addressee::of_header(unknown.as_bytes()), None, "{unknown}");
         }
     }
 }

@@ -1,53 +1,14 @@
-//! A handler's request and its answer.
+//! A handler's answer.
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Addressee, BODY_BYTES_MAX};
+use super::BODY_BYTES_MAX;
 
 /// The media type of refusals (RFC 9457).
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 const JSON: &str = "application/json";
-
-/// The method of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// It changes nothing, so it may be sent twice.
-    Get,
-    /// It may change something, and is sent at most once.
-    Post,
-}
-
-/// A request to a handler. It does not name the caller, which was authenticated before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Request {
-    /// The addressee, which decides between the handlers of `on_request` and those of `on_any`.
-    pub to: Addressee,
-    /// The method.
-    pub method: Method,
-    /// The query after the question mark, as sent.
-    pub query: Option<String>,
-    /// The type of the body, as the caller states it.
-    pub content_type: Option<String>,
-    /// The body, at most [`BODY_BYTES_MAX`] bytes.
-    pub body: Vec<u8>,
-}
-
-impl Request {
-    /// A request to one instance with that method and nothing else.
-    pub const fn new(method: Method) -> Self {
-        Self { to: Addressee::Instance, method, query: None, content_type: None, body: Vec::new() }
-    }
-
-    /// Parses the body as JSON, whatever its stated type; the error is the answer 400 with the cause.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Answer::problem(400, "bad-request", "The request cannot be understood", &format!("the body: {error}")))
-    }
-}
 
 /// A handler's answer: 200 unless another status is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,12 +20,16 @@ pub struct Answer {
     pub content_type: String,
     /// The body, at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
+    /// The load of the member that answered ([`crate::ShardingService::load`]). The member sets it; what a handler sets has no effect.
+    pub load: Option<u64>,
+    /// Over how many members the owner of the key has its requests spread, if it is more than one. The owner sets it.
+    pub width: Option<u64>,
 }
 
 impl Answer {
     /// An answer with bytes of that type.
     pub fn bytes(content_type: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
-        Self { status: 200, content_type: content_type.into(), body: body.into() }
+        Self { status: 200, content_type: content_type.into(), body: body.into(), load: None, width: None }
     }
 
     /// An answer with text.
@@ -90,6 +55,12 @@ impl Answer {
     #[must_use]
     pub fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
+    }
+
+    /// The answer of a member that does not know what has become of a request. It is no refusal, so the request is not sent again.
+    #[cfg(feature = "requests")]
+    pub(crate) fn unknown(why: &str) -> Self {
+        Self::problem(502, "worker", "It is unknown if this was handled", why)
     }
 
     pub(crate) fn failed(detail: &str) -> Self {

@@ -1,45 +1,157 @@
-//! One member's handlers, and the address of requests to them.
+//! One member's handlers, and how a request gets its answer from them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::future::ready;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use serde_json::{Value, json};
-use shardwise_core::{Member, MemberState, ServiceState, WorkerHealth};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::{ADDRESS_KEY, ANSWER_WITHIN, Addressee, Answer, Method, Request, is_path, path_to};
+use super::security::PeerSecurity;
+use super::status::status;
+use super::{Addressee, Answer, Method, Request, Undelivered, WITHIN_MAX, is_path};
 use crate::error::{Error, ErrorKind, Result, locked};
-use crate::membership::{Membership, OwnershipContext};
+use crate::membership::OwnershipContext;
+use crate::settings::RequestSettings;
+use crate::telemetry::metrics::RequestMeters;
 
 const HANDLERS_MAX: usize = 256;
-const AT_ONCE_MAX: usize = 64;
+/// Messages to singletons wait for their reply, for an hour at most, so they have a limit of their own.
+const MESSAGES_AT_ONCE_MAX: usize = 512;
+/// The most bytes of a message with what is said of it: 256 KiB, its epoch and the names of the fields.
+#[cfg(feature = "requests")]
+pub(super) const MESSAGE_BODY_BYTES_MAX: usize = (256 << 10) + 256;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
+/// After this time a member with as many requests as it takes is asked again.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// The longest time for a handler whose caller does not wait for it.
+const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
-pub(super) type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Answer> + Send + Sync>;
+/// What a request comes to: an answer, or that this member is not the one to ask.
+pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
+/// The work on a request that was taken.
+pub(crate) type HandlerWork = BoxFuture<'static, Handled>;
+/// The decision of a handler: the work on a request, or why it is not taken. Then no code of the user has seen it.
+pub(crate) type HandlerDecision = BoxFuture<'static, std::result::Result<HandlerWork, Undelivered>>;
+pub(crate) type Handler = Arc<dyn Fn(Request) -> HandlerDecision + Send + Sync>;
+
+/// A handler that takes every request.
+pub(crate) fn takes_all<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
+where
+    W: Future<Output = Handled> + Send + 'static,
+{
+    let work = Arc::new(work);
+    Arc::new(move |request| {
+        let work = Arc::clone(&work);
+        // The task of the work includes what it does before its first await.
+        let begun: HandlerWork = Box::pin(async move { work(request).await });
+        Box::pin(ready(Ok(begun)))
+    })
+}
+
+/// A handler of which only its end says whether it has taken the request: another process, or a message. A caller that does not wait for
+/// the work waits for it here all the same.
+pub(crate) fn takes_at_its_end<W>(work: impl Fn(Request) -> W + Send + Sync + 'static) -> Handler
+where
+    W: Future<Output = Handled> + Send + 'static,
+{
+    Arc::new(move |request| {
+        let handled = work(request);
+        Box::pin(async move { handled.await.map(answered) })
+    })
+}
+
+/// The work on a request that has its answer already.
+pub(crate) fn answered(answer: Answer) -> HandlerWork {
+    Box::pin(ready(Ok(answer)))
+}
+
+/// Whether a request is a message to a singleton.
+pub(super) fn is_message(to: Addressee, path: &str) -> bool {
+    to == Addressee::Holder && is_reserved(path)
+}
+
+/// Reports the present load.
+type LoadReport = Box<dyn Fn() -> u32 + Send + Sync>;
 
 /// The handlers of one member. It keeps no service alive.
-pub(super) struct RequestHandlers {
+pub(crate) struct RequestHandlers {
     handlers: Mutex<BTreeMap<(Addressee, String), Handler>>,
-    at_once: Semaphore,
+    /// For requests without a handler: the worker next to a sidecar.
+    fallback: OnceLock<Handler>,
+    at_once_max: usize,
+    at_once: Arc<Semaphore>,
+    messages_at_once: Arc<Semaphore>,
+    load: OnceLock<LoadReport>,
+    meters: RequestMeters,
+    /// How many requests it has refused because it had too many, and because it was not the right member.
+    refused_busy: AtomicU64,
+    refused_not_mine: AtomicU64,
+    security: OnceLock<PeerSecurity>,
     #[cfg(feature = "requests")]
     pub(super) listener: crate::membership::MemberListener,
 }
 
+/// A request's place among those that are handled at a time.
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
 impl RequestHandlers {
-    pub(super) fn of(context: &OwnershipContext) -> Arc<Self> {
-        context.extensions.get_or_make(|| Self {
-            handlers: Mutex::default(),
-            at_once: Semaphore::new(AT_ONCE_MAX),
-            #[cfg(feature = "requests")]
-            listener: crate::membership::MemberListener::of(context),
+    pub(crate) fn of(context: &OwnershipContext) -> Arc<Self> {
+        context.extensions.get_or_make(|| {
+            let at_once_max = RequestSettings::limit(context.requests.at_once);
+            Self {
+                handlers: Mutex::default(),
+                fallback: OnceLock::new(),
+                at_once_max,
+                at_once: Arc::new(Semaphore::new(at_once_max)),
+                messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
+                load: OnceLock::new(),
+                meters: RequestMeters::new(&context.policy),
+                refused_busy: AtomicU64::new(0),
+                refused_not_mine: AtomicU64::new(0),
+                security: OnceLock::new(),
+                #[cfg(feature = "requests")]
+                listener: crate::membership::MemberListener::of(context),
+            }
         })
+    }
+
+    /// How this member proves itself, and what it expects of others.
+    #[cfg(feature = "requests")]
+    pub(crate) fn security(&self, context: &OwnershipContext) -> &PeerSecurity {
+        self.security.get_or_init(|| PeerSecurity::of(&context.peers))
+    }
+
+    /// Instead of what the settings say, unless something relies on that already.
+    pub(super) fn secure(&self, security: PeerSecurity) -> Result<()> {
+        const LATE: &str = "this service has connections of members already: secure them before it listens and before its first handle";
+        self.security.set(security).map_err(|_| Error::new(ErrorKind::Conflict, LATE.to_owned()))
+    }
+
+    /// Reports the load by `now` instead of by the requests in progress; the first call counts.
+    pub(super) fn report_load(&self, now: LoadReport) {
+        let _ = self.load.set(now);
+    }
+
+    /// The load that this member reports: requests in progress, unless the application reports its own.
+    pub(super) fn load(&self) -> u32 {
+        let in_progress = || self.at_once_max.saturating_sub(self.at_once.available_permits());
+        self.load.get().map_or_else(|| u32::try_from(in_progress()).unwrap_or(u32::MAX), |now| now())
+    }
+
+    #[cfg(feature = "requests")]
+    pub(super) const fn meters(&self) -> &RequestMeters {
+        &self.meters
     }
 
     pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {
@@ -59,17 +171,24 @@ impl RequestHandlers {
         Ok(())
     }
 
+    /// A handler of shardwise itself, at a reserved path.
+    #[cfg(feature = "requests")]
+    pub(crate) fn register_own(&self, to: Addressee, path: &'static str, handler: Handler) {
+        locked(&self.handlers).insert((to, path.to_owned()), handler);
+    }
+
+    /// Handles what no handler of this process does; the first call counts.
+    pub(super) fn fall_back(&self, handler: Handler) {
+        let _ = self.fallback.set(handler);
+    }
+
     fn handler(&self, to: Addressee, path: &str) -> Option<Handler> {
         locked(&self.handlers).get(&(to, path.to_owned())).cloned()
     }
 
-    pub(super) fn handles(&self, to: Addressee, path: &str) -> bool {
-        is_reserved(path) || self.handler(to, path).is_some()
-    }
-
     fn unknown(&self, to: Addressee, path: &str) -> Answer {
         let handlers = locked(&self.handlers);
-        let of_addressee = handlers.keys().filter(|(of, _)| *of == to).map(|(_, path)| path.as_str());
+        let of_addressee = handlers.keys().filter(|(of, path)| *of == to && !is_reserved(path)).map(|(_, path)| path.as_str());
         let known: Vec<_> = std::iter::once(STATUS).chain(of_addressee).take(NAMED).collect();
         let other = handlers.keys().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
         let hint = other.map(|other| format!("; its handler there is for requests to {other}")).unwrap_or_default();
@@ -79,58 +198,116 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "Not found", &detail)
     }
 
-    /// The answer of the handler there, within the time limit. An error is the refusal at the limit on concurrent requests: no handler has
-    /// seen the request.
-    pub(super) async fn answer(membership: &Membership, path: &str, request: Request) -> std::result::Result<Answer, Answer> {
-        let (request_handlers, to) = (Self::of(membership), request.to);
-        let handler = match request_handlers.handler(to, path) {
+    /// A place for one more request, taken before its body is read.
+    pub(crate) fn turn(context: &OwnershipContext, to: Addressee, path: &str) -> std::result::Result<Turn, Undelivered> {
+        let handlers = Self::of(context);
+        let places = if is_message(to, path) { &handlers.messages_at_once } else { &handlers.at_once };
+        Arc::clone(places)
+            .try_acquire_owned()
+            .map(|permit| Turn { _permit: permit })
+            .map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
+    }
+
+    /// Counts it, if it is a refusal.
+    fn refused(&self, undelivered: Undelivered) -> Undelivered {
+        let count = match undelivered {
+            Undelivered::Busy(_) => &self.refused_busy,
+            Undelivered::NotMine(_) => &self.refused_not_mine,
+            _ => return undelivered,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.meters.refused(undelivered.outcome());
+        undelivered
+    }
+
+    /// How many requests it has refused because it had too many, and because it was not the right member.
+    #[cfg(feature = "requests")]
+    pub(super) fn refusals(&self) -> (u64, u64) {
+        (self.refused_busy.load(Ordering::Relaxed), self.refused_not_mine.load(Ordering::Relaxed))
+    }
+
+    /// The answer of the handler there, until that time. An error says that no handler has seen the request. Dropping the future ends the
+    /// handler, except that of a request whose caller does not wait for it and which was accepted.
+    pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, turn: Turn) -> Handled {
+        let handlers = Self::of(context);
+        let has_status = request.path == STATUS || request.path == OWN_STATUS;
+        let own = handlers.handler(request.to, &request.path);
+        // Of what may have been begun before it is taken, only the end is certain.
+        let is_accepted = request.tell && own.is_some() && !is_reserved(&request.path);
+        let handler = match own {
             Some(handler) => handler,
-            None if path == STATUS || path == OWN_STATUS => return Ok(Answer::from(status(membership))),
-            None if path == SUSPECT && to == Addressee::Instance && request.method == Method::Post => {
-                membership.suspect();
+            None if request.path == SUSPECT && request.to == Addressee::Instance && request.method == Method::Post => {
+                context.suspect();
                 return Ok(Answer::text("the next check is made at once"));
             }
-            None => return Ok(request_handlers.unknown(to, path)),
+            None if request.path == OWN_STATUS => return Ok(status(context)),
+            None => match handlers.fallback.get().filter(|_| !is_reserved(&request.path)) {
+                Some(fallback) => Arc::clone(fallback),
+                None if has_status => return Ok(status(context)),
+                None => return Ok(handlers.unknown(request.to, &request.path)),
+            },
         };
-        let Ok(_turn) = request_handlers.at_once.try_acquire() else {
-            let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
-            return Err(Answer::problem(429, "too-many", "Too many requests", &detail));
+        let handled = if is_accepted {
+            Self::accepted(context, handler, request, until, turn).await
+        } else {
+            handlers.asked(context, handler, request, until).await
+        };
+        match handled {
+            // The worker next to a sidecar need not have the status that each member has.
+            Ok(answer) if has_status && answer.status == 404 => Ok(status(context)),
+            Ok(answer) => Ok(answer.checked()),
+            Err(undelivered) => Err(handlers.refused(undelivered)),
+        }
+    }
+
+    /// Waits for the work.
+    async fn asked(self: &Arc<Self>, context: &OwnershipContext, handler: Handler, request: Request, until: Instant) -> Handled {
+        let (handlers, path) = (Arc::clone(self), request.path.clone());
+        let working = async move {
+            let answer = handler(request).await?.await?;
+            Ok::<_, Undelivered>(Answer { load: Some(handlers.load().into()), ..answer })
         };
         // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
-        let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
-        Ok(match timeout(ANSWER_WITHIN, answering).await {
-            Ok(Ok(answer)) => answer.checked(),
-            Ok(Err(_)) => {
-                tracing::error!(policy = %membership.policy.name, path, "a handler of requests panicked; the request was answered with 500");
-                Answer::failed("it panicked; its own log says more")
-            }
+        match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {
+            Ok(Ok(handled)) => handled,
+            Ok(Err(_)) => Ok(panicked(context, &path)),
             Err(_) => {
-                let detail = format!("it has not answered within {ANSWER_WITHIN:?} and was ended");
-                Answer::problem(504, "too-late", "No answer in time", &detail)
+                let detail = "it has not answered within the time that its caller gives it, and was ended";
+                Ok(Answer::problem(504, "too-late", "No answer in time", detail))
             }
-        })
+        }
+    }
+
+    /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own. A member that leaves
+    /// waits for it.
+    async fn accepted(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
+        let path = request.path.clone();
+        let taking = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
+        let work = match timeout_at(until, taking).await {
+            Ok(Ok(taken)) => taken?,
+            Ok(Err(_)) => return Ok(panicked(context, &path)),
+            // It waits in a queue, where no code of the user has seen it.
+            Err(_) => return Err(Undelivered::Busy(None)),
+        };
+        let (gone, policy) = (context.gone.clone(), context.policy.name.clone());
+        let work = async move {
+            let _turn = turn;
+            match gone.run_until_cancelled(timeout(ACCEPTED_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
+                Some(Ok(Err(_))) => tracing::error!(%policy, path, "a handler of requests panicked; its caller does not wait for it"),
+                Some(Err(_)) => {
+                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {ACCEPTED_WITHIN:?} and was ended")
+                }
+                Some(Ok(Ok(_))) | None => {}
+            }
+        };
+        tokio::spawn(context.in_flight.track_future(work.in_current_span()));
+        Ok(Answer::text("").with_status(202))
     }
 }
 
-/// The start of the path of every request to this member.
-pub(super) fn requests_path(context: &OwnershipContext) -> String {
-    path_to(&context.policy.group, context.life.instance_id(), context.life.incarnation())
-}
-
-/// Publishes the address of requests and returns it as the others see it.
-pub(super) fn arrive_at(context: &OwnershipContext, bound: SocketAddr, tls: bool) -> Result<String> {
-    let everywhere = bound.ip().is_unspecified();
-    // A certificate is for a name, and a wildcard address is not one that others could call.
-    let named = if tls || everywhere { context.advertised.at_host(bound.port()) } else { None };
-    if named.is_none() && everywhere {
-        let message = format!(
-            "requests to this worker arrive at {bound}, and others cannot know where that is: set instance.address and instance.port"
-        );
-        return Err(Error::new(ErrorKind::Settings, message));
-    }
-    let address = format!("{}://{}", if tls { "https" } else { "http" }, named.unwrap_or_else(|| bound.to_string()));
-    context.advertised.show(ADDRESS_KEY, &address)?;
-    Ok(address)
+fn panicked(context: &OwnershipContext, path: &str) -> Answer {
+    tracing::error!(policy = %context.policy.name, path, "a handler of requests panicked; the request was answered with 500");
+    Answer::failed("it panicked; its own log says more")
 }
 
 /// The path of the status, which every member answers. The worker's own answer at this path takes precedence.
@@ -143,38 +320,4 @@ const RESERVED: &str = "shardwise";
 
 pub(super) fn is_reserved(path: &str) -> bool {
     path.split('/').next() == Some(RESERVED)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(super) fn status(membership: &Membership) -> Value {
-    let (ownership, now) = (membership.ownership(), membership.clock.now());
-    let (is_live, view) = (ownership.is_live_at(now), ownership.view());
-    let me = view.member(&membership.instance_id);
-    let by_operator = |me: &Member| me.state == MemberState::Draining && me.worker.is_none();
-    let is_drained = ownership.state() == ServiceState::Active && me.is_some_and(by_operator);
-    let worker = membership.worker.report.borrow().clone();
-    json!({
-        "policy": membership.policy.name.as_str(),
-        "group": membership.policy.group.as_str(),
-        "instance_id": membership.instance_id.as_str(),
-        "incarnation": membership.life.incarnation().to_string(),
-        "version": me.and_then(|me| me.version.as_deref()),
-        "state": ownership.state_at(now).as_str(),
-        "hint": ownership.not_owning_at(now).map(|why| why.hint),
-        "drained": is_drained,
-        "worker": worker.health.map(WorkerHealth::as_str),
-        "worker_failure": worker.failure.as_deref(),
-        "revision": view.revision(),
-        "view_fingerprint": view.fingerprint().to_string(),
-        "view_age_ms": membership.view_age().map(millis),
-        "policy_fingerprint": ownership.policy_fingerprint().map(|fingerprint| fingerprint.to_string()),
-        "members": view.members().len(),
-        "slots_owned": ownership.slots_owned().map(|owned| if is_live { owned } else { 0 }),
-        "owned_for_ms": ownership.deadline().filter(|_| is_live).map(|end| millis(end.since(now))),
-        "renewed_ms_ago": membership.renewed_ago().map(millis),
-        "stands_still": ownership.rebalancing_frozen(),
-    })
 }

@@ -1,8 +1,6 @@
-//! The address of a request: a path that names its member, so that another member that listens there by now can refuse it.
+//! The path of a request, and names in paths and headers.
 
 use std::fmt::Write as _;
-
-use shardwise_core::{GroupName, Incarnation, InstanceId};
 
 /// The most bytes of the path under which a handler is registered.
 pub const PATH_BYTES_MAX: usize = 256;
@@ -15,14 +13,10 @@ pub fn is_path(path: &str) -> bool {
     path.len() <= PATH_BYTES_MAX && path.split('/').all(is_part)
 }
 
-/// The path of requests to a member: `/v1/peers/`, its group, its id, its incarnation and a last slash. A handler's path follows.
-pub fn path_to(group: &GroupName, instance_id: &InstanceId, incarnation: Incarnation) -> String {
-    format!("/v1/peers/{}/{}/{incarnation}/", encoded(group.as_str()), encoded(instance_id.as_str()))
-}
-
-/// A name as one part of a path or as a header: everything except ASCII letters, digits and `-_~` percent-encoded.
-pub fn encoded(name: &str) -> String {
-    name.bytes().fold(String::with_capacity(name.len()), |mut text, byte| {
+/// A name or a key as one part of a path or as a header: everything except ASCII letters, digits and `-_~` percent-encoded.
+pub fn encoded(name: impl AsRef<[u8]>) -> String {
+    let name = name.as_ref();
+    name.iter().fold(String::with_capacity(name.len()), |mut text, &byte| {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
             text.push(byte.into());
         } else {
@@ -54,8 +48,8 @@ mod tests {
     }
 
     #[test]
-    fn a_members_path_has_its_names_each_as_one_part() {
-        let (group, id) = (GroupName::new("größe/..").unwrap(), InstanceId::new("a/b c").unwrap());
-        assert_eq!(path_to(&group, &id, Incarnation::new(10)), "/v1/peers/gr%C3%B6%C3%9Fe%2F%2E%2E/a%2Fb%20c/000000000000000a/");
+    fn a_name_is_one_part_of_a_path() {
+        assert_eq!(encoded("größe/.."), "gr%C3%B6%C3%9Fe%2F%2E%2E");
+        assert_eq!(encoded("a/b c~-_9"), "a%2Fb%20c~-_9");
     }
 }

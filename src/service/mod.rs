@@ -18,7 +18,8 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use shardwise_core::machine::{Identity, Machine};
 use shardwise_core::{
-    GroupName, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState, Timing, View,
+    GroupName, Incarnation, InstanceId, Member, MemberState, Moment, Ownership, OwnershipMode, Policy, Rebalance, Serves, ServiceState,
+    Timing, View,
 };
 use shardwise_discovery::{Clock, Discovery, Registration};
 use tokio::sync::watch;
@@ -109,7 +110,12 @@ impl ShardingService {
 
     /// This worker's name in its group.
     pub fn instance_id(&self) -> &InstanceId {
-        &self.membership().instance_id
+        self.membership().life.instance_id()
+    }
+
+    /// This worker's incarnation, which changes when it joins again after it has left.
+    pub fn incarnation(&self) -> Incarnation {
+        self.membership().life.incarnation()
     }
 
     /// The group that it shares the work with.
@@ -261,7 +267,7 @@ impl ShardingService {
         let registration =
             Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
         let ownership = Arc::clone(machine.ownership());
-        let membership = Arc::new(Membership::new(settings, policy, &registration.member, clock, ownership));
+        let membership = Membership::new(settings, policy, &registration.member, clock, ownership);
         let capabilities = backend.capabilities();
         let join_limit = (timing.ttl + capabilities.margin).max(capabilities.leftovers) + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&membership), Arc::clone(&backend), machine, registration);
@@ -273,7 +279,7 @@ impl ShardingService {
         let settings = PolicySettings::new(policy);
         let policy = Arc::new(settings.policy.clone());
         let membership = Membership::new(&settings, policy, member, clock, Arc::new(ownership));
-        Self::of(Arc::new(membership), None)
+        Self::of(membership, None)
     }
 
     fn of(membership: Arc<Membership>, engine: Option<ServiceEngine>) -> Self {

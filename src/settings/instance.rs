@@ -11,10 +11,10 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable};
 use super::keys;
 use crate::error::{self, ErrorKind, Result};
 
-/// The metadata key for the address of messages to a member's singletons; shardwise writes it.
-pub(crate) const MESSAGES_ADDRESS: &str = "shardwise.messages";
-/// The metadata key for the address of requests.
-pub(crate) const REQUESTS_ADDRESS: &str = "shardwise.requests";
+/// The metadata key for the address at which a member takes requests and messages; shardwise writes it.
+pub(crate) const CHANNEL_ADDRESS: &str = "shardwise.channel";
+/// All metadata keys that shardwise writes or has written: earlier versions had an address for messages and another one for requests.
+const RESERVED: [&str; 3] = [CHANNEL_ADDRESS, "shardwise.messages", "shardwise.requests"];
 /// The length in bytes of the longest host name in DNS.
 const HOST_BYTES_MAX: usize = 253;
 /// The bytes after the host's name in a generated instance id: a hyphen and 8 hexadecimal digits.
@@ -109,7 +109,7 @@ fn metadata(table: &SettingsTable<'_>) -> Result<BTreeMap<String, String>, Error
         if name.is_empty() {
             return Err(found.refuse("a name has at least one character; write one before the value"));
         }
-        if [MESSAGES_ADDRESS, REQUESTS_ADDRESS].contains(&name) {
+        if RESERVED.contains(&name) {
             return Err(found.refuse("shardwise itself writes this name; choose another one"));
         }
         bytes += name.len() + found.text().len();

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use shardwise_core::routing::Width;
 use shardwise_core::{
     ClaimStore, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, MEMBERS_MAX, REJOIN_GRACE_MAX, SLOTS_MAX, VIRTUAL_NODES_MAX, WEIGHT_MAX,
 };
 use shardwise_settings::SettingKey;
 use shardwise_settings::Shape::{self, Flag, Margin, OneOf, Percent, Text, Texts};
+
+use super::requests::REQUESTS_MAX;
 
 const DAY: Duration = Duration::from_hours(24);
 const PLACEMENTS: Shape = OneOf(&["ring", "quota", "uhashring", "modulo", "hashring"]);
@@ -80,15 +83,31 @@ pub(super) const EPOCH_FLOOR: SettingKey = SettingKey::new("epoch_floor", Shape:
 pub(super) const VERSION_RULE: SettingKey = SettingKey::new("version_rule", OneOf(&["none", "newest"]),
     "only with exclusive ownership: while versions differ, newest lets workers keep what they hold and gives free slots to the newest").or("none");
 pub(super) const MESSAGES_LISTEN: SettingKey = SettingKey::new("messages_listen", Text,
-    "only with exclusive ownership: IP address and port where messages to singletons arrive; a free port of this machine alone unless set");
+    "the earlier name of peer_listen, from the time when messages to singletons had an address of their own");
 pub(super) const MESSAGES_TOKEN_FILE: SettingKey = SettingKey::new("messages_token_file", Text,
-    "a file with the token that both sides prove to each other, the same for all workers, at least 16 bytes; needed unless messages_listen is this machine alone");
+    "the earlier name of peer_token_file, from the time when messages to singletons had a token of their own");
 pub(super) const PEER_NETWORKS: SettingKey = SettingKey::new("peer_networks", Texts,
     "networks to which requests and messages between members may go; addresses elsewhere are never connected to").or("127.0.0.0/8,::1/128");
 pub(super) const PEER_LISTEN: SettingKey = SettingKey::new("peer_listen", Text,
-    "IP address and port where a worker without a sidecar listens for requests, on this machine alone; a free port unless set");
+    "IP address and port where a worker without a sidecar takes requests and messages; a free port of this machine alone unless set");
 pub(super) const PEER_TOKEN_FILE: SettingKey = SettingKey::new("peer_token_file", Text,
-    "a file with the token that members prove to each other, the same for all, at least 16 bytes; without it only GET is answered");
+    "a file with the token that members prove to each other, the same for all, at least 16 bytes; without it only GET and messages of this machine are answered");
+pub(super) const PEER_CA_FILE: SettingKey = SettingKey::new("peer_ca_file", Text,
+    "the CA, in PEM, that signs the members' certificates and nothing else; with peer_cert_file each member must present one");
+pub(super) const PEER_CERT_FILE: SettingKey = SettingKey::new("peer_cert_file", Text,
+    "this worker's certificate chain, in PEM: with it, requests and messages arrive by TLS");
+pub(super) const PEER_KEY_FILE: SettingKey = SettingKey::new("peer_key_file", Text,
+    "the private key of that certificate, in PEM");
+pub(super) const PEER_NAME: SettingKey = SettingKey::new("peer_name", Text,
+    "the name that every member's certificate has, instead of the host of its own address; needs peer_token_file");
+pub(super) const MAX_WIDTH: SettingKey = SettingKey::new("max_width", Shape::whole(1, Width::MAX.get() as u64),
+    "over how many workers the requests of a hot key may be spread, its owner first; above 1 on_owned also runs on workers that do not own the key").or("1");
+pub(super) const SATURATED_AT: SettingKey = SettingKey::new("saturated_at", Shape::whole(1, REQUESTS_MAX),
+    "a key is spread further while more of its requests than this are in progress at its owner").or("8");
+pub(super) const REQUESTS_AT_ONCE: SettingKey = SettingKey::new("requests_at_once", Shape::whole(1, REQUESTS_MAX),
+    "how many requests a worker handles at once; further ones are refused as busy").or("64");
+pub(super) const REQUESTS_WAITING: SettingKey = SettingKey::new("requests_waiting", Shape::whole(1, REQUESTS_MAX),
+    "how many requests of a worker wait for an answer at once; further ones are refused as busy").or("1024");
 pub(super) const ON_BACKEND_LOSS: SettingKey = SettingKey::new("on_backend_loss", OneOf(&["stop", "keep"]),
     "stop: without the backend nothing is owned; keep: the last view counts for keep_for, and work may be done twice").or("stop");
 pub(super) const KEEP_FOR: SettingKey = SettingKey::new("keep_for", Shape::time(Duration::from_millis(1), KEEP_FOR_MAX),
@@ -107,6 +126,7 @@ pub(super) const POLICIES: &[SettingKey] = &[
     GROUP_NAME, PLACEMENT, OWNERSHIP, SLOTS, VIRTUAL_NODES, LOAD_MARGIN,
     MIN_MEMBERS, DRAIN_TIMEOUT, REJOIN_GRACE, ON_DRAIN_TIMEOUT, EPOCH_FLOOR, VERSION_RULE,
     MESSAGES_LISTEN, MESSAGES_TOKEN_FILE, ON_BACKEND_LOSS, KEEP_FOR, MAX_LOSS,
-    PEER_NETWORKS, PEER_LISTEN, PEER_TOKEN_FILE,
+    PEER_NETWORKS, PEER_LISTEN, PEER_TOKEN_FILE, PEER_CA_FILE, PEER_CERT_FILE, PEER_KEY_FILE, PEER_NAME,
+    MAX_WIDTH, SATURATED_AT, REQUESTS_AT_ONCE, REQUESTS_WAITING,
 ];
 pub(super) const NEXT: &[SettingKey] = &[NEXT_PLACEMENT, NEXT_SLOTS, NEXT_VIRTUAL_NODES, NEXT_LOAD_MARGIN];

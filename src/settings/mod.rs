@@ -41,6 +41,7 @@ mod options;
 mod peers;
 mod placement;
 mod policy;
+mod requests;
 mod schema;
 
 use std::collections::BTreeMap;
@@ -50,12 +51,13 @@ use std::path::{Path, PathBuf};
 use shardwise_core::{OwnershipMode, PolicyName};
 use shardwise_settings::{Reader, Sources, listed, nearest, shown};
 
+pub(crate) use instance::CHANNEL_ADDRESS;
 pub use instance::InstanceSettings;
-pub(crate) use instance::{MESSAGES_ADDRESS, REQUESTS_ADDRESS};
 pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub(crate) use peers::token_mistake;
-pub use peers::{MessagesSettings, Network, PeersSettings};
+pub use peers::{Network, PeerCertificates, PeersSettings};
 pub use policy::{DiscoverySettings, PolicySettings};
+pub use requests::RequestSettings;
 pub use shardwise_settings::{Fallback, Origin, ResolvedValue, Setting, SettingKey, SettingsTable, Shape};
 
 use crate::error::{Error, ErrorKind, Result};

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
-use shardwise_core::{OwnershipMode, Policy};
-use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable};
+use shardwise_settings::{Error, ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
 
@@ -65,54 +65,59 @@ impl FromStr for Network {
     }
 }
 
-/// Where messages to singletons arrive ([`crate::Singleton::handle`]). `Debug` does not show the token.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct MessagesSettings {
-    /// The address to listen on, once a singleton takes messages. Port 0 is any free one.
-    pub listen: SocketAddr,
-    /// The shared secret of both sides, at least 16 bytes of printable ASCII; required if other machines can connect.
-    pub token: Option<SecretString>,
-}
-
-impl Default for MessagesSettings {
-    /// Any free port of the loopback address, without a token.
-    fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None }
-    }
-}
-
-impl PartialEq for MessagesSettings {
-    fn eq(&self, other: &Self) -> bool {
-        self.listen == other.listen && is_same(self.token.as_ref(), other.token.as_ref())
-    }
-}
-
-impl Eq for MessagesSettings {}
-
-impl MessagesSettings {
-    /// The error in the listen address, given that messages go only to these networks; `None` if it is valid.
-    pub(crate) fn mistake(&self, networks: &[Network]) -> Option<&'static str> {
-        let ip = self.listen.ip();
-        if !ip.is_loopback() && self.token.is_none() {
-            return Some("others than this machine's processes can connect there: write messages_token_file too, or listen on 127.0.0.1");
-        }
-        // A wildcard address does not say how others reach it; with a loopback address no others are expected.
-        let is_reached = ip.is_unspecified() || ip.is_loopback() || networks.iter().any(|network| network.contains(ip));
-        (!is_reached).then_some("it is in none of peer_networks, and messages go nowhere else: add its network there, for all members")
-    }
-}
-
-/// Requests between members ([`crate::ShardingService::on_request`]). `Debug` does not show the token.
+/// Requests and messages between members ([`crate::ShardingService::on_request`], [`crate::Singleton::handle`]). `Debug` does not show the
+/// token.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeersSettings {
     /// The address on which a worker without a sidecar listens for them, once it has a handler. Port 0 is any free one.
     pub listen: SocketAddr,
-    /// The shared secret of members, at least 16 bytes of printable ASCII. Without it only `GET` is answered.
+    /// The shared secret of members, at least 16 bytes of printable ASCII. Without it only `GET` and messages to singletons are answered.
     pub token: Option<SecretString>,
     /// Where requests and messages may go: addresses of members outside these networks are never connected to.
     pub networks: Vec<Network>,
+    /// The members' certificates (feature `tls`).
+    pub certificates: PeerCertificates,
+}
+
+/// The files of the members' certificates, in PEM, and the name in them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PeerCertificates {
+    /// The CA that signs members' certificates, and nothing else's.
+    pub ca_file: Option<PathBuf>,
+    /// This member's certificate chain.
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate.
+    pub key_file: Option<PathBuf>,
+    /// The name that every member's certificate has; `None` if each has the host of its own address.
+    pub name: Option<String>,
+}
+
+impl PeerCertificates {
+    /// Whether callers must present a certificate.
+    const fn is_mutual(&self) -> bool {
+        self.ca_file.is_some() && self.cert_file.is_some()
+    }
+
+    /// What is missing or too much; `None` if nothing is.
+    fn mistake(&self, has_token: bool) -> Option<&'static str> {
+        match (&self.cert_file, &self.key_file) {
+            (Some(_), None) => return Some("peer_cert_file needs the key of that certificate: write peer_key_file too"),
+            (None, Some(_)) => return Some("peer_key_file needs the certificate of that key: write peer_cert_file too"),
+            _ => {}
+        }
+        if self.name.is_some() && self.ca_file.is_none() {
+            return Some("peer_name is the name in certificates, and nothing says who signs them: write peer_ca_file too");
+        }
+        if self.name.is_some() && !has_token {
+            return Some(
+                "with peer_name all members have one name, and without a token none proves which it is: write peer_token_file too",
+            );
+        }
+        let is_any = *self != Self::default();
+        (is_any && !cfg!(feature = "tls")).then_some("certificates need TLS, and this program is built without it: enable the feature tls")
+    }
 }
 
 impl Default for PeersSettings {
@@ -120,13 +125,17 @@ impl Default for PeersSettings {
     fn default() -> Self {
         let loopback = [(IpAddr::from(Ipv4Addr::new(127, 0, 0, 0)), 8), (Ipv6Addr::LOCALHOST.into(), 128)];
         let networks = loopback.map(|(address, bits)| Network { address, bits }).into();
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), token: None, networks }
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self { listen, token: None, networks, certificates: PeerCertificates::default() }
     }
 }
 
 impl PartialEq for PeersSettings {
     fn eq(&self, other: &Self) -> bool {
-        self.listen == other.listen && self.networks == other.networks && is_same(self.token.as_ref(), other.token.as_ref())
+        self.listen == other.listen
+            && self.networks == other.networks
+            && self.certificates == other.certificates
+            && is_same(self.token.as_ref(), other.token.as_ref())
     }
 }
 
@@ -134,9 +143,19 @@ impl Eq for PeersSettings {}
 
 impl PeersSettings {
     /// The error in the listen address; `None` if it is valid.
-    pub(crate) fn mistake(&self) -> Option<&'static str> {
-        let mistake = "others than this machine's programs can connect there, and that takes TLS: listen on 127.0.0.1, or let a sidecar serve this worker";
-        (!self.listen.ip().is_loopback()).then_some(mistake)
+    pub(crate) fn listen_mistake(&self) -> Option<&'static str> {
+        let ip = self.listen.ip();
+        if !ip.is_loopback() && self.token.is_none() && !self.certificates.is_mutual() {
+            return Some("others than this machine's programs can connect there: write peer_token_file too, or listen on 127.0.0.1");
+        }
+        // A wildcard address does not say how others reach it; with a loopback address no others are expected.
+        let is_reached = ip.is_unspecified() || ip.is_loopback() || self.networks.iter().any(|network| network.contains(ip));
+        (!is_reached).then_some("it is in none of peer_networks, and nothing goes elsewhere: add its network there, for all members")
+    }
+
+    /// The error in the certificates; `None` if they are valid.
+    pub(crate) fn certificates_mistake(&self) -> Option<&'static str> {
+        self.certificates.mistake(self.token.is_some())
     }
 }
 
@@ -162,39 +181,41 @@ fn socket_address(found: &ResolvedValue, examples: &str) -> Result<SocketAddr, E
     found.parse(|text| text.parse().map_err(|_| format!("write an IP address and a port, such as {examples}")))
 }
 
-/// Reads the settings of requests from the policy's table.
+/// The value of a setting, or of the setting that had its purpose before; both at once are refused.
+fn either(table: &SettingsTable<'_>, key: &SettingKey, earlier: &SettingKey) -> Result<Option<ResolvedValue>, Error> {
+    let (now, before) = (table.find(key)?, table.find(earlier)?);
+    match (&now, &before) {
+        (Some(_), Some(before)) => {
+            Err(before.refuse(format!("{} is set too, and requests and messages have one now: remove this one", key.name)))
+        }
+        (None, Some(_)) => {
+            tracing::warn!("{}.{} is the earlier name of {}: rename it", table.path(), earlier.name, key.name);
+            Ok(before)
+        }
+        _ => Ok(now),
+    }
+}
+
+/// Reads the settings of requests and messages from the policy's table.
 pub(super) fn read(table: &SettingsTable<'_>) -> Result<PeersSettings, Error> {
     let networks = table.take(&keys::PEER_NETWORKS)?;
     let networks = networks.parse(|text| text.split(',').map(str::parse).collect::<Result<_, _>>())?;
     let mut settings = PeersSettings { networks, ..PeersSettings::default() };
-    if let Some(found) = table.take_if_set(&keys::PEER_LISTEN)? {
-        settings.listen = socket_address(&found, "\"127.0.0.1:7500\"")?;
-        settings.mistake().map_or(Ok(()), |mistake| Err(found.refuse(mistake)))?;
+    settings.token = either(table, &keys::PEER_TOKEN_FILE, &keys::MESSAGES_TOKEN_FILE)?.map(|found| token(table, &found)).transpose()?;
+    let certificates = &mut settings.certificates;
+    certificates.ca_file = table.take_path(&keys::PEER_CA_FILE)?;
+    certificates.cert_file = table.take_path(&keys::PEER_CERT_FILE)?;
+    certificates.key_file = table.take_path(&keys::PEER_KEY_FILE)?;
+    certificates.name = table.take_if_set(&keys::PEER_NAME)?.map(|found| found.text().to_owned());
+    if let Some(mistake) = settings.certificates_mistake() {
+        return Err(table.origin().fail(format!("{}: {mistake}", table.path())));
     }
-    settings.token = table.find(&keys::PEER_TOKEN_FILE)?.map(|found| token(table, &found)).transpose()?;
+    if let Some(found) = either(table, &keys::PEER_LISTEN, &keys::MESSAGES_LISTEN)? {
+        table.note(&found, found.text());
+        settings.listen = socket_address(&found, "\"127.0.0.1:7500\", \"10.0.0.7:7500\" or \"[fd00::7]:7500\"")?;
+        settings.listen_mistake().map_or(Ok(()), |mistake| Err(found.refuse(mistake)))?;
+    }
     Ok(settings)
-}
-
-/// Reads the settings of messages from the policy's table.
-pub(super) fn messages(table: &SettingsTable<'_>, policy: &Policy, networks: &[Network]) -> Result<MessagesSettings, Error> {
-    let listen = table.take_if_set(&keys::MESSAGES_LISTEN)?;
-    let token_file = table.find(&keys::MESSAGES_TOKEN_FILE)?;
-    let mut settings = MessagesSettings::default();
-    if policy.ownership != OwnershipMode::Exclusive {
-        let unused = listen.as_ref().or(token_file.as_ref());
-        return unused.map_or(Ok(settings), |found| {
-            Err(found.refuse("it is about singletons, which need claims: write ownership = \"exclusive\" too, or remove it"))
-        });
-    }
-    match &listen {
-        Some(found) => settings.listen = socket_address(found, "\"10.0.0.7:7400\" or \"[fd00::7]:7400\"")?,
-        None => table.note_from(&keys::MESSAGES_LISTEN, settings.listen, Origin::Default),
-    }
-    settings.token = token_file.map(|found| token(table, &found)).transpose()?;
-    match (settings.mistake(networks), listen) {
-        (Some(mistake), Some(found)) => Err(found.refuse(mistake)),
-        _ => Ok(settings),
-    }
 }
 
 #[cfg(test)]

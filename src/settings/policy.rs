@@ -5,7 +5,8 @@ use shardwise_core::{BackendLoss, GroupName, OwnershipMode, Policy, PolicyError,
 use shardwise_discovery::settings::{BackendKind, BackendSettings, BackendValue};
 use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
-use super::peers::{self, MessagesSettings, PeersSettings};
+use super::peers::{self, PeersSettings};
+use super::requests::{self, RequestSettings};
 use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
@@ -21,10 +22,10 @@ pub struct PolicySettings {
     pub timing: Timing,
     /// Where its members meet.
     pub discovery: DiscoverySettings,
-    /// Where messages to its singletons arrive.
-    pub messages: MessagesSettings,
-    /// Requests between its members.
+    /// Requests and messages between its members.
     pub peers: PeersSettings,
+    /// How its requests are spread, and how many are in progress at once.
+    pub requests: RequestSettings,
 }
 
 impl PolicySettings {
@@ -34,8 +35,8 @@ impl PolicySettings {
             policy,
             timing: Timing::default(),
             discovery: DiscoverySettings::default(),
-            messages: MessagesSettings::default(),
             peers: PeersSettings::default(),
+            requests: RequestSettings::default(),
         }
     }
 
@@ -151,9 +152,9 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
     let policy = policy.validated().map_err(|error| refused(&error, table.path(), &related))?;
 
     let peers = peers::read(table)?;
-    let messages = peers::messages(table, &policy, &peers.networks)?;
+    let requests = requests::read(table, policy.ownership)?;
     let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
-    Ok(PolicySettings { policy, timing, discovery, messages, peers })
+    Ok(PolicySettings { policy, timing, discovery, peers, requests })
 }
 
 fn backend_loss(table: &SettingsTable<'_>) -> Result<BackendLoss, Error> {

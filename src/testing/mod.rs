@@ -15,6 +15,8 @@
 // A test fleet reports by panicking, as tests do.
 #![expect(clippy::panic, clippy::expect_used, reason = "this module is for tests")]
 
+#[cfg(feature = "requests")]
+mod transport;
 mod worker;
 
 use std::sync::Arc;
@@ -27,6 +29,9 @@ use shardwise_discovery::{Clock, Discovery, MemoryBackend, random_incarnation};
 
 use crate::operate::Group;
 use crate::service::ShardingService;
+use crate::settings::PolicySettings;
+#[cfg(feature = "requests")]
+pub use transport::LocalTransport;
 pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
@@ -64,11 +69,12 @@ impl ShardingService {
 ///
 /// Methods panic if a member cannot join or leave, or if what they wait for does not happen in time.
 pub struct TestFleet {
-    policy: Policy,
-    timing: Timing,
+    settings: PolicySettings,
     clock: Clock,
     store: MemoryBackend,
     workers: Vec<FleetWorker>,
+    #[cfg(feature = "requests")]
+    transport: LocalTransport,
 }
 
 struct FleetWorker {
@@ -93,10 +99,22 @@ impl TestFleet {
 
     /// Starts `n` members under your own policy.
     pub async fn start_with(n: usize, policy: Policy) -> Self {
-        let clock = Clock::tokio();
         let timing = Timing::new(Duration::from_secs(3), None, Duration::from_millis(100)).expect("a valid timing");
+        Self::start_as(n, PolicySettings { timing, ..PolicySettings::new(policy) }).await
+    }
+
+    /// Starts `n` members under all settings of a policy, but for its discovery: they share a store in memory.
+    pub async fn start_as(n: usize, settings: PolicySettings) -> Self {
+        let clock = Clock::tokio();
         let store = MemoryBackend::new(clock.clone());
-        let mut fleet = Self { policy, timing, clock, store, workers: Vec::new() };
+        let mut fleet = Self {
+            settings,
+            clock,
+            store,
+            workers: Vec::new(),
+            #[cfg(feature = "requests")]
+            transport: LocalTransport::new(),
+        };
         for _ in 0..n {
             fleet.join().await;
         }
@@ -106,13 +124,21 @@ impl TestFleet {
 
     /// Starts one more member and returns its number.
     pub async fn join(&mut self) -> usize {
+        self.join_with(|_| ()).await
+    }
+
+    /// Like [`TestFleet::join`], after `prepare` has registered handlers at its service.
+    pub async fn join_with(&mut self, prepare: impl FnOnce(&ShardingService)) -> usize {
         let number = self.workers.len();
         let id = InstanceId::new(format!("worker-{number}")).expect("a valid name");
         let member = Member { incarnation: random_incarnation(), serves: Some(Serves::Keys), ..Member::named(id) };
         let link = self.store.link();
         let backend: Arc<dyn Discovery> = Arc::new(link.clone());
-        let it = TestWorker::new(self.policy.clone(), self.timing, member, backend, self.clock.clone());
+        let it = TestWorker::with_settings(&self.settings, member, backend, self.clock.clone());
         let service = it.service().clone();
+        #[cfg(feature = "requests")]
+        self.transport.add(&service).unwrap_or_else(|error| panic!("worker-{number} takes no requests: {error}"));
+        prepare(&service);
         self.workers.push(FleetWorker { it, link, state: WorkerFate::Alive });
         service.register_self().await.unwrap_or_else(|error| panic!("worker-{number} cannot join: {error}"));
         number
@@ -123,8 +149,16 @@ impl TestFleet {
         self.workers[i].it.service()
     }
 
+    /// Brings the requests of the members to each other.
+    #[cfg(feature = "requests")]
+    pub const fn transport(&self) -> &LocalTransport {
+        &self.transport
+    }
+
     fn worker(&mut self, i: usize, state: WorkerFate) -> &FleetWorker {
         self.workers[i].state = state;
+        #[cfg(feature = "requests")]
+        self.transport.set_stalled(self.workers[i].it.service().instance_id(), state == WorkerFate::Paused);
         &self.workers[i]
     }
 
@@ -155,7 +189,7 @@ impl TestFleet {
 
     /// An operator confirms that the vanished members are gone for good; returns how many members had waited for the confirmation.
     pub async fn confirm_loss(&self) -> usize {
-        let group = Group { policy: &self.policy, timing: self.timing, backend: Arc::new(self.store.clone()) };
+        let group = Group { policy: &self.settings.policy, timing: self.settings.timing, backend: Arc::new(self.store.clone()) };
         group.confirm_loss().await.unwrap_or_else(|error| panic!("the loss cannot be confirmed: {error}"))
     }
 
@@ -204,6 +238,6 @@ impl TestFleet {
     /// The number of slots of the circle of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
-        alive.map_or(self.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())
+        alive.map_or(self.settings.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())
     }
 }

@@ -21,9 +21,13 @@ pub struct TestWorker {
 impl TestWorker {
     /// A worker with this record that has not joined yet.
     pub fn new(policy: Policy, timing: Timing, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
+        Self::with_settings(&PolicySettings { timing, ..PolicySettings::new(policy) }, member, backend, clock)
+    }
+
+    /// The same with all settings of a policy, but for its discovery.
+    pub fn with_settings(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let gate = Gate::default();
-        let settings = PolicySettings { timing, ..PolicySettings::new(policy) };
-        Self { service: ShardingService::joining(gate.spawner(), &settings, member, backend, clock, None), gate }
+        Self { service: ShardingService::joining(gate.spawner(), settings, member, backend, clock, None), gate }
     }
 
     /// Its service.

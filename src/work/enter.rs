@@ -111,6 +111,7 @@ pub struct Guard {
 }
 
 impl Guard {
+    #[cfg(feature = "requests")]
     pub(crate) const fn context(&self) -> &Arc<OwnershipContext> {
         &self.context
     }
@@ -154,6 +155,12 @@ impl Guard {
     /// The token that is cancelled when [`Guard::lost`] resolves. It does not keep the guard alive.
     pub const fn lost_token(&self) -> &CancellationToken {
         &self.signals.lost
+    }
+
+    /// The token that is cancelled when [`Guard::finish`] resolves.
+    #[cfg(feature = "requests")]
+    pub(crate) fn finish_token(&self) -> CancellationToken {
+        self.signals.finish.clone()
     }
 
     /// Whether [`Guard::finish`] has resolved.

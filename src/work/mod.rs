@@ -14,6 +14,8 @@ pub(crate) use daemon_count::DaemonCounter;
 pub use daemon_count::{DAEMONS_MAX, DaemonCount};
 pub use daemons::Daemons;
 pub use enter::Guard;
+#[cfg(feature = "requests")]
+pub(crate) use enter::{enter, enter_claim};
 pub use named::Tenure;
 pub use run::Run;
 pub use run_owned::OwnedRun;

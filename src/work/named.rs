@@ -55,6 +55,7 @@ impl Tenure {
         self.guard.lost_token()
     }
 
+    #[cfg(feature = "requests")]
     pub(crate) const fn guard(&self) -> &Arc<Guard> {
         &self.guard
     }

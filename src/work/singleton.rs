@@ -62,15 +62,18 @@ impl Singleton {
     }
 
     /// Calls `begin` when this value's run starts; only the first call takes effect.
+    #[cfg(feature = "requests")]
     pub(crate) fn on_run(&self, begin: impl FnOnce() + Send + Sync + 'static) {
         // A later callback would do the same again.
         let _ = self.on_run.set(Box::new(begin));
     }
 
+    #[cfg(feature = "requests")]
     pub(crate) const fn service(&self) -> &ShardingService {
         &self.service
     }
 
+    #[cfg(feature = "requests")]
     pub(crate) const fn name(&self) -> &ClaimName {
         &self.name
     }

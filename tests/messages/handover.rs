@@ -83,7 +83,8 @@ async fn in_a_handover_every_message_is_handled_at_most_once() {
 async fn a_holder_that_is_fenced_leaves_what_it_has_unknown_and_the_next_one_takes_over() {
     let world = World::new();
     let link = world.store.link();
-    let (a, other) = (over(&world, "a", link.clone(), MessagesSettings::default()), joined(&world, "c").await);
+    let a = with_instance(&world, "a", link.clone(), InstanceSettings::default(), PeersSettings::default());
+    let other = joined(&world, "c").await;
     a.register_self().await.expect("joins");
     let first = run(&a);
     let ask = handle(&other);

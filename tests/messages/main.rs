@@ -2,28 +2,32 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "tests report by panicking")]
 
+#[path = "../common/channel.rs"]
+mod channel;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each test file uses its part")]
 mod common;
 mod handover;
+#[path = "../common/http2.rs"]
+mod http2;
 mod impostors;
 #[path = "../common/log.rs"]
 mod log;
 mod outcomes;
 mod strangers;
+mod versions;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwise::discovery::MemoryBackend;
-use shardwise::settings::{MessagesSettings, PeersSettings, PolicySettings};
+use shardwise::requests::ADDRESS_KEY;
+use shardwise::settings::{InstanceSettings, PeersSettings, PolicySettings};
 use shardwise::{InstanceId, OwnershipMode, Run, ShardingFactory, ShardingService, SingletonHandle, Tenure, Timing};
 
+use channel::LONG;
 use common::{World, eventually};
-
-/// Longer than anything takes on a loaded machine.
-const LONG: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Ask {
@@ -47,15 +51,11 @@ struct AskReply {
 
 type Handle = SingletonHandle<Ask, AskReply>;
 
-fn with_messages(world: &World, id: &str, messages: MessagesSettings) -> ShardingService {
-    over(world, id, world.store.link(), messages)
+fn with_peers(world: &World, id: &str, peers: PeersSettings) -> ShardingService {
+    with_instance(world, id, world.store.link(), InstanceSettings::default(), peers)
 }
 
-fn over(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettings) -> ShardingService {
-    within(world, id, link, messages, PeersSettings::default())
-}
-
-fn within(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettings, peers: PeersSettings) -> ShardingService {
+fn with_instance(world: &World, id: &str, link: MemoryBackend, instance: InstanceSettings, peers: PeersSettings) -> ShardingService {
     let mut policy = common::policy();
     policy.ownership = OwnershipMode::Exclusive;
     policy.placement.slots = 16;
@@ -63,14 +63,14 @@ fn within(world: &World, id: &str, link: MemoryBackend, messages: MessagesSettin
     let mut settings = PolicySettings::new(policy);
     settings.discovery.backend = "test".into();
     settings.timing = Timing::new(world.ttl, None, Duration::from_millis(100)).expect("valid");
-    (settings.messages, settings.peers) = (messages, peers);
-    let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(link)).clock(world.clock.clone());
+    settings.peers = peers;
+    let builder = ShardingFactory::builder().policy(settings).instance(instance).backend("test", Arc::new(link)).clock(world.clock.clone());
     let factory = builder.instance_id(InstanceId::new(id).expect("valid")).build().expect("a valid factory");
     factory.create("workers").expect("a known policy")
 }
 
 async fn joined(world: &World, id: &str) -> ShardingService {
-    let service = with_messages(world, id, MessagesSettings::default());
+    let service = with_peers(world, id, PeersSettings::default());
     service.register_self().await.expect("it joins");
     service
 }
@@ -106,11 +106,11 @@ fn echo(text: &str) -> Ask {
     Ask::Echo(text.to_owned())
 }
 
-/// Where that worker's messages arrive, by its record.
+/// The host and port where that worker's messages arrive, by its record.
 fn address(service: &ShardingService, of: &str) -> Option<String> {
     let members = service.members();
     let member = members.members().iter().find(|member| member.instance_id.as_str() == of)?;
-    member.metadata.get("shardwise.messages").cloned()
+    Some(member.metadata.get(ADDRESS_KEY)?.strip_prefix("tcp://").expect("without TLS").to_owned())
 }
 
 /// Workers `a` and `b`, of which `a` answers.
@@ -183,7 +183,7 @@ async fn who_has_a_handle_and_runs_it_listens_at_once() {
 #[tokio::test]
 async fn the_address_is_in_a_record_that_is_made_later_and_made_anew() {
     let world = World::new();
-    let (a, b) = (with_messages(&world, "a", MessagesSettings::default()), joined(&world, "b").await);
+    let (a, b) = (with_peers(&world, "a", PeersSettings::default()), joined(&world, "b").await);
     let _run = run(&a);
     for _ in 0..2 {
         a.register_self().await.expect("joins");

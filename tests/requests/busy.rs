@@ -1,9 +1,9 @@
-//! The limit on the requests that a worker answers at a time.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! The limits on requests that are in flight: at a worker, and on a connection.
 
 use tokio::task::JoinSet;
 
+use super::channel::{Side, open};
+use super::http2::{Http2Frame, first_of, preface, request_fields};
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -14,42 +14,77 @@ async fn not_more_than_64_are_answered_at_a_time() {
     let hanging: Vec<_> = (0..64)
         .map(|_| {
             let one = one.clone();
-            tokio::spawn(async move { one.answer("hang", Request::new(Method::Get)).await.status })
+            tokio::spawn(async move { one.answer(Request::get("hang")).await.unwrap().status })
         })
         .collect();
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(one.answer("hang", Request::new(Method::Get)).await.status, 429);
+    assert!(matches!(one.answer(Request::get("hang")).await, Err(Undelivered::Busy(Some(_)))));
     for status in futures::future::join_all(hanging).await {
         assert_eq!(status.unwrap(), 504);
     }
-    assert_eq!(one.answer("status", Request::new(Method::Get)).await.status, 200);
+    assert_eq!(one.answer(Request::get("status")).await.unwrap().status, 200);
 }
 
 /// A caller may then ask another member, because no handler has seen the request.
 #[tokio::test]
-async fn a_listener_that_is_busy_refuses_the_request() {
+async fn a_member_that_is_busy_refuses_the_request() {
     let world = World::new();
-    let one = worker(&world, "one", Some(TOKEN));
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
-    one.on_request("hang", move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        std::future::pending::<String>()
-    })
-    .unwrap();
-    one.on_request("echo", |_| async { "hello" }).unwrap();
-    let at = one.listen_for_requests().await.unwrap();
+    let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
+    let running = hangs(&one, "hang");
+    let done = counts(&one, "act");
+    let there = place(&one, one.listen_for_requests().await.unwrap());
     let mut hanging = JoinSet::new();
     for _ in 0..64 {
         let one = one.clone();
-        hanging.spawn(async move { one.answer("hang", Request::new(Method::Get)).await });
+        hanging.spawn(async move { one.answer(Request::get("hang")).await });
     }
-    eventually("64 are being answered", || begun.load(Ordering::Relaxed) == 64).await;
-    let (status, text) = asks(at, &one, "POST", "echo", "x").await;
-    assert!(status == 429 && text.contains("shardwise-peer: refused\r\n"), "{text}");
+    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    assert_eq!(brings(&two, &there, &post("act")).await, Err(Undelivered::Busy(Some(Duration::from_secs(1)))));
+    assert_eq!(done.load(Ordering::Relaxed), 0);
     hanging.shutdown().await;
-    let (status, text) = asks(at, &one, "POST", "echo", "x").await;
-    assert!(status == 200 && text.contains("shardwise-peer: 1\r\n"), "{text}");
+    assert_eq!(brings(&two, &there, &post("act")).await.unwrap().body, b"done");
+}
+
+/// What waits for a place on the connection was not sent, and says so at its deadline.
+#[tokio::test]
+async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
+    let world = World::new();
+    let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
+    let running = hangs(&one, "hang");
+    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let mut hanging = JoinSet::new();
+    for _ in 0..64 {
+        let (two, there) = (two.clone(), there.clone());
+        hanging.spawn(async move { brings(&two, &there, &Request::get("hang")).await });
+    }
+    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    let soon = Attempt::until(Instant::now() + Duration::from_millis(300));
+    match two.connections().bring(&there, &Request::get("status"), &soon).await {
+        Err(Undelivered::Unsent(why)) => assert!(why.contains("as many requests to it as are allowed"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    hanging.shutdown().await;
+    eventually("their handlers have ended", || running.load(Ordering::Relaxed) == 0).await;
+    assert_eq!(brings(&two, &there, &Request::get("status")).await.unwrap().status, 200);
+}
+
+/// A caller that does not wait for a place: the 65th stream is refused as not begun.
+#[tokio::test]
+async fn the_65th_stream_of_a_connection_is_refused() {
+    let world = World::new();
+    let one = worker(&world, "one", Some(TOKEN));
+    let running = hangs(&one, "hang");
+    let address = one.listen_for_requests().await.unwrap().to_string();
+    let mut stream = open(&address, &Whom::of(&one), Some(TOKEN)).await.unwrap().plain(Side::Caller);
+    let fields = request_fields("GET", "/hang", &[("shardwise-to", "instance")]);
+    let heads = (0..65).map(|number| Http2Frame::head(2 * number + 1, &fields, true).bytes());
+    let all = std::iter::once(preface()).chain(heads).collect::<Vec<_>>().concat();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &all).await.unwrap();
+    let reset = first_of(&mut stream, Http2Frame::RST_STREAM).await.expect("a reset");
+    assert_eq!((reset.stream, reset.reason()), (2 * 64 + 1, h2::Reason::REFUSED_STREAM));
+    eventually("the others are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    drop(stream);
+    eventually("their handlers have ended", || running.load(Ordering::Relaxed) == 0).await;
 }

@@ -57,7 +57,7 @@ impl Place {
     }
 
     /// For a scene that measures times: in a soak on three servers.
-    async fn to_measure(kind: Option<Kind>) -> Self {
+    pub(crate) async fn to_measure(kind: Option<Kind>) -> Self {
         match kind {
             Some(kind) if figures::wanted().is_some() => Self::Cluster(Cluster::start(kind).await),
             _ => Self::start(kind).await,
@@ -83,6 +83,12 @@ impl Place {
     }
 
     pub(crate) fn factory_by(&self, rules: &str, id: &str, ttl: Duration) -> ShardingFactory {
+        let text = self.settings_by(&format!("ownership = \"exclusive\"\n{rules}"), id, ttl);
+        ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap()
+    }
+
+    /// The settings of a member whose policy has these lines besides its group.
+    pub(crate) fn settings_by(&self, rules: &str, id: &str, ttl: Duration) -> String {
         let table = "[default.resilience.sharding";
         let (name, at) = match self {
             Self::Server(Kind::Consul, server) => ("consul", format!("address = \"http://{}\"", server.address())),
@@ -90,13 +96,12 @@ impl Place {
             Self::Cluster(cluster) => cluster.settings_of(id),
             Self::Local(folder) => ("local", format!("path = \"{}\"", folder.path().join("workers.db").display())),
         };
-        let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\nownership = \"exclusive\"\n{rules}");
+        let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\n{rules}");
         // Writing to a String cannot fail.
         let _ =
             write!(text, "{table}.instance]\nid = \"{id}\"\n{table}.discovery]\nbackend = \"{name}\"\nttl = \"{}ms\"\n", ttl.as_millis());
         let _ = write!(text, "{table}.discovery.{name}]\n{at}\n");
-        let settings = Settings::from_toml_str(&text).unwrap();
-        ShardingFactory::from_settings(settings).unwrap()
+        text
     }
 }
 

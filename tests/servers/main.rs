@@ -1,6 +1,7 @@
-//! The library over real Consul and etcd servers: many members in one process, a watch that falls silent, and bad days.
+//! The library over real Consul and etcd servers: many members in one process, a watch that falls silent, bad days, and requests between
+//! processes.
 //!
-//! `cargo xtask soak members` runs the first for longer and with more.
+//! `cargo xtask soak members` runs the first for longer and with more, `soak requests` the last.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
@@ -57,6 +58,7 @@ mod members;
 mod messages;
 mod named;
 mod other_fleet;
+mod requests;
 mod restarts;
 mod rights;
 mod rolling;

@@ -84,14 +84,28 @@ fn what_is_not_built_yet_says_so() {
 }
 
 #[test]
+fn a_width_is_1_to_4_and_only_slots_under_eventual_ownership_are_spread() {
+    for width in ["0", "5"] {
+        assert_eq!(
+            refused_policy_line(&format!("max_width = {width}")),
+            format!("max_width is {width}: a whole number from 1 to 4 is allowed")
+        );
+    }
+    let exclusive = refused_policy_line("max_width = 2\nownership = \"exclusive\"");
+    assert_eq!(exclusive, "max_width is 2: with ownership = \"exclusive\" only the holder of a slot serves its keys: remove it");
+    assert_eq!(refused_policy_line("requests_at_once = 0"), "requests_at_once is 0: a whole number from 1 to 65536 is allowed");
+    let settings = read(&format!("{WORKERS}max_width = 3\nsaturated_at = 4\nrequests_waiting = 7"));
+    let requests = settings.policy("workers").unwrap().requests;
+    assert_eq!((requests.max_width.get(), requests.saturated_at, requests.at_once, requests.waiting), (3, 4, 64, 7));
+}
+
+#[test]
 fn what_goes_with_one_kind_of_ownership_alone() {
     let lines = [
         ("on_drain_timeout = \"hold\"", "on_drain_timeout is \"hold\""),
         ("epoch_floor = 7", "epoch_floor is 7"),
         ("version_rule = \"newest\"", "version_rule is \"newest\""),
     ];
-    let said = refused_policy_line("messages_listen = \"127.0.0.1:0\"");
-    assert!(said.starts_with("messages_listen is \"127.0.0.1:0\": it is about singletons, which need claims"), "{said}");
     for (line, value) in lines {
         assert_eq!(refused_policy_line(line), format!("{value}: it is about claims: write ownership = \"exclusive\" too, or remove it"));
     }
@@ -115,52 +129,17 @@ fn what_goes_with_one_kind_of_ownership_alone() {
     assert_eq!(policy.version_rule, VersionRule::Newest);
 }
 
-#[test]
-fn where_messages_arrive_is_an_address_and_has_a_token_where_others_can_connect() {
-    let folder = tempfile::tempdir().unwrap();
-    let with_token = |text: &str| {
-        let file = folder.path().join(format!("token-{}", text.len()));
-        std::fs::write(&file, text).unwrap();
-        format!("messages_token_file = '{}'", file.display())
-    };
-    let exclusive = |lines: &str| {
-        format!(
-            "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\nownership = \"exclusive\"\ndiscovery.backend = \"memory\"\n{lines}"
-        )
-    };
-    for (lines, said) in [
-        ("messages_listen = \"localhost:7400\"".to_owned(), "messages_listen is \"localhost:7400\": write an IP address and a port"),
-        ("messages_listen = \"0.0.0.0:7400\"".to_owned(), "messages_listen is \"0.0.0.0:7400\": others than this machine's processes"),
-        ("messages_token_file = \"nowhere\"".to_owned(), "messages_token_file is \"nowhere\": the file cannot be read"),
-        (with_token(""), "a secret that is empty is none"),
-        (with_token("fifteen-bytes.."), "a token is 16 to 1024 bytes"),
-        (with_token(&"x".repeat(1_025)), "a token is 16 to 1024 bytes"),
-        (format!("messages_listen = \"10.0.0.7:7400\"\n{}", with_token("hush-hush-hush-hush\n")), "it is in none of peer_networks"),
-    ] {
-        let refused = refused(&exclusive(&lines));
-        assert!(refused.contains(said), "{refused}");
-    }
-    let settings = read(&exclusive(&format!("messages_listen = \"0.0.0.0:7400\"\n{}", with_token("hush-hush-hush-hush\n"))));
-    let messages = &settings.policy("workers").unwrap().messages;
-    assert_eq!((messages.listen.to_string().as_str(), messages.token.is_some()), ("0.0.0.0:7400", true));
-    assert!(!format!("{settings:?}").contains("hush"));
-    let lines = format!("messages_listen = \"10.0.0.7:7400\"\npeer_networks = [\"10.0.0.0/8\"]\n{}", with_token("hush-hush-hush-hush\n"));
-    assert_eq!(read(&exclusive(&lines)).policy("workers").unwrap().messages.listen.to_string(), "10.0.0.7:7400");
-    // Other members could not know that address.
-    let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
-    assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
-    let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.messages\" = \"x\"");
-    assert!(own.contains("shardwise itself writes this name"), "{own}");
+/// A file with that text in the folder, as a line of settings.
+fn token_line(folder: &Path, key: &str, text: &str) -> String {
+    let file = folder.join(format!("token-{}", text.len()));
+    std::fs::write(&file, text).unwrap();
+    format!("{key} = '{}'", file.display())
 }
 
 #[test]
-fn requests_between_members_stay_on_this_machine_unless_networks_are_named() {
+fn requests_and_messages_stay_on_this_machine_unless_networks_are_named_and_members_prove_themselves() {
     let folder = tempfile::tempdir().unwrap();
-    let with_token = |text: &str| {
-        let file = folder.path().join(format!("token-{}", text.len()));
-        std::fs::write(&file, text).unwrap();
-        format!("peer_token_file = '{}'", file.display())
-    };
+    let with_token = |text: &str| token_line(folder.path(), "peer_token_file", text);
     for (line, said) in [
         ("peer_networks = [\"10.0.0.7/8\"]".to_owned(), "peer_networks is [\"10.0.0.7/8\"]: the address has bits behind"),
         ("peer_networks = [\"10.0.0.0\"]".to_owned(), "write networks as \"10.0.0.0/8\""),
@@ -168,8 +147,11 @@ fn requests_between_members_stay_on_this_machine_unless_networks_are_named() {
         ("peer_listen = \"localhost:7500\"".to_owned(), "peer_listen is \"localhost:7500\": write an IP address and a port"),
         ("peer_listen = \"0.0.0.0:7500\"".to_owned(), "peer_listen is \"0.0.0.0:7500\": others than this machine's programs"),
         ("peer_token_file = \"nowhere\"".to_owned(), "peer_token_file is \"nowhere\": the file cannot be read"),
+        (with_token(""), "a secret that is empty is none"),
         (with_token("hush-too-short"), "a token is 16 to 1024 bytes"),
         (with_token("hush with blanks in it"), "a token is 16 to 1024 bytes"),
+        (with_token(&"x".repeat(1_025)), "a token is 16 to 1024 bytes"),
+        (format!("peer_listen = \"10.0.0.7:7500\"\n{}", with_token("hush-hush-hush-hush\n")), "it is in none of peer_networks"),
     ] {
         let refused = refused_policy_line(&line);
         assert!(refused.contains(said) && !refused.contains("hush"), "{refused}");
@@ -179,8 +161,65 @@ fn requests_between_members_stay_on_this_machine_unless_networks_are_named() {
     let peers = &settings.policy("workers").unwrap().peers;
     assert_eq!(peers.networks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
     assert!(peers.token.is_some() && peers.listen.ip().is_loopback() && !format!("{settings:?}").contains("hush"));
-    let own = refused("[default.resilience.sharding.instance]\nmetadata.\"shardwise.requests\" = \"x\"");
-    assert!(own.contains("shardwise itself writes this name"), "{own}");
+    let settings = read(&format!("{lines}\npeer_listen = \"10.0.0.7:7500\""));
+    assert_eq!(settings.policy("workers").unwrap().peers.listen.to_string(), "10.0.0.7:7500");
+    // Other members could not know that address.
+    let everywhere = format!("discovery.backend = \"memory\"\npeer_listen = \"0.0.0.0:7500\"\n{}", with_token("hush-hush-hush-hush\n"));
+    let settings = read(&format!("{WORKERS}{everywhere}"));
+    let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
+    assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
+    for name in ["channel", "requests", "messages"] {
+        let own = refused(&format!("[default.resilience.sharding.instance]\nmetadata.\"shardwise.{name}\" = \"x\""));
+        assert!(own.contains("shardwise itself writes this name"), "{own}");
+    }
+}
+
+/// From the time when messages to singletons had an address and a token of their own.
+#[test]
+fn earlier_names_of_settings_count_and_not_beside_the_present_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_token = |key: &str| token_line(folder.path(), key, "hush-hush-hush-hush\n");
+    let settings = read(&format!("{WORKERS}messages_listen = \"127.0.0.1:7400\"\n{}", with_token("messages_token_file")));
+    let peers = &settings.policy("workers").unwrap().peers;
+    assert_eq!((peers.listen.to_string().as_str(), peers.token.is_some()), ("127.0.0.1:7400", true));
+    assert!(!format!("{settings:?}").contains("hush"));
+    for (lines, said) in [
+        ("messages_listen = \"localhost:7400\"".to_owned(), "messages_listen is \"localhost:7400\": write an IP address and a port"),
+        ("messages_listen = \"0.0.0.0:7400\"".to_owned(), "messages_listen is \"0.0.0.0:7400\": others than this machine's programs"),
+        ("messages_token_file = \"nowhere\"".to_owned(), "messages_token_file is \"nowhere\": the file cannot be read"),
+        (
+            "messages_listen = \"127.0.0.1:7400\"\npeer_listen = \"127.0.0.1:7500\"".to_owned(),
+            "messages_listen is \"127.0.0.1:7400\": peer_listen is set too",
+        ),
+        (format!("{}\n{}", with_token("messages_token_file"), with_token("peer_token_file")), "peer_token_file is set too"),
+    ] {
+        let refused = refused_policy_line(&lines);
+        assert!(refused.contains(said) && !refused.contains("hush"), "{refused}");
+    }
+}
+
+#[test]
+fn certificates_of_members_go_together() {
+    for (lines, said) in [
+        ("peer_cert_file = \"own.pem\"", "write peer_key_file too"),
+        ("peer_key_file = \"own-key.pem\"", "write peer_cert_file too"),
+        ("peer_name = \"members.example\"", "write peer_ca_file too"),
+        ("peer_name = \"members.example\"\npeer_ca_file = \"ca.pem\"", "write peer_token_file too"),
+    ] {
+        let refused = refused_policy_line(lines);
+        assert!(refused.contains(said), "{refused}");
+    }
+    let lines = format!("{WORKERS}peer_ca_file = \"ca.pem\"\npeer_cert_file = \"own.pem\"\npeer_key_file = \"own-key.pem\"");
+    if cfg!(feature = "tls") {
+        // A certificate of this member alone keeps no caller out.
+        let open = refused_policy_line("peer_cert_file = \"own.pem\"\npeer_key_file = \"own-key.pem\"\npeer_listen = \"0.0.0.0:7500\"");
+        assert!(open.contains("write peer_token_file too, or listen on 127.0.0.1"), "{open}");
+        let certificates = &read(&lines).policy("workers").unwrap().peers.certificates.clone();
+        let names = [&certificates.ca_file, &certificates.cert_file, &certificates.key_file];
+        assert!(names.iter().all(|name| name.is_some()), "{certificates:?}");
+    } else {
+        assert!(refused(&lines).contains("enable the feature tls"), "{}", refused(&lines));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::context::TaskContext;
 use crate::measured::{self, BenchmarkFigure};
 use crate::report::say;
 use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
-use crate::{files, judged, leases, outbox, peers, sidecar};
+use crate::{files, judged, leases, outbox, peers, requests, sidecar};
 
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
@@ -35,6 +35,10 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
         outbox::NAME => {
             let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;
             judged::page(&figures, &outbox::GOALS, outbox::page)?
+        }
+        requests::NAME => {
+            let figures = log.figures(requests::FIGURES, HUNG_AFTER, [command])?;
+            judged::page(&figures, &requests::GOALS, requests::page)?
         }
         sidecar::NAME => {
             let commands = std::iter::once(command).chain(sidecar::page_tests(context));

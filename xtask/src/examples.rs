@@ -36,6 +36,11 @@ const RULES: u64 = 8;
 const TENANTS: u32 = 100;
 /// A line of the example about orders, and how its last line begins.
 const ORDERS_SAY: (&str, &str) = ("10 orders placed, 20 events booked, each once", "10 orders placed, 20 events booked, each once");
+/// The same of transactions in sessions.
+const POOL_SAYS: (&str, &str) = (
+    "a tenant has 2 transactions at most, and each ends after 3s",
+    "balances of (80, 120): each transaction was committed or rolled back in full",
+);
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
@@ -55,9 +60,13 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
             "etcd_workers" => servers::drive(async {
                 program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS", Etcd::single().await?).await
             })?,
-            "orders_postgres" | "paused_postgres" => servers::drive(async {
+            "orders_postgres" | "paused_postgres" | "pool_sessions" => servers::drive(async {
                 let database = Postgres::shared().await?.database().await?;
-                let lines = if *name == "orders_postgres" { ORDERS_SAY } else { PAUSED_SAY };
+                let lines = match *name {
+                    "orders_postgres" => ORDERS_SAY,
+                    "pool_sessions" => POOL_SAYS,
+                    _ => PAUSED_SAY,
+                };
                 program.says(("DATABASE_URL", &database.url()), lines).await
             })?,
             "paused_etcd" => servers::drive(async {

@@ -24,6 +24,7 @@ mod package;
 mod peers;
 mod readme;
 mod report;
+mod requests;
 mod run;
 mod servers;
 mod sidecar;

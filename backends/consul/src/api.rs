@@ -57,7 +57,7 @@ pub(crate) fn of_check(check: &str) -> String {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Session {
+struct ConsulSession {
     #[serde(rename = "ID")]
     id: String,
     /// Not said of one that was just made.
@@ -239,7 +239,7 @@ impl Client {
             "ServiceChecks": [{ "ID": check }],
         });
         let answer = self.call("making a session", Method::PUT, &self.at("/v1/session/create", &[]), Some(body.to_string())).await?;
-        let created: Session = self.parsed(&self.checked(answer, SESSIONS)?)?;
+        let created: ConsulSession = self.parsed(&self.checked(answer, SESSIONS)?)?;
         Ok(created.id)
     }
 
@@ -256,11 +256,11 @@ impl Client {
         Ok(sessions.into_iter().find(|session| session.name == check).map(|session| session.id))
     }
 
-    async fn sessions(&self, path: &str) -> Result<Vec<Session>> {
+    async fn sessions(&self, path: &str) -> Result<Vec<ConsulSession>> {
         let answer = self.get("reading a session", &self.at(path, &["consistent"]), None).await?;
         let answer = self.checked(answer, SESSIONS)?;
         self.index_of(&answer, SESSIONS)?;
-        Ok(self.parsed::<Option<Vec<Session>>>(&answer)?.unwrap_or_default())
+        Ok(self.parsed::<Option<Vec<ConsulSession>>>(&answer)?.unwrap_or_default())
     }
 
     /// A path with the datacenter and these parts of a query.

@@ -83,6 +83,9 @@ class Answers(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await self.one.owned([key])).keys, [key] if here["mine"] else [])
             explained = await self.other.explain(key)
             self.assertEqual((explained["slot"], explained["owner"] and explained["owner"]["instance_id"]), (here["slot"], here["owner"]))
+            if len(key) < 50_000:
+                route = await self.one.route(key)
+                self.assertEqual((route["key"], route["pick"], route["set"]), (key, here["owner"], [here["owner"]]))
         with self.assertRaises(ShardwiseError):
             await self.one.owner("k" * 70_000)
 

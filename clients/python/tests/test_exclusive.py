@@ -3,9 +3,27 @@
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, Callable
 
-from shardwise_client import Client, Entered, Lease, LeaseEnded, Lost, NotHeld, Problem, Request, RequestHandlers, RequestServer, SlotChange, sync
+from shardwise_client import (
+    Client,
+    Entered,
+    HeldRequest,
+    Lease,
+    LeaseEnded,
+    Lost,
+    NotHeld,
+    OwnedRequest,
+    Problem,
+    Request,
+    RequestHandlers,
+    RequestServer,
+    SlotChange,
+    To,
+    Unknown,
+    sync,
+)
 from shardwise_client._clock import now
 from tests.sidecars import PATIENCE, ROOT, SLOTS, TOKEN, WithSidecars, free_port
 
@@ -247,6 +265,107 @@ class Requests(WithSidecars):
                 with self.assertRaises(Problem) as caught:
                     await client.instance("nowhere", "status")
                 self.assertEqual(caught.exception.kind, "unknown-instance")
+
+
+class Owners(WithSidecars):
+    """Two workers, each beside its sidecar, that answer requests to the keys that they hold."""
+
+    async def workers(self, stack: AsyncExitStack) -> "tuple[list[Client], list[Lease], list[RequestHandlers]]":
+        all_handlers = [RequestHandlers(), RequestHandlers()]
+        servers = [await stack.enter_async_context(RequestServer(handlers)) for handlers in all_handlers]
+        tokens = ("--token-file", "token", "--peer-token-file", "peers")
+        sidecars = [self.sidecar(name, *tokens, "--forward-to", server.url) for name, server in zip(("one", "two"), servers)]
+        self.last = sidecars[1]
+        clients = [await stack.enter_async_context(Client("workers", sidecar.url, token=TOKEN)) for sidecar in sidecars]
+        leases = [await stack.enter_async_context(client.lease(ttl=2.0)) for client in clients]
+        await until("both share", lambda: shared(*leases))
+        return clients, leases, all_handlers
+
+    def test_requests_to_keys_come_to_their_owner(self) -> None:
+        asyncio.run(self.come_to_the_owner())
+
+    async def come_to_the_owner(self) -> None:
+        async with AsyncExitStack() as stack:
+            clients, leases, all_handlers = await self.workers(stack)
+
+            def answers(name: str) -> Callable[[OwnedRequest], "dict[str, Any]"]:
+                def say(owned: OwnedRequest) -> "dict[str, Any]":
+                    assert owned.entered is not None and owned.request.fence == owned.fence == owned.entered.fence
+                    return {"by": name, "key": owned.key, "fence": owned.fence, "body": owned.request.json()}
+
+                return say
+
+            for name, lease, handlers in zip(("one", "two"), leases, all_handlers):
+                handlers.on_owned("rooms/say", lease)(answers(name))
+            for key in KEYS[:40]:
+                owner = 0 if leases[0].owns(key) else 1
+                async with leases[owner].enter(key) as entered:
+                    fence = [*entered.fence]
+                for client in clients:
+                    route = await client.route(key)
+                    self.assertEqual((route["key"], route["why"]), (key, "claim"))
+                    answer = await client.ask(To.owner(key), "rooms/say", json=[1], within=PATIENCE)
+                    name = ("one", "two")[owner]
+                    self.assertEqual((answer.status, answer.instance), (200, name), answer.text)
+                    self.assertEqual(answer.json(), {"by": name, "key": key, "fence": fence, "body": [1]})
+
+            # Of a name that no member holds yet, the request waits for the first holder.
+            @all_handlers[0].on_held("lead")
+            async def lead(held: HeldRequest) -> "list[object]":
+                return [held.name, held.epoch]
+
+            asked = asyncio.ensure_future(clients[1].ask(To.holder("singleton/leader"), "lead", within=PATIENCE))
+            epochs = list[int]()
+
+            async def leads(entered: Entered) -> None:
+                epochs.append(entered.epoch)
+                await entered.finish.wait()
+
+            leases[0].singleton("leader", leads)
+            answer = await asked
+            await until("it leads", lambda: epochs)
+            self.assertEqual((answer.status, answer.json()), (200, ["singleton/leader", epochs[0]]), answer.text)
+
+            # While the second one gives all up, no request is lost.
+            async def asks(key: str) -> str:
+                return str((await clients[0].ask(To.owner(key), "rooms/say", json=[2], within=PATIENCE)).json()["by"])
+
+            asking = [asyncio.ensure_future(asks(key)) for key in KEYS]
+            await leases[1].close()
+            self.assertEqual(set(await asyncio.gather(*asking)) - {"one", "two"}, set())
+            self.assertEqual({await asks(key) for key in KEYS}, {"one"})
+
+    def test_a_caller_that_gives_up_ends_the_handler_and_a_dead_member_is_unknown(self) -> None:
+        asyncio.run(self.gives_up())
+
+    async def gives_up(self) -> None:
+        async with AsyncExitStack() as stack:
+            clients, leases, all_handlers = await self.workers(stack)
+            begun, ended = list[str](), list[str]()
+
+            async def slow(owned: OwnedRequest) -> str:
+                begun.append(owned.key)
+                try:
+                    await asyncio.sleep(0 if owned.request.idempotency_key == "quick" else PATIENCE)
+                finally:
+                    ended.append(owned.key)
+                return "done"
+
+            for lease, handlers in zip(leases, all_handlers):
+                handlers.on_owned("slow", lease)(slow)
+            key = leases[1].owned(KEYS)[0]
+            asking = asyncio.ensure_future(clients[0].ask(To.owner(key), "slow", body=b"", within=PATIENCE))
+            await until("it is handled", lambda: begun)
+            asking.cancel()
+            await until("the handler has ended", lambda: ended)
+
+            asking = asyncio.ensure_future(clients[0].ask(To.owner(key), "slow", body=b"", within=PATIENCE))
+            await until("it is handled again", lambda: len(begun) == 2)
+            self.last.kill()
+            with self.assertRaises(Unknown):
+                await asking
+            answer = await clients[0].ask(To.owner(key), "slow", body=b"", within=PATIENCE, idempotency_key="quick")
+            self.assertEqual((answer.text, answer.instance), ("done", "one"), "the next owner takes what comes later")
 
 
 class Examples(WithSidecars):

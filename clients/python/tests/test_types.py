@@ -5,7 +5,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import httpx
 
-from shardwise_client import EnteredKey, Explanation, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish
+from shardwise_client import EnteredKey, Explanation, Group, Holders, Owner, Ownership, Plan, Rebalance, Route, Wish
 from shardwise_client._answers import Finished, GrantTableAnswer, LeaseAnswer, Names
 from tests.common import ONE, TOKEN
 
@@ -19,6 +19,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("post", "drain"): Wish,
     ("post", "undrain"): Wish,
     ("get", "holders"): Holders,
+    ("get", "route"): Route,
     ("post", "leases"): LeaseAnswer,
     ("put", "leases/{lease}"): LeaseAnswer,
     ("get", "grants"): GrantTableAnswer,

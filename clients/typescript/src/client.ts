@@ -1,10 +1,11 @@
 /** Asks one sidecar about one policy. */
 
+import { type Ask, Asker, type To, ready } from "./ask.js";
 import { NotOwning, ShardwiseError, Unavailable, Problem } from "./errors.js";
 import { Http, encoded, under, type Asked, type Call, type Options, type UnderLease } from "./http.js";
 import { Lease, type LeaseOptions } from "./lease.js";
 import { type Answer, type Send, bring } from "./requests.js";
-import type { EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish } from "./types.js";
+import type { EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Route, Wish } from "./types.js";
 import { type Keys, listed } from "./keys.js";
 import { events, pause, sleep, tied, unless } from "./waits.js";
 
@@ -14,9 +15,11 @@ const OWNING = ["active", "stale", "unsharded"];
 const LIST_INSTEAD = ": ask by a list, such as owned([\".\"])";
 export class Client {
   readonly #http: Http;
+  readonly #asker: Asker;
 
   constructor(policy: string, options: Options = {}) {
     this.#http = new Http(policy, options);
+    this.#asker = new Asker(this.#http);
   }
 
   /**
@@ -62,6 +65,18 @@ export class Client {
 
   /** Who holds each slot and name, under which epoch and since when. Only under exclusive ownership. */
   holders(call: Call = {}): Promise<Holders> { return this.#http.json("holders", call); }
+
+  /**
+   * Sends a request to a destination, such as `{ owner: key }`, and returns the answer of its member, whatever its status is.
+   *
+   * Until `withinMs` are over it goes on to another member as long as it was certainly not handled. `NotHandled` (`Unsent`, `NotMine`, `Busy`) says that no
+   * member took it in time. `Unknown` says that it may have been handled. A GET, and a request with an `idempotencyKey`, is repeatable: it is sent again even
+   * then. A `Problem` says that the request or its destination is refused; it was not handled. When `signal` aborts, the handler is ended.
+   */
+  async ask(to: To, path: string, ask: Ask = {}): Promise<Answer> { return this.#asker.ask(ready(to, path, ask)); }
+
+  /** Where a request to the key would go now, as the sidecar knows it; the member that gets the request decides. Changes nothing. */
+  route(key: string, call: Call = {}): Promise<Route> { return this.#http.json(`route?${new URLSearchParams({ key })}`, call); }
 
   /** Asks one member, or sends to it: its worker, or the sidecar where the worker has nothing at that path. The member's answer is returned whatever
    * its status is; a sidecar that cannot reach the member throws `Problem`. With a body it is a POST, which is sent once. */

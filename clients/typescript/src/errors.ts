@@ -16,12 +16,12 @@ export class NotOwning extends Unavailable {
   constructor(readonly state: string) { super(`this worker owns nothing at the moment: it is ${state}`); }
 }
 
-/** The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`. */
+/** The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`. `isRefused`: it says that no handler has seen it. */
 export class Problem extends ShardwiseError {
   override name = "Problem";
   override readonly passes: boolean;
   readonly kind: string;
-  constructor(readonly status: number, readonly type: string, readonly title: string, readonly detail: string, override readonly retryAfterMs: number) {
+  constructor(readonly status: number, readonly type: string, readonly title: string, readonly detail: string, override readonly retryAfterMs: number, readonly isRefused = false) {
     super(`${status} ${title}: ${detail}`);
     this.passes = status === 429 || status === 503;
     this.kind = type.slice(type.lastIndexOf(":") + 1);
@@ -32,8 +32,32 @@ export class Problem extends ShardwiseError {
     if (!isProblem) await response.body?.cancel();
     const after = Number(response.headers.get("retry-after") ?? 0);
     const title = String(problem.title ?? response.statusText);
-    return new Problem(response.status, String(problem.type ?? "about:blank"), title, String(problem.detail ?? ""), after > 0 ? after * 1000 : 0);
+    const isRefused = response.headers.get("shardwise-peer") === "refused";
+    return new Problem(response.status, String(problem.type ?? "about:blank"), title, String(problem.detail ?? ""), after > 0 ? after * 1000 : 0, isRefused);
   }
+}
+
+/** No handler has seen the request, so it may be sent again. `problem` is what the sidecar has answered, if it was reached. */
+export class NotHandled extends ShardwiseError {
+  override name = "NotHandled";
+  override readonly passes = true;
+  override readonly retryAfterMs: number;
+  constructor(why: string, readonly problem?: Problem | undefined) {
+    super(`the request was not handled: ${why}`);
+    this.retryAfterMs = problem?.retryAfterMs ?? 0;
+  }
+}
+/** No member was reached in time, or the sidecar was not. */
+export class Unsent extends NotHandled { override name = "Unsent"; }
+/** The member that was asked last does not serve the destination, and no other one took the request in time. */
+export class NotMine extends NotHandled { override name = "NotMine"; }
+/** The member that was asked last has too many requests, or the sidecar has; send fewer at once, or later. */
+export class Busy extends NotHandled { override name = "Busy"; }
+
+/** The request may have been handled: not at all, in part or in full. If it is sent again, it may be handled twice. */
+export class Unknown extends ShardwiseError {
+  override name = "Unknown";
+  constructor(why: string, readonly problem?: Problem | undefined) { super(`it is unknown if the request was handled: ${why}`); }
 }
 
 /** Why a key or a name cannot be worked on now, or why work in it has to stop: this worker does not hold it, or not any more. */

@@ -1,26 +1,24 @@
 /** Answers requests that the sidecar forwards to this worker (`serve --forward-to`), with the HTTP server of Node. */
 
 import { ShardwiseError } from "./errors.js";
+import { type ForwardedRequest, Refusal, Reply, type RequestHandler, problem } from "./forwarded.js";
+import type { Fence } from "./guard.js";
+import type { Lease } from "./lease.js";
+import { type HeldHandler, type OwnedHandler, ofHolder, underLease } from "./owned_requests.js";
 import { isPath } from "./requests.js";
 
 /** The most bytes of a body, in both directions. */
 const BODY_BYTES_MAX = 1024 * 1024;
 const AT_ONCE_MOST = 64;
-/** The sidecar waits so long for an answer. */
-const ANSWER_WITHIN_MS = 10_000;
-/** The sidecar says here whether a request is for this one instance or for any. */
+/** A caller waits so long at most. The sidecar ends the connection when this one's does not wait any more. */
+const ANSWER_WITHIN_MS = 300_000;
+/** The sidecar says here whom a request is for. */
 const TO = "shardwise-to";
+const MEANT = { instance: "one instance", any: "any instance", owner: "the owner of a key", holder: "the holder of a name", session: "a session" };
+/** In an answer: no handler has seen the request, so the sidecar may bring it to another member. */
+const REFUSED = { "shardwise-peer": "refused", "retry-after": "1" };
 
-/** A request from a member. `signal` aborts when the sidecar does not wait any more, or has its answer. */
-export interface ForwardedRequest { method: string; path: string; query: URLSearchParams; contentType: string; body: Uint8Array; signal: AbortSignal; text(): string; json(): unknown }
-
-/** An answer that is not JSON with the status 200. */
-export class Reply {
-  constructor(readonly body: string | Uint8Array, readonly status = 200, readonly contentType = typeof body === "string" ? "text/plain; charset=utf-8" : "application/octet-stream") {}
-}
-
-/** Returns a `Reply`, or a value that is sent as JSON. */
-export type RequestHandler = (request: ForwardedRequest) => unknown;
+type HeaderFields = Pick<ForwardedRequest, "contentType" | "key" | "fence" | "name" | "epoch" | "idempotencyKey">;
 
 /** The parts of `IncomingMessage` and `ServerResponse` of node:http that are used here. */
 export interface IncomingRequest extends AsyncIterable<Uint8Array> { method?: string | undefined; url?: string | undefined; headers: Record<string, string | string[] | undefined> }
@@ -37,8 +35,7 @@ export interface OutgoingResponse {
 export class RequestHandlers {
   readonly #prefix: string;
   readonly #onError: (error: unknown) => void;
-  readonly #ofInstance = new Map<string, RequestHandler>();
-  readonly #ofAny = new Map<string, RequestHandler>();
+  readonly #handlers = new Map<string, Map<string, RequestHandler>>(Object.keys(MEANT).map((to) => [to, new Map()]));
   #running = 0;
 
   constructor({ prefix = "", onError = console.error }: { prefix?: string; onError?: (error: unknown) => void } = {}) {
@@ -46,23 +43,32 @@ export class RequestHandlers {
   }
 
   /** Answers requests to this instance at that path, and none to any. */
-  onRequest(path: string, handler: RequestHandler): this { return this.#register(this.#ofInstance, path, handler); }
+  onRequest(path: string, handler: RequestHandler): this { return this.#register("instance", path, handler); }
   /** Answers requests to any instance at that path, and none to this one. */
-  onAny(path: string, handler: RequestHandler): this { return this.#register(this.#ofAny, path, handler); }
+  onAny(path: string, handler: RequestHandler): this { return this.#register("any", path, handler); }
+  /**
+   * Answers requests to keys at that path. With this worker's `lease` the handler works under a guard of the key, as in `lease.runExclusive`: the slot moves
+   * once the handler has ended; if it is lost before, the caller learns that the outcome is unknown. If this worker does not hold the key, no handler runs,
+   * and the sidecar brings the request to the member that does. A process that does not keep the lease leaves `lease` out, and has the fence alone.
+   */
+  onOwned(path: string, handler: OwnedHandler, { lease }: { lease?: Lease } = {}): this { return this.#register("owner", path, underLease(handler, lease)); }
+  /** Answers requests to names that this worker holds, such as `singleton/leader`. The name moves once the handler has ended; if it is lost before, `signal` aborts. */
+  onHeld(path: string, handler: HeldHandler): this { return this.#register("holder", path, ofHolder(handler)); }
 
   readonly listener = (request: IncomingRequest, response: OutgoingResponse): void => {
     const leaving = new AbortController();
     response.on("close", () => leaving.abort());
-    this.#answer(request, leaving).catch((error: unknown) => this.#failed(error)).then(({ status, contentType, body }) => {
-      response.writeHead(status, { "content-type": contentType, "cache-control": "no-store" });
-      response.end(body);
+    this.#answer(request, leaving).catch((error: unknown) => this.#failed(error)).then((reply) => {
+      const refused = reply instanceof Refusal ? REFUSED : {};
+      response.writeHead(reply.status, { "content-type": reply.contentType, "cache-control": "no-store", ...refused });
+      response.end(reply.body);
     }).catch(this.#onError);
   };
 
-  #register(handlers: Map<string, RequestHandler>, path: string, handler: RequestHandler): this {
+  #register(to: keyof typeof MEANT, path: string, handler: RequestHandler): this {
     if (!isPath(path)) throw new ShardwiseError(`"${path}" is no path: it has parts of letters, digits and -._~ with single slashes between them`);
     if (path === "shardwise" || path.startsWith("shardwise/")) throw new ShardwiseError(`"${path}" is reserved: the sidecar answers it`);
-    handlers.set(path, handler);
+    this.#handlers.get(to)?.set(path, handler);
     return this;
   }
 
@@ -70,27 +76,28 @@ export class RequestHandlers {
     const { method = "", headers } = incoming;
     const url = new URL(incoming.url ?? "/", "http://worker");
     // A web page cannot set the header, so it cannot reach the handlers either.
-    const to = headers[TO];
-    if (to !== "instance" && to !== "any") {
-      return problem(400, "not a forwarded request", `the header ${TO} is missing: only requests that a sidecar forwards are answered`);
+    const to = String(headers[TO]);
+    const handlers = this.#handlers.get(to);
+    if (handlers === undefined) {
+      return problem(400, "not a forwarded request", `the header ${TO} is missing or unknown: only requests that a sidecar forwards are answered`);
     }
     const path = url.pathname.startsWith(this.#prefix) ? url.pathname.slice(this.#prefix.length) : "";
-    const handler = (to === "any" ? this.#ofAny : this.#ofInstance).get(path);
+    const handler = handlers.get(path);
     if (handler === undefined) {
-      const meant = to === "any" ? "any instance" : "one instance";
-      return problem(404, "no such path", `this worker has no handler at "${path}" for requests to ${meant}`);
+      return problem(404, "no such path", `this worker has no handler at "${path}" for requests to ${MEANT[to as keyof typeof MEANT]}`);
     }
     if (method !== "GET" && method !== "POST") return problem(405, "not allowed", "send GET or POST");
-    if (this.#running >= AT_ONCE_MOST) return problem(503, "too many requests", `at most ${AT_ONCE_MOST} requests are answered at a time`);
+    if (this.#running >= AT_ONCE_MOST) return new Refusal(429, "too many requests", `at most ${AT_ONCE_MOST} requests are answered at a time`);
+    const said = saidOf(headers);
+    if (said === undefined) return problem(400, "not understood", "a header of the sidecar cannot be read");
     // Until the handler has ended, also if its answer comes too late.
     this.#running += 1;
     const ended = () => { this.#running -= 1; };
     const answering = whole(incoming).then((body) => {
       if (body === undefined) return problem(413, "too large", `a body has at most ${BODY_BYTES_MAX} bytes`);
       const text = () => new TextDecoder().decode(body);
-      const contentType = [headers["content-type"] ?? ""].flat()[0] ?? "";
       const { signal } = leaving;
-      return replied(handler, { method, path, query: url.searchParams, contentType, body, signal, text, json: (): unknown => JSON.parse(text()) });
+      return replied(handler, { method, path, query: url.searchParams, body, signal, text, ...said, json: (): unknown => JSON.parse(text()) });
     }).catch((error: unknown) => this.#failed(error)).finally(ended);
     return limited(answering, leaving);
   }
@@ -98,6 +105,22 @@ export class RequestHandlers {
   #failed(error: unknown): Reply {
     this.#onError(error);
     return problem(500, "the handler has failed", "its error is in the worker's log");
+  }
+}
+
+/** What the headers say of a request; `undefined` if they cannot be read. */
+function saidOf(headers: IncomingRequest["headers"]): HeaderFields | undefined {
+  const text = (header: string) => [headers[header]].flat()[0];
+  const number = (header: string) => { const digits = text(header); return digits === undefined ? undefined : Number(digits); };
+  const decoded = (header: string) => { const encoded = text(header); return encoded === undefined ? undefined : decodeURIComponent(encoded); };
+  const [slot, epoch] = [number("shardwise-slot"), number("shardwise-epoch")];
+  if ([slot, epoch].some((each) => each !== undefined && !Number.isSafeInteger(each))) return undefined;
+  const fence: Fence | undefined = slot === undefined || epoch === undefined ? undefined : { slot, epoch };
+  const [contentType = "", idempotencyKey] = [text("content-type"), text("idempotency-key")];
+  try {
+    return { contentType, key: decoded("shardwise-key"), fence, name: decoded("shardwise-name"), epoch, idempotencyKey };
+  } catch {
+    return undefined;
   }
 }
 
@@ -135,8 +158,4 @@ async function whole(incoming: IncomingRequest): Promise<Uint8Array | undefined>
     at += piece.length;
   }
   return body;
-}
-
-function problem(status: number, title: string, detail: string): Reply {
-  return new Reply(JSON.stringify({ type: "urn:shardwise:problem:worker", title, status, detail }), status, "application/problem+json");
 }

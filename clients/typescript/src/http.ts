@@ -79,12 +79,23 @@ export class Http {
   error(broken: unknown): ShardwiseError {
     if (broken instanceof ShardwiseError) return broken;
     if (broken instanceof SyntaxError) return this.strange();
-    const why = broken instanceof Error && broken.cause !== undefined ? broken.cause : broken;
-    const isGone = typeof why === "object" && why !== null && "code" in why && why.code === "ECONNREFUSED";
-    return new Unavailable(`${this.base} does not answer: ${why}${isGone ? "; start `shardwise serve`, or correct the URL" : ""}`, { cause: broken });
+    const { why, code } = causeOf(broken);
+    return new Unavailable(`${this.base} does not answer: ${why}${code === "ECONNREFUSED" ? "; start `shardwise serve`, or correct the URL" : ""}`, { cause: broken });
   }
 
   strange(): ShardwiseError { return new ShardwiseError(`${this.base} answers something else: is a shardwise sidecar there?`); }
+}
+
+/** What a failed `fetch` says of its cause. In a browser there is no code. */
+function causeOf(broken: unknown): { why: unknown; code: unknown } {
+  const why = broken instanceof Error && broken.cause !== undefined ? broken.cause : broken;
+  return { why, code: typeof why === "object" && why !== null && "code" in why ? why.code : undefined };
+}
+
+/** Whether there was no connection, so that nothing was sent. */
+export function isUnsent(broken: unknown): boolean {
+  const { code } = causeOf(broken);
+  return code === "ECONNREFUSED" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "UND_ERR_CONNECT_TIMEOUT";
 }
 
 /** The header that names a lease. */

@@ -24,11 +24,16 @@ export async function bring(http: Http, to: string, path: string, { method, quer
   const how = method ?? (body === undefined ? "GET" : "POST");
   const sent = { signal, method: how, body, headers: body === undefined ? {} : { "content-type": contentType ?? type }, isSafe: how === "GET" };
   return http.send(to + path + asked, sent, async (response) => {
-    const instance = response.headers.get("shardwise-instance");
-    if (instance === null) return response.ok ? http.strange() : Problem.of(response);
-    const whole = new Uint8Array(await response.arrayBuffer());
-    return new Answer(decodeURIComponent(instance), response.status, response.headers.get("content-type") ?? "", whole);
+    return (await answerOf(response)) ?? (response.ok ? http.strange() : Problem.of(response));
   });
+}
+
+/** The answer, if it is a member's. */
+export async function answerOf(response: Response): Promise<Answer | undefined> {
+  const instance = response.headers.get("shardwise-instance");
+  if (instance === null) return undefined;
+  const whole = new Uint8Array(await response.arrayBuffer());
+  return new Answer(decodeURIComponent(instance), response.status, response.headers.get("content-type") ?? "", whole);
 }
 
 export function isPath(path: string): boolean {

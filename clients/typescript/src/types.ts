@@ -41,6 +41,9 @@ export interface HeldName extends Held { name: string }
 /** Who holds what: every slot in order, and the names that are held. */
 export interface Holders { revision: number; view_fingerprint: string; slots: HeldSlot[]; names: HeldName[] }
 
+/** Where a request to a key would go: the members that may serve it, its owner first, and the one that was chosen. */
+export interface Route { key: string; key_hash: string; set: string[]; pick: string; incarnation: string; why: string; epoch: Num }
+
 /** A lease, and for how long its grants hold, counted from before the question. */
 export interface WorkerLease { id: string; ttl_ms: number; valid_ms: number; version: number }
 /** The period that a timer has fired: when it was due, in milliseconds since 1970, and its number. */

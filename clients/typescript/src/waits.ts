@@ -19,8 +19,8 @@ export const systemClock: Clock = {
 };
 
 /** The pause before the next try, at random by half, so that clients do not come back together. */
-export function pause(tries: number): number {
-  return Math.min(PAUSE_LONGEST_MS, PAUSE_FIRST_MS * 2 ** Math.min(tries, 10)) * (0.5 + Math.random() / 2);
+export function pause(tries: number, firstMs = PAUSE_FIRST_MS, longestMs = PAUSE_LONGEST_MS): number {
+  return Math.min(longestMs, firstMs * 2 ** Math.min(tries, 10)) * (0.5 + Math.random() / 2);
 }
 
 /** The pauses before work that has failed begins again: first 0.5 s, each time twice as long, and at most 30 s. */

@@ -1,25 +1,11 @@
 /** Requests to one member and to any, and the handlers of a worker. */
 
 import assert from "node:assert/strict";
-import http from "node:http";
-import type net from "node:net";
 import { test } from "node:test";
 
 import { Problem, Reply, RequestHandlers, ShardwiseError } from "../src/index.js";
 import { ONE, client, eventually } from "./common.js";
-
-/** A server with these handlers, and how to send to it as a sidecar does. */
-async function served(handlers: RequestHandlers, use: (send: (path: string, to?: string, sent?: RequestInit) => Promise<Response>) => Promise<void>): Promise<void> {
-  const server = http.createServer(handlers.listener);
-  await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
-  const base = `http://127.0.0.1:${(server.address() as net.AddressInfo).port}`;
-  try {
-    await use((path, to, sent) => fetch(base + path, { ...sent, headers: { ...sent?.headers, ...(to === undefined ? {} : { "shardwise-to": to }) } }));
-  } finally {
-    server.closeAllConnections();
-    server.close();
-  }
-}
+import { served } from "./served.js";
 
 const kind = async (response: Response) => [response.status, ((await response.json()) as { type: string }).type];
 
@@ -84,7 +70,7 @@ test("a worker answers so many requests at a time", async () => {
     let refused = 0;
     const all = Array.from({ length: 80 }, async () => {
       const { status } = await send("/slow", "any");
-      if (status === 503) refused += 1;
+      if (status === 429) refused += 1;
       return status;
     });
     await eventually("the rest is refused", () => refused === 16);

@@ -5,7 +5,8 @@ import http from "node:http";
 import { test } from "node:test";
 
 import { type Client, type Guard, type Lease, NotHeld, Problem, RequestHandlers } from "../src/index.js";
-import { LEASED, Proxy, client, eventually } from "./common.js";
+import { LEASED, PATIENCE_MS, Proxy, client, eventually } from "./common.js";
+import { asked } from "./leased.js";
 
 const [one, other] = LEASED.map(({ url }) => client(url)) as [Client, Client];
 const KEYS = Array.from({ length: 500 }, (_, n) => `tenant ${n} größe`);
@@ -129,6 +130,64 @@ test("requests reach the workers", async () => {
       server.closeAllConnections();
       server.close();
     }
+  }
+});
+
+test("requests to keys reach their owner, and a handover loses none", async () => {
+  const leases = await Promise.all([one, other].map((each) => each.lease({ ttlMs: 2_000 })));
+  const [first, second] = leases as [Lease, Lease];
+  const servers = LEASED.map(({ port }, at) => {
+    const lease = at === 0 ? first : second;
+    const handlers = new RequestHandlers().onOwned("rooms/say", ({ key, fence, guard, text }) => ({ at, key, fence, isHeld: guard?.isHeld, said: text() }), { lease });
+    return http.createServer(handlers.listener).listen(port, "127.0.0.1");
+  });
+  try {
+    await areShared(first, second);
+    const ids = await Promise.all([one, other].map(async (each) => (await each.ownership()).instance_id));
+    const say = (through: Client, key: string) => through.ask({ owner: key }, "rooms/say", { body: "hello", withinMs: PATIENCE_MS });
+    for (const key of KEYS.slice(0, 40)) {
+      const at = first.owns(key) ? 0 : 1;
+      const guard = (at === 0 ? first : second).enter(key);
+      guard.leave();
+      for (const through of [one, other]) {
+        assert.equal((await through.route(key)).why, "claim");
+        const answer = await say(through, key);
+        assert.deepEqual([answer.status, answer.instance, answer.json()], [200, ids[at], { at, key, fence: guard.fence, isHeld: true, said: "hello" }]);
+      }
+    }
+    const asking = KEYS.slice(0, 100).map((key) => say(one, key));
+    await second.close();
+    for (const answer of await Promise.all(asking)) assert.equal(answer.status, 200, answer.text());
+    assert.equal((await say(other, KEYS[0] ?? "")).instance, ids[0], "the one that is left");
+  } finally {
+    await Promise.all(leases.map((lease) => lease.close()));
+    for (const server of servers) {
+      server.closeAllConnections();
+      server.close();
+    }
+  }
+});
+
+test("a caller that gives up ends the handler", async () => {
+  await using lease = await one.lease({ ttlMs: 2_000 });
+  let [running, ended] = [0, 0];
+  const handlers = new RequestHandlers().onOwned("slow", async ({ signal }) => {
+    running += 1;
+    await asked({ finish: signal });
+    ended += 1;
+  }, { lease });
+  const server = http.createServer(handlers.listener).listen(LEASED[0].port, "127.0.0.1");
+  try {
+    await areShared(lease);
+    const ends = new AbortController();
+    const given = other.ask({ owner: KEYS[0] ?? "" }, "slow", { body: "", signal: ends.signal, withinMs: PATIENCE_MS });
+    await eventually("it is handled", () => running === 1);
+    ends.abort(new Error("enough"));
+    await assert.rejects(given, /enough/);
+    await eventually("the handler has ended", () => ended === 1);
+  } finally {
+    server.closeAllConnections();
+    server.close();
   }
 });
 

@@ -21,7 +21,7 @@ const ANSWERS = [
   ["Owner", "get", "owner/{key}"], ["Explanation", "get", "explain/{key}"], ["Ownership", "get", "ownership"], ["Group", "get", "members"],
   ["Plan", "post", "plan"], ["Wish", "post", "drain"], ["Wish", "post", "undrain"], ["{ rebalances: Rebalance[] }", "get", "rebalances"],
   ["Holders", "get", "holders"], ["WorkerLease", "post", "leases"], ["WorkerLease", "put", "leases/{lease}"], ["GrantTable", "get", "grants"],
-  ["GrantLine", "get", "grants", "application/x-ndjson"], ["EnteredKey[]", "post", "enter"],
+  ["GrantLine", "get", "grants", "application/x-ndjson"], ["EnteredKey[]", "post", "enter"], ["Route", "get", "route"],
 ] as const;
 
 /** What the schema says, as TypeScript. */
@@ -47,7 +47,7 @@ test("types are those of the document", async () => {
     return `export const answer${at}: Same<${type}, ${typed(answer.schema, document.components.schemas)}> = true;`;
   });
   const text = `
-    import type { EnteredKey, Explanation, GrantLine, GrantTable, Group, Holders, Owner, Ownership, Plan, Rebalance, Wish, WorkerLease } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
+    import type { EnteredKey, Explanation, GrantLine, GrantTable, Group, Holders, Owner, Ownership, Plan, Rebalance, Route, Wish, WorkerLease } from ${JSON.stringify(process.env["SHARDWISE_CLIENT"])};
     type Same<A, B> = [Required<A>] extends [B] ? ([B] extends [Required<A>] ? true : false) : false;
     type Flat<A> = { [Name in keyof A]: A[Name] };
     // The comparison finds a field that is missing on one side or has another type.

@@ -107,6 +107,13 @@ pub(crate) enum Command {
     EndAbsence(live::EndAbsence),
     /// Show how many daemons of a set run and who holds each, or set how many
     Daemons(live::DaemonsArgs),
+    /// Send a request to the owner of a key or to a member, without joining
+    Ask(Box<live::AskArgs>),
+    /// Print where requests of a key go, and why
+    Route(live::RouteArgs),
+    /// Spread or move the requests of single keys
+    #[command(subcommand)]
+    Routes(live::RoutesCommand),
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),

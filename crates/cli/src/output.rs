@@ -151,10 +151,7 @@ fn one_json_line(value: &impl Serialize) -> Result<String> {
 }
 
 fn write_stdout(text: &str) -> Result<()> {
-    above(|| {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
-    })
+    bytes(text.as_bytes())
 }
 
 /// The same JSON without control characters of terminals. They occur only in strings: outside of strings JSON is ASCII, and serde writes
@@ -179,6 +176,14 @@ pub(crate) fn text(text: &str) -> Result<()> {
     let column = |column: &str| Escaped(column).to_string();
     let line = |line: &str| line.split('\t').map(column).collect::<Vec<_>>().join("\t");
     write_stdout(&colour::painted(text.split('\n').map(line).collect::<Vec<_>>().join("\n")))
+}
+
+/// Prints bytes on stdout as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
+    above(|| {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))
+    })
 }
 
 pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {

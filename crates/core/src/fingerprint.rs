@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::routing::KeyHash;
 use crate::{Incarnation, StoreId, hash_bytes};
 
 /// XXH3-64 of a canonical text, shown as sixteen hexadecimal digits. Two members with equal fingerprints compute equal placements.
@@ -60,7 +61,7 @@ macro_rules! hex_number {
         }
     )*};
 }
-hex_number!(Fingerprint, Incarnation, StoreId);
+hex_number!(Fingerprint, Incarnation, KeyHash, StoreId);
 
 #[cfg(test)]
 mod tests {

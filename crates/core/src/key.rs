@@ -82,15 +82,57 @@ pub struct OwnedKey {
     kind: KeyKind,
 }
 
+/// The most bytes of a key that comes from outside: in a request, or in a list of keys.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+impl OwnedKey {
+    /// A copy of any key.
+    pub fn of<K: ShardKey + ?Sized>(key: &K) -> Self {
+        key.with_key(|key| Self { bytes: key.bytes.into(), kind: key.kind })
+    }
+
+    /// The same key, borrowed.
+    pub fn as_key(&self) -> Key<'_> {
+        Key { bytes: &self.bytes, kind: self.kind }
+    }
+
+    /// What its bytes are, for [`OwnedKey::from_parts`] in another process: `bytes`, `unsigned` or `signed`.
+    pub const fn kind(&self) -> &'static str {
+        match self.kind {
+            KeyKind::Bytes => "bytes",
+            KeyKind::Unsigned => "unsigned",
+            KeyKind::Signed => "signed",
+        }
+    }
+
+    /// The key of that kind and these bytes; `None` for an unknown kind, or an integer that is not 1, 2, 4, 8 or 16 bytes wide.
+    pub fn from_parts(kind: &str, bytes: &[u8]) -> Option<Self> {
+        let kind = match kind {
+            "bytes" => return Some(Self { bytes: bytes.into(), kind: KeyKind::Bytes }),
+            "unsigned" => KeyKind::Unsigned,
+            "signed" => KeyKind::Signed,
+            _ => return None,
+        };
+        matches!(bytes.len(), 1 | 2 | 4 | 8 | 16).then(|| Self { bytes: bytes.into(), kind })
+    }
+}
+
 impl From<Key<'_>> for OwnedKey {
     fn from(key: Key<'_>) -> Self {
-        Self { bytes: key.bytes.into(), kind: key.kind }
+        Self::of(&key)
     }
 }
 
 impl ShardKey for OwnedKey {
     fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
-        read(Key { bytes: &self.bytes, kind: self.kind })
+        read(self.as_key())
+    }
+}
+
+impl ShardKey for Key<'_> {
+    #[inline]
+    fn with_key<R>(&self, read: impl FnOnce(Key<'_>) -> R) -> R {
+        read(*self)
     }
 }
 
@@ -213,5 +255,7 @@ mod tests {
         assert_eq!(text.key_hash(), text.as_bytes().key_hash());
         assert_eq!(Arc::<str>::from("a").key_hash(), "a".key_hash());
         assert_eq!(Cow::Borrowed("a").key_hash(), Box::<str>::from("a").key_hash());
+        let owned = OwnedKey::of(&-7_i64);
+        assert_eq!((owned.as_key().key_hash(), OwnedKey::from(owned.as_key())), ((-7_i64).key_hash(), owned.clone()));
     }
 }

@@ -1,8 +1,9 @@
 //! The pure core of `shardwise`: the owners of keys, and when their ownership ends.
 //!
 //! Nothing in this crate reads a clock, draws a random number, touches a file or a socket, or awaits. Time is a [`Moment`], randomness an
-//! [`Incarnation`], and the group a [`View`]; all of them are arguments. Results are values: a [`SlotOwners`], an [`Ownership`], a list
-//! of [`machine::Action`]s. The same inputs give the same outputs on every machine, so workers agree without communicating.
+//! [`Incarnation`] or a number, and the group a [`View`]; all of them are arguments. Results are values: a [`SlotOwners`], an
+//! [`Ownership`], a list of [`machine::Action`]s. The same inputs give the same outputs on every machine, so workers agree without
+//! communicating.
 //!
 //! From key to answer: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
 //! From member to owner: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] places successive views.
@@ -38,6 +39,7 @@ mod quota;
 mod rebalance;
 mod replicas;
 mod ring;
+pub mod routing;
 mod serves;
 mod slots;
 mod succession;
@@ -55,7 +57,7 @@ pub use explain::{Explanation, WalkStep, WeightClassLoad};
 pub use fingerprint::Fingerprint;
 pub use health::{CHECKS_IN_A_ROW, WorkerChecks, WorkerHealth};
 pub use holders::{HeldClaim, Holders, Holding, Mismatch};
-pub use key::{Key, OwnedKey, ShardKey, hash_bytes};
+pub use key::{KEY_BYTES_MAX, Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
 pub use moment::Moment;

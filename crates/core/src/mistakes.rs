@@ -20,11 +20,19 @@ pub enum Mistake {
     AbsenceIsBurial,
     /// An observer counts silence through the time in which it could not write itself.
     SilenceInOutage,
+    /// The owner of a hot key never narrows it again.
+    WidthNeverNarrows,
+    /// A load that a member reported once counts for ever.
+    LoadNeverAges,
+    /// A member that failed counts like any other.
+    FailureForgotten,
+    /// A hint to another member is followed however many were followed before.
+    HintsWithoutEnd,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::DeadlineFromAnswer,
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
@@ -32,6 +40,10 @@ impl Mistake {
         Self::ServerTimestamps,
         Self::AbsenceIsBurial,
         Self::SilenceInOutage,
+        Self::WidthNeverNarrows,
+        Self::LoadNeverAges,
+        Self::FailureForgotten,
+        Self::HintsWithoutEnd,
     ];
 
     /// The name on a command line.
@@ -44,6 +56,10 @@ impl Mistake {
             Self::ServerTimestamps => "server-timestamps",
             Self::AbsenceIsBurial => "absence-is-burial",
             Self::SilenceInOutage => "silence-in-outage",
+            Self::WidthNeverNarrows => "width-never-narrows",
+            Self::LoadNeverAges => "load-never-ages",
+            Self::FailureForgotten => "failure-forgotten",
+            Self::HintsWithoutEnd => "hints-without-end",
         }
     }
 }

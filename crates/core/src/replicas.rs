@@ -48,6 +48,11 @@ impl Replicas {
         Self { slots: params.slots, members: placed.members().iter().map(|(id, _)| id.clone()).collect(), each, ranked }
     }
 
+    /// The number of slots, the placed members, how many each slot has, and so many positions in the members for every slot.
+    pub(crate) fn parts(&self) -> (u32, &[InstanceId], usize, &[u32]) {
+        (self.slots, &self.members, self.each, &self.ranked)
+    }
+
     /// The first `n` members for a slot, its owner first; empty for a slot beyond the circle. The members for a smaller `n` are the first
     /// of those for a larger one.
     pub fn owners_of_slot(&self, slot: u32, n: usize) -> impl Iterator<Item = &InstanceId> {

@@ -5,9 +5,12 @@
 use std::sync::Arc;
 
 use allocation_counter::measure;
+use shardwise_core::routing::{
+    Choice, KeyHash, KeyRoute, LeastLoaded, Pick, PowerOfTwo, Random, RoundRobin, RouteTable, Routes, Width, WidthHints,
+};
 use shardwise_core::{
-    Circle, InstanceId, KeyPlacement, Member, Moment, Ownership, PlacementKind, PlacementParams, Placer, ServiceState, SlotSet, View,
-    Weight,
+    Circle, InstanceId, KeyPlacement, Member, Moment, Ownership, PlacementKind, PlacementParams, Placer, Replicas, ServiceState, ShardKey,
+    SlotSet, View, ViewPlacement, Weight,
 };
 
 const MIB: u64 = 1 << 20;
@@ -75,4 +78,36 @@ fn asking_allocates_nothing_and_filtering_only_the_result() {
     assert_eq!((filtered.count_total, counted), (1, owned), "filter_at");
     let indices = measure(|| counted = ownership.filter_indices_at(&keys, now).len());
     assert_eq!((indices.count_total, counted), (1, owned), "filter_indices_at");
+}
+
+/// A thousand members, a key of its owner alone, a hot one and one with a route, and requests to any member.
+#[test]
+fn routes_and_picks_allocate_nothing() {
+    let member = |(instance_id, _)| Member::named(instance_id);
+    let view = Arc::new(View::new(1, fleet(0..1_000).into_iter().map(member).collect()));
+    let params = PlacementParams { slots: 1_024, virtual_nodes: 8, ..PlacementParams::default() };
+    let (placement, replicas) = (ViewPlacement::of_view(&view, params).unwrap(), Replicas::of_view(&view, params, 4));
+    let table = RouteTable::eventual(view, Some(&placement), Some(&replicas), None);
+    let (now, hints) = (Moment::from_nanos(1), WidthHints::default());
+    let skipped = placement.owner("moved").cloned().into_iter().collect();
+    let routes = Routes::new(vec![KeyRoute::new(KeyHash::new("moved".key_hash()), 2, skipped).unwrap()]).unwrap();
+    hints.on_answer(now, "hot".key_hash(), Some(4), Width::MAX);
+
+    let picks: [&dyn Pick; 4] = [&PowerOfTwo, &RoundRobin::default(), &LeastLoaded, &Random];
+    let mut chosen = 0;
+    let routed = measure(|| {
+        for (pick, random) in picks.into_iter().zip((1..).map(|step: u64| step.wrapping_mul(0x9e37_79b9_7f4a_7c15))) {
+            for key in ["cold", "hot", "moved"] {
+                let set = table.owners(key, now, &hints, &routes).unwrap();
+                let choice = Choice { table: &table, set: set.as_slice(), pick, key: None, random };
+                chosen += usize::from(choice.index(now).is_some());
+            }
+            let choice = Choice { table: &table, set: table.active().unwrap(), pick, key: None, random };
+            let load = choice.index(now).and_then(|index| table.peer_load(index)).unwrap();
+            let in_flight = load.begin();
+            in_flight.peer().on_answer(now, Some(3));
+            hints.on_answer(now, "hot".key_hash(), Some(3), Width::MAX);
+        }
+    });
+    assert_eq!((routed.count_total, chosen), (0, 12));
 }

@@ -13,7 +13,7 @@ const [ASK_LEAST, ASK_MOST] = [1000, 5000];
 const ASK_AGAIN = 1000;
 const AT_A_TIME = 8;
 /** In the record of those who take requests. */
-const LISTENS = "shardwise.requests";
+const LISTENS = "shardwise.channel";
 
 /** By worker: its `status` or `why` there is none, and `under` which view of this worker's it was asked. */
 let answers = new Map();
@@ -90,6 +90,9 @@ export function views(state) {
   // The sidecar's own data is new with every look.
   return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
+
+/** What each worker that was asked has answered, by its name: this one too. */
+export const statuses = () => new Map([...answers].filter(([, answer]) => answer.status !== undefined).map(([id, answer]) => [id, answer.status]));
 
 /** `null` while only this worker is known, else whether all that answered see the same. */
 export function agree(state) {

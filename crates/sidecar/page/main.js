@@ -10,6 +10,7 @@ import { begin, fetchNews } from "./news.js";
 import * as others from "./others.js";
 import * as outbox from "./outbox.js";
 import * as owner from "./owner.js";
+import * as requests from "./requests.js";
 import * as ring from "./ring.js";
 import * as shares from "./shares.js";
 import * as summary from "./summary.js";
@@ -69,6 +70,7 @@ async function showNews(asked) {
   agree.show(asked);
   members.show(asked);
   holders.show(asked);
+  requests.show(asked);
   if (isNew && document.body.dataset.ready !== "yes") {
     document.body.dataset.ready = "yes";
     performance.mark("ready");

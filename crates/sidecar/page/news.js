@@ -9,6 +9,7 @@ export const begin = (policy, mayAct) => ({
   ttl: policy.ttl_ms,
   observed: policy.only_observed,
   minMembers: policy.min_members,
+  ownership: policy.ownership,
   mayAct,
   drained: [],
   seen: "",

@@ -1,29 +1,30 @@
-//! The state that all requests share, and the path parameters.
+//! The state that all requests share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, RawPathParams};
-use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
-use shardwise::{NotOwning, Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{NotOwning, Observer, Router, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tracing::Instrument;
 
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
+use crate::cancels::CancelTable;
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
 use crate::leases::Leases;
 use crate::options::Options;
 use crate::page::Page;
-use crate::problem::{BAD_KEY, NOT_FOUND, Problem, Result, TOO_MANY, UNAVAILABLE};
+pub(crate) use crate::path_parameters::{KeyPath, NamePath, PolicyPath};
+use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
+use crate::worker_client::WorkerClient;
 
 /// The most requests per second that need a placement or a call of the backend.
 const COSTLY_PER_SECOND: u32 = 50;
@@ -33,7 +34,7 @@ const LEASE_CALLS_PER_SECOND: u32 = 1_000;
 const PLACING_MOST: usize = 2;
 /// The most clients that may follow a stream of changes.
 pub(crate) const FOLLOWERS_MOST: usize = 64;
-/// The most requests that are forwarded at the same time, and the most that are answered here for other members.
+/// The most requests that are forwarded to members at the same time, and the most that the local worker is asked.
 pub(crate) const FORWARDS_MOST: usize = 64;
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
@@ -42,12 +43,16 @@ pub(crate) struct ServedGroup {
     pub(crate) service: ShardingService,
     /// The service never joins: this sidecar shows the group and owns nothing of it.
     pub(crate) only_observes: bool,
+    /// Both ends of a connection prove that they are members of the group: they have a token or certificates.
+    pub(crate) proves: bool,
     /// Knows the owners of all keys; set after the first view.
     pub(crate) observer: OnceLock<Observer>,
     pub(crate) history: History,
     pub(crate) view_since: ViewSince,
     /// The lease of the local worker, and what it was granted.
     pub(crate) leases: Arc<Leases>,
+    /// Sends requests to a group that is only observed; made for the first one.
+    pub(crate) router: OnceCell<Router>,
 }
 
 pub(crate) struct App {
@@ -70,10 +75,14 @@ pub(crate) struct App {
     pub(crate) placing: Arc<Semaphore>,
     /// The turns of requests that are forwarded.
     pub(crate) forwards: Semaphore,
-    /// The turns of requests that are answered here for other members.
-    pub(crate) answers: Semaphore,
+    /// The local worker, if there is one that takes requests.
+    pub(crate) worker: Option<WorkerClient>,
+    /// The turns of requests to it.
+    pub(crate) worker_turns: Semaphore,
     /// Members whose workers were reported lately.
     pub(crate) suspected: Suspected,
+    /// The requests in flight that their clients can cancel.
+    pub(crate) cancels: CancelTable,
     /// The member with which the next search for any member begins.
     pub(crate) next: AtomicUsize,
 }
@@ -81,8 +90,6 @@ pub(crate) struct App {
 /// Throttles of log lines.
 #[derive(Default)]
 pub(crate) struct LogThrottles {
-    /// Refused requests between members, by status.
-    pub(crate) strangers: LogThrottle<u16>,
     /// Requests without the operator's token, separately for possible actions.
     pub(crate) intruders: LogThrottle<bool>,
     /// Requests for another host or from a page of another origin, by status.
@@ -110,6 +117,7 @@ impl App {
             rate: options.limits.rate.map(RateLimiter::new),
             lease_rate: options.limits.rate.map(|rate| RateLimiter::new(rate.max(LEASE_CALLS_PER_SECOND))),
             connections: ConnectionTable::new(options.limits.connections),
+            worker: options.peers.forward_to.clone().map(|target| WorkerClient::new(target, options.limits.clone())),
             options,
             followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
             leaving: AtomicBool::new(false),
@@ -120,8 +128,9 @@ impl App {
             costly: RateLimiter::new(COSTLY_PER_SECOND),
             placing: Arc::new(Semaphore::new(PLACING_MOST)),
             forwards: Semaphore::new(FORWARDS_MOST),
-            answers: Semaphore::new(FORWARDS_MOST),
+            worker_turns: Semaphore::new(FORWARDS_MOST),
             suspected: Suspected::default(),
+            cancels: CancelTable::default(),
             next: AtomicUsize::new(0),
         }
     }
@@ -242,42 +251,6 @@ impl ServedGroup {
     /// The placement in force in the group; `None` if no member owns anything.
     pub(crate) fn placed(&self) -> Result<Option<ViewPlacement>> {
         Ok(self.observer()?.placed()?)
-    }
-}
-
-/// The policy in the path.
-pub(crate) struct PolicyPath(pub(crate) Arc<ServedGroup>);
-
-/// The key or the member in the path, percent-decoded.
-pub(crate) struct NamePath(pub(crate) String);
-
-/// The parameter at that place of the path, from 0; empty if there is none.
-async fn parameter(parts: &mut Parts, place: usize) -> Result<String> {
-    let refused = |_| BAD_KEY.because("the path, percent-decoded, is not UTF-8");
-    let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(refused)?;
-    Ok(parameters.iter().nth(place).map(|(_, value)| value.to_owned()).unwrap_or_default())
-}
-
-impl FromRequestParts<Arc<App>> for PolicyPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let name = parameter(parts, 0).await?;
-        let known = || app.policies.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let joined = app.policies.get(&name).ok_or_else(|| {
-            let name: String = name.chars().take(64).collect();
-            NOT_FOUND.because(format!("this sidecar serves no policy {name:?}; it serves: {}", known()))
-        })?;
-        Ok(Self(Arc::clone(joined)))
-    }
-}
-
-impl FromRequestParts<Arc<App>> for NamePath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self> {
-        // A path that ends with the slash has the key of 0 bytes. No path is long enough for a key that is too long.
-        Ok(Self(parameter(parts, 1).await?))
     }
 }
 

@@ -1,16 +1,20 @@
-//! TLS of the sidecar's listener and between members.
+//! TLS of the sidecar's listener, for clients and for members.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, ServerConfig};
 use shardwise::discovery::tls::{TlsError, TlsFile, certificates, private_key, provider, roots};
+use shardwise::requests::channel::ALPN;
 
 use crate::server::Error;
+
+/// What clients speak; members say that they are some.
+const HTTP: &[u8] = b"http/1.1";
 
 /// A certificate chain and its matching key.
 #[derive(Debug)]
@@ -46,6 +50,7 @@ impl Tls {
         };
         let config = builder.with_single_cert(self.chain.clone(), self.key.clone_key());
         let mut config = config.map_err(|error| unusable(&self.file, &error))?;
+        config.alpn_protocols = vec![ALPN.to_vec(), HTTP.to_vec()];
         if verifies {
             // A resumed session would keep its client certificate without another verification.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -55,18 +60,10 @@ impl Tls {
     }
 }
 
-/// The configuration of a client that trusts the CAs in that PEM file and presents its `own` certificate, and the verifier of client
-/// certificates: a client may present none, but a certificate must be signed by one of these CAs.
-pub(crate) fn trusting(file: &Path, own: Option<&Tls>) -> Result<(Arc<ClientConfig>, Arc<dyn ClientCertVerifier>), Error> {
-    let roots = Arc::new(roots(file)?);
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| unusable(file, &error))?.with_root_certificates(Arc::clone(&roots));
-    let config = match own {
-        Some(own) => builder.with_client_auth_cert(own.chain.clone(), own.key.clone_key()).map_err(|error| unusable(&own.file, &error))?,
-        None => builder.with_no_client_auth(),
-    };
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).allow_unauthenticated().build();
-    Ok((Arc::new(config), verifier.map_err(|error| unusable(file, &error))?))
+/// The verifier of client certificates: a client may present none, but a certificate must be signed by one of the CAs in that PEM file.
+pub(crate) fn verifier(file: &Path) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider()).allow_unauthenticated().build();
+    verifier.map_err(|error| unusable(file, &error))
 }
 
 fn unusable(file: &Path, error: &dyn Display) -> Error {

@@ -1,9 +1,9 @@
-//! Connections of one listener: admission, idle limits and serving.
+//! Connections of one listener, of clients and of members: admission, idle limits and serving.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use shardwise::discovery::LogThrottle;
-use shardwise::requests::proven::RecipientEnd;
-use shardwise::requests::{PEER_HEADER, REFUSED};
+use shardwise::requests::channel::{ALPN, ConnectionSecurity, Reception, binding};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -39,9 +39,10 @@ pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The answer when there is no room; the header `shardwise-peer` shows a member that its request was not handled.
-const FULL: &[u8] =
-    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nshardwise-peer: refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+/// The answer when there is no room. A member sees that it is none of another member, and that it has sent nothing.
+const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+/// A member's connection without TLS begins with the length of a frame below 16 KiB in four bytes, and HTTP with a letter.
+const FIRST_BYTE_OF_MEMBERS: u8 = 0;
 
 /// The common state of a listener's connections.
 pub(crate) struct ListenerContext {
@@ -49,16 +50,21 @@ pub(crate) struct ListenerContext {
     pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) limits: Limits,
     pub(crate) tls: Option<TlsAcceptor>,
+    /// `None` if no members connect here.
+    pub(crate) members: Option<MemberReception>,
+}
+
+/// Where members' connections go.
+pub(crate) struct MemberReception {
+    pub(crate) reception: Reception,
+    /// All that it knows have proven that they are members. Otherwise they may be any programs of this machine.
+    pub(crate) proves: bool,
 }
 
 /// A request extension: its connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionFacts {
     pub(crate) local: SocketAddr,
-    /// The client presented a valid certificate.
-    pub(crate) is_certified: bool,
-    /// A member's proof is valid on this connection only.
-    pub(crate) recipient: Arc<RecipientEnd>,
 }
 
 /// Accepts connections until `stop` is cancelled, then waits for the answers in progress. Dropping the future closes all connections.
@@ -80,7 +86,7 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
                     if let Some(count) = failures.another(error.kind()) {
                         tracing::warn!(%error, count, "connections cannot be taken in; one line a minute at most");
                     }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(_) = connections.join_next() => {}
@@ -88,27 +94,95 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
         }
     }
     drop(listener);
+    if let Some(members) = &context.members {
+        members.reception.close();
+    }
     while connections.join_next().await.is_some() {}
 }
 
 async fn connection(context: Arc<ListenerContext>, ticket: ConnectionTicket, stop: CancellationToken, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
-    let facts = |is_certified| ConnectionFacts { local, is_certified, recipient: Arc::default() };
     let _ = stream.set_nodelay(true);
-    let closed = ticket.closed.clone();
-    let stream = WriteTimeout::new(stream, context.limits.stall);
+    let (facts, closed) = (ConnectionFacts { local }, ticket.closed.clone());
     let served = async {
-        let Some(acceptor) = &context.tls else { return http(&context, ticket, &stop, stream, facts(false)).await };
-        // No request has been made yet.
-        let agreed = tokio::time::timeout(context.limits.head, acceptor.accept(stream));
-        if let Some(Ok(Ok(stream))) = stop.run_until_cancelled(agreed).await {
-            let facts = facts(stream.get_ref().1.peer_certificates().is_some());
-            http(&context, ticket, &stop, stream, facts).await;
+        match &context.tls {
+            Some(acceptor) => secured(&context, acceptor, ticket, &stop, stream, facts).await,
+            None => plain(&context, ticket, &stop, stream, facts).await,
         }
     };
     tokio::select! {
         () = served => {}
         () = closed.cancelled() => {}
+    }
+}
+
+/// A connection without TLS: its first byte says whether it is of a member.
+async fn plain(context: &ListenerContext, ticket: ConnectionTicket, stop: &CancellationToken, stream: TcpStream, facts: ConnectionFacts) {
+    let mut first = [0];
+    // No request has been made yet.
+    let peeked = stop.run_until_cancelled(timeout(context.limits.head, stream.peek(&mut first))).await;
+    let Some(Ok(Ok(length))) = peeked else { return };
+    let is_member = length == 1 && first == [FIRST_BYTE_OF_MEMBERS];
+    match context.members.as_ref().filter(|_| is_member) {
+        Some(members) => member(members, ticket, stop, stream, ConnectionSecurity::default()).await,
+        None => http(context, ticket, stop, WriteTimeout::new(stream, context.limits.stall), facts).await,
+    }
+}
+
+/// A connection with TLS, in which both ends have agreed on its protocol.
+async fn secured(
+    context: &ListenerContext,
+    acceptor: &TlsAcceptor,
+    ticket: ConnectionTicket,
+    stop: &CancellationToken,
+    stream: TcpStream,
+    facts: ConnectionFacts,
+) {
+    let accepted = timeout(context.limits.head, acceptor.accept(WriteTimeout::new(stream, context.limits.stall)));
+    // No request has been made yet.
+    let Some(Ok(Ok(stream))) = stop.run_until_cancelled(accepted).await else { return };
+    let connection = stream.get_ref().1;
+    let is_member = connection.alpn_protocol() == Some(ALPN);
+    match context.members.as_ref().filter(|_| is_member) {
+        Some(members) => {
+            let Ok(binding) = binding(connection) else { return };
+            // The handshake has verified a certificate that was presented.
+            let security = ConnectionSecurity { binding: Some(binding), is_certified: connection.peer_certificates().is_some() };
+            member(members, ticket, stop, stream, security).await;
+        }
+        None => http(context, ticket, stop, stream, facts).await,
+    }
+}
+
+/// A member's connection. Until it has proven itself it counts as idle, so that it may have to make room, and as busy from then on.
+async fn member(
+    members: &MemberReception,
+    ticket: ConnectionTicket,
+    stop: &CancellationToken,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    security: ConnectionSecurity,
+) {
+    if ticket.probes_only {
+        return;
+    }
+    let busy = OnceLock::new();
+    let known = || {
+        if members.proves || security.is_certified {
+            // It is called once.
+            let _ = busy.set(ticket.busy());
+        }
+    };
+    let farewell = async {
+        stop.cancelled().await;
+        sleep(FAREWELL).await;
+    };
+    tokio::select! {
+        served = members.reception.serve(stream, security, known) => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection of a member has ended");
+            }
+        }
+        () = farewell => {}
     }
 }
 
@@ -121,13 +195,13 @@ async fn http(
 ) {
     let routes = context.routes.clone();
     let answer = service_fn(move |request: hyper::Request<Incoming>| {
-        let (routes, busy, facts, probes_only) = (routes.clone(), ticket.busy(), facts.clone(), ticket.probes_only);
+        let (routes, busy, probes_only) = (routes.clone(), ticket.busy(), ticket.probes_only);
         async move {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(facts);
             let response = if probes_only && !OPEN.contains(&request.uri().path()) {
                 let problem = TOO_MANY.because("all connections are busy; this one is for /livez and /readyz alone");
-                ([(CONNECTION.as_str(), "close"), (PEER_HEADER, REFUSED)], problem).into_response()
+                ([(CONNECTION, "close")], problem).into_response()
             } else {
                 routes.oneshot(request).await.unwrap_or_else(|never: Infallible| match never {})
             };
@@ -143,7 +217,7 @@ async fn http(
         _ = connection.as_mut() => {}
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            let _ = tokio::time::timeout(FAREWELL, connection).await;
+            let _ = timeout(FAREWELL, connection).await;
         }
     }
 }

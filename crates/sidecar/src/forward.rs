@@ -1,37 +1,40 @@
 //! Forwards a request to one named member, or to any healthy one.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{self, HeaderName};
-use axum::response::{IntoResponse, Response};
-use shardwise::proof::{Channel, Recipient};
-use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Method, SUSPECT, encoded, is_path, path_to};
-use shardwise::{InstanceId, Member, MemberState, View};
+use axum::http;
+use axum::response::Response;
+use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, Method, Place, SUSPECT, Undelivered};
+use shardwise::{InstanceId, Member, MemberState, View, trace};
 use tokio::sync::SemaphorePermit;
+use tokio::time::Instant;
+use tracing::{Instrument, field};
 
 use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
-use crate::dial::{self, ANSWER_WITHIN, Callee, DialError, PeerMember, Unhandled};
 use crate::instance_parameter::take_instance;
+use crate::member_request::{self, sent};
 use crate::page;
-use crate::peers::{answer_here, no_path, requested, sent, token};
-use crate::problem::{BAD_GATEWAY, NO_WORKER, Problem, Result, TOO_LATE, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE, UNREACHABLE};
-use crate::target::Target;
+use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
+use crate::request_terms::RequestTerms;
+use crate::unanswered::{UNREACHED, Unanswered, count, is_there, living};
 
+/// How long a member may take, over all members that are tried, unless the client says it: longer than a handler of the clients' libraries.
+const ANSWER_WITHIN: Duration = Duration::from_secs(12);
+/// A connection that was unusable before a request breaks this soon.
+const BROKEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many members are tried in turn for a request that any member may answer.
 const TRIES: usize = 3;
 /// How long the caller of a request that took too long waits for the report to the member.
 const REPORTED_WITHIN: Duration = Duration::from_secs(1);
 /// The status of a member that has waited in vain for its worker or its handler.
-const TIMEOUT: u16 = 504;
-/// The most members that an error names.
-const NAMED: usize = 20;
-/// The member that has answered, percent-encoded.
-const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
+pub(crate) const TIMEOUT: u16 = 504;
+/// Why a member without an address is not asked.
+const NO_ADDRESS: &str = "it takes no requests: it has no sidecar and does not listen for them at an address that others know, or it is an older \
+    version, which this one does not call";
 
 /// Forward a GET to one member.
 ///
@@ -75,28 +78,30 @@ pub(crate) async fn any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyP
     bring_to_any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem, false))
 }
 
-/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns the undecoded path, the request to forward, and
+/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns what to forward, what else the client says, and
 /// the memory and the turn that it takes.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(String, requests::Request, (Room, SemaphorePermit<'_>))> {
+async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(requests::Request, RequestTerms, (Room, SemaphorePermit<'_>))> {
     let (head, body) = request.into_parts();
-    let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
-    if !is_path(path) {
-        return Err(no_path());
-    }
-    if head.method == http::Method::POST {
-        page::may_act(app, &head.headers)?;
-        tracing::info!(target: page::LOG, path, "an action is forwarded to a member, over HTTP");
-    }
-    let path = path.to_owned();
-    let (request, room) = requested(app, &head, body).await?;
+    let (request, terms, room) = member_request::taken(app, &head, body, parts_before).await?;
     let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
-    Ok((path, request, (room, app.forwards.try_acquire().map_err(busy)?)))
+    let turn = app.forwards.try_acquire().map_err(busy)?;
+    if request.method == Method::Post {
+        tracing::info!(target: page::LOG, path = request.path, "an action is forwarded to a member, over HTTP");
+    }
+    Ok((request, terms, (room, turn)))
+}
+
+/// As long as the client waits.
+fn attempt(terms: &RequestTerms) -> Attempt {
+    Attempt::until(Instant::now() + terms.within.unwrap_or(ANSWER_WITHIN))
 }
 
 async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
-    let (path, request, _held) = taken(app, request, 6).await?;
-    bring_to_member(app, joined, &joined.observer()?.members(), whom, &path, &request).await
+    let (request, mut terms, _held) = taken(app, request, 6).await?;
+    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
+    scope.run(bring_to_member(app, joined, &view, whom, &request, &attempt)).await
 }
 
 async fn bring_to_member(
@@ -104,48 +109,53 @@ async fn bring_to_member(
     joined: &ServedGroup,
     view: &View,
     whom: &str,
-    path: &str,
     request: &requests::Request,
+    attempt: &Attempt,
 ) -> Result<Response> {
     let id = InstanceId::new(whom).ok();
     let Some(member) = id.as_ref().and_then(|id| view.member(id)).filter(|member| is_there(member)) else {
         let why = format!("there is no living member of that name; {}", living(view, None));
         return Err(count("unknown", UNKNOWN_INSTANCE.because(why)));
     };
-    match ask(app, joined, member, path, request).await {
+    match ask(app, joined, member, request, attempt).await {
         Ok(answer) => Ok(answered(member, answer)),
-        Err(failed) => Err(problem(view, member, failed)),
+        Err(failed) => Err(failed.problem(view, member)),
     }
 }
 
 async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (path, mut request, _held) = taken(app, request, 5).await?;
+    let (mut request, mut terms, _held) = taken(app, request, 5).await?;
     request.to = Addressee::Any;
-    let view = joined.observer()?.members();
-    if let Some(whom) = take_instance(&mut request.query)? {
-        return bring_to_member(app, joined, &view, &whom, &path, &request).await;
+    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
+    match take_instance(&mut request.query)? {
+        Some(whom) => scope.run(bring_to_member(app, joined, &view, &whom, &request, &attempt)).await,
+        None => scope.run(bring_in_turn(app, joined, &view, &request, &attempt)).await,
     }
-    let choices = choices(app, joined, &view);
-    let (begun, mut failure) = (Instant::now(), None);
+}
+
+async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &requests::Request, attempt: &Attempt) -> Result<Response> {
+    let (choices, mut failure) = (choices(app, joined, view), None);
     for &member in &choices {
-        let failed = match ask(app, joined, member, &path, &request).await {
+        let failed = match ask(app, joined, member, request, attempt).await {
             Ok(answer) => return Ok(answered(member, answer)),
             Err(failed) => failed,
         };
-        // An action that may have been done is not repeated, and a timeout has used up the time for another try.
-        let is_last = failed.may_be_done() && request.method == Method::Post || failed == DialError::Late;
-        if is_last || begun.elapsed() >= ANSWER_WITHIN {
-            return Err(problem(&view, member, failed));
+        // An action that may have been done is not repeated, and after a timeout no time is left for another try.
+        if failed.why.may_have_been_handled() && !request.is_repeatable() || Instant::now() >= attempt.until {
+            return Err(failed.problem(view, member));
         }
         // An unreachable member says less to the caller than another failure.
-        if failure.is_none() || !matches!(failed, DialError::Unreachable(_)) {
+        if failure.is_none() || failed.outcome() != UNREACHED {
             failure = Some((member, failed));
         }
     }
     let (member, failed) = failure.ok_or_else(|| UNAVAILABLE.because("this worker is not a member yet, and there is no other one"))?;
-    let DialError::Unreachable(why) = failed else { return Err(problem(&view, member, failed)) };
-    Err(count("unreachable", UNAVAILABLE.because(format!("{} members were tried and none is there: {why}", choices.len()))))
+    if failed.outcome() != UNREACHED {
+        return Err(failed.problem(view, member));
+    }
+    Err(count(UNREACHED, UNAVAILABLE.because(format!("{} members were tried and none is there: {}", choices.len(), failed.why))))
 }
 
 /// The members to try for a request to any of them, in this order: [`TRIES`] healthy ones in turn, this one among them. If its turn does not
@@ -166,7 +176,7 @@ fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Membe
 
 /// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
 /// member's name, and no other data of the caller and no secret.
-fn refused(app: &App, problem: &Problem, is_look: bool) {
+pub(crate) fn refused(app: &App, problem: &Problem, is_look: bool) {
     let (status, why) = (problem.status(), problem.detail());
     if is_look {
         tracing::debug!(status, why, "a member could not be looked at");
@@ -175,15 +185,9 @@ fn refused(app: &App, problem: &Problem, is_look: bool) {
     }
 }
 
-fn is_there(member: &Member) -> bool {
-    member.state != MemberState::Away
-}
-
 fn is_me(joined: &ServedGroup, member: &Member) -> bool {
-    let service = &joined.service;
     // The id first: this is asked of every member.
-    member.instance_id == *service.instance_id()
-        && service.requests_path() == path_to(service.group_name(), &member.instance_id, member.incarnation)
+    member.instance_id == *joined.service.instance_id() && member.incarnation == joined.service.incarnation()
 }
 
 /// The answer of that member, which may be this one. A member whose answer takes too long is suspected.
@@ -191,86 +195,89 @@ async fn ask(
     app: &App,
     joined: &ServedGroup,
     member: &Member,
-    path: &str,
     request: &requests::Request,
-) -> std::result::Result<Answer, DialError> {
+    attempt: &Attempt,
+) -> std::result::Result<Answer, Unanswered> {
+    // The request is copied, because another member may still get it.
     let answer = if is_me(joined, member) {
-        answer_here(app, joined, path, Cow::Borrowed(request)).await.map_err(DialError::Unhandled)
+        let within = attempt.until.saturating_duration_since(Instant::now());
+        joined.service.answer_within(request.clone(), within).await.map_err(|why| Unanswered::of(why, attempt))
     } else {
-        call(app, joined, member, path, request).await
+        call(joined, member, request, attempt).await
     };
-    if answer.as_ref().map_or_else(|failed| *failed == DialError::Late, |answer| answer.status == TIMEOUT) {
+    if answer.as_ref().map_or_else(Unanswered::is_late, |answer| answer.status == TIMEOUT) {
         suspect(app, joined, member).await;
     }
     answer
 }
 
+/// Brings a request to another member.
 async fn call(
-    app: &App,
     joined: &ServedGroup,
     member: &Member,
-    path: &str,
     request: &requests::Request,
-) -> std::result::Result<Answer, DialError> {
-    let Some(address) = member.metadata.get(ADDRESS_KEY) else {
-        return Err(DialError::Barred(
-            "it takes no requests: it has no sidecar, and does not listen for them at an address that others know".into(),
-        ));
-    };
-    let target = &Target::of_member(address).ok_or_else(|| DialError::Barred("its record has no address that is one".into()))?;
-    let (group, instance_id, incarnation) = (joined.service.group_name(), &member.instance_id, member.incarnation);
-    let whom = PeerMember {
-        networks: &joined.service.peers().networks,
-        token: token(app, joined),
-        recipient: Recipient { channel: Channel::Requests, group, instance_id, incarnation },
-    };
-    let (peers, limits, base) = (&app.options.peers, &app.options.limits, path_to(group, instance_id, incarnation));
-    dial::ask(&Callee { peers, limits, target, base, member: Some(whom) }, path, request).await
+    attempt: &Attempt,
+) -> std::result::Result<Answer, Unanswered> {
+    let (method, id) = (if request.method == Method::Get { "GET" } else { "POST" }, member.instance_id.as_str());
+    let span = tracing::info_span!(
+        "ask",
+        otel.name = format!("{method} member"),
+        otel.kind = "client",
+        otel.status_code = field::Empty,
+        "error.type" = field::Empty,
+        http.request.method = method,
+        http.response.status_code = field::Empty,
+        "shardwise.instance" = id
+    );
+    let answer = called(joined, member, request, attempt).instrument(span.clone()).await.map_err(|why| Unanswered::of(why, attempt));
+    match &answer {
+        Ok(answer) => {
+            span.record("http.response.status_code", answer.status);
+        }
+        Err(failed) => trace::failed(&span, failed.outcome()),
+    }
+    answer
+}
+
+async fn called(
+    joined: &ServedGroup,
+    member: &Member,
+    request: &requests::Request,
+    attempt: &Attempt,
+) -> std::result::Result<Answer, Undelivered> {
+    let address = member.metadata.get(ADDRESS_KEY).ok_or_else(|| Undelivered::Barred(NO_ADDRESS.into()))?;
+    let place = Place { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
+    let (connections, begun) = (joined.service.connections(), Instant::now());
+    let mut answer = connections.bring(&place, request, attempt).await;
+    // What may be repeated is sent again if its connection broke at once: then it had been unusable for a while.
+    let may_be_handled = answer.as_ref().err().is_some_and(Undelivered::may_have_been_handled);
+    if request.is_repeatable() && may_be_handled && begun.elapsed() < BROKEN_WITHIN {
+        answer = connections.bring(&place, request, attempt).await;
+    }
+    let answer = answer?;
+    if matches!(answer.status, 200..=299 | 400..=599) {
+        Ok(answer)
+    } else {
+        Err(Undelivered::Unknown(format!("it answers with status {}, which is not passed on", answer.status)))
+    }
 }
 
 /// Reports to a member that its worker has not answered in time, at most once in five seconds. It only brings the member's own check
 /// forward.
-async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
+pub(crate) async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
     if !app.suspected.passes(&member.instance_id) {
         return;
     }
     if is_me(joined, member) {
         return joined.service.suspect();
     }
-    let report = requests::Request::new(Method::Post);
-    let reported = call(app, joined, member, SUSPECT, &report);
+    let mut report = requests::Request::new(Method::Post);
+    report.path = SUSPECT.into();
     // Without a token or certificates members send no POST, and so no report.
-    let _ = tokio::time::timeout(REPORTED_WITHIN, reported).await;
+    let _ = call(joined, member, &report, &Attempt::until(Instant::now() + REPORTED_WITHIN)).await;
 }
 
 fn answered(member: &Member, answer: Answer) -> Response {
     count("answered", ());
-    ([(INSTANCE, encoded(member.instance_id.as_str()))], sent(answer)).into_response()
-}
-
-fn problem(view: &View, member: &Member, failed: DialError) -> Problem {
-    let (id, outcome) = (&member.instance_id, failed.outcome());
-    let problem = match failed {
-        DialError::Unreachable(why) => UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id)))),
-        DialError::Unhandled(Unhandled::NoWorker(why)) => NO_WORKER.because(format!("the worker of {id} gives no valid answer: {why}")),
-        DialError::Unhandled(Unhandled::Busy) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
-        DialError::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
-        DialError::Broken(why) => BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}")),
-        DialError::Late => TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something")),
-    };
-    count(outcome, problem)
-}
-
-fn count<T>(outcome: &'static str, value: T) -> T {
-    metrics::counter!(crate::metrics::FORWARDS.name, "outcome" => outcome).increment(1);
-    value
-}
-
-/// The names of the live members, at most the first few, for an error.
-fn living(view: &View, dead: Option<&InstanceId>) -> String {
-    let living: Vec<&Member> = view.members().iter().filter(|member| is_there(member) && dead != Some(&member.instance_id)).collect();
-    let names: Vec<_> = living.iter().take(NAMED).map(|member| member.instance_id.as_str()).collect();
-    let more = living.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("the living are: {}{more}", names.join(", "))
+    sent(&member.instance_id, answer)
 }

@@ -11,17 +11,15 @@ use axum::http::{HeaderMap, HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use shardwise::discovery::LogThrottle;
-use shardwise::requests::proven::NONCE_HEADER;
-use shardwise::requests::{HOST_REFUSED, PEER_HEADER};
 use shardwise::trace::{self, TRACEPARENT, TraceParent};
 use tracing::{Instrument, Span, field};
 
 use crate::app::App;
+use crate::ask;
 use crate::connections::ConnectionFacts;
 use crate::leases;
 use crate::options::Token;
 use crate::page;
-use crate::peers::{self, PEERS};
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
 
 /// Paths for probes, which require no token.
@@ -31,22 +29,17 @@ pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     // The route instead of the path, so that no key becomes a label.
     let route = request.extensions().get::<MatchedPath>().map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
-    let is_peers = request.uri().path().starts_with(PEERS);
     let admitted = admit(&app, &request, &route);
     let span = span_of(&request, &route);
     let mut response = match admitted {
         Ok(()) => {
-            let (mut head, body) = request.into_parts();
-            // A remote span is adopted only from admitted callers, because it decides whether this request is recorded. Members' requests
-            // are checked here, because a proof is valid once.
-            if (!is_peers || peers::is_let_in(&app, &mut head))
-                && let Some(parent) = TraceParent::of(head.headers.get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes))
-            {
+            // A remote span is adopted only from admitted callers, because it decides whether this request is recorded.
+            if let Some(parent) = TraceParent::of(request.headers().get_all(TRACEPARENT).iter().map(HeaderValue::as_bytes)) {
                 trace::continues(&span, parent);
             }
-            next.run(Request::from_parts(head, body)).instrument(span.clone()).await
+            next.run(request).instrument(span.clone()).await
         }
-        Err(problem) => (is_peers.then_some([(PEER_HEADER, HOST_REFUSED)]), problem).into_response(),
+        Err(problem) => problem.into_response(),
     };
     page::guard(response.headers_mut());
     span.record("http.response.status_code", response.status().as_u16());
@@ -70,8 +63,7 @@ fn span_of(request: &Request, route: &str) -> Span {
         // Any other method, to keep the number of values small.
         _ => "_OTHER",
     };
-    // Each new connection between members begins with a greeting; only the request behind it is traced at info level.
-    if route.starts_with("/v1/") && !request.headers().contains_key(NONCE_HEADER) {
+    if route.starts_with("/v1/") {
         return tracing::info_span!(
             "request",
             otel.name = format!("{method} {route}"),
@@ -109,16 +101,19 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
     let from_here = comes_here(request, &app.options.hosts).and_then(|()| check_site(request.headers(), route));
     from_here.inspect_err(|problem| log_outsider(&app.log.outsiders, problem))?;
     let path = request.uri().path();
-    // Members prove themselves with a separate token, and count against the rate only after that.
-    if OPEN.contains(&path) || page::is_file(path) || path.starts_with(PEERS) {
+    if OPEN.contains(&path) || page::is_file(path) {
         return Ok(());
     }
     let (options, shown) = (&app.options, bearer(request.headers()));
     let is_shown = |token: &Option<Token>| token.as_ref().zip(shown).is_some_and(|(token, shown)| token.is(shown));
-    let is_for_workers = leases::is_for_workers(route);
-    let is_open = options.token.is_none() && !(is_for_workers && options.worker_token.is_some());
-    let is_let_in = is_open || is_shown(&options.token) || is_for_workers && is_shown(&options.worker_token);
-    if !is_let_in {
+    let (is_for_workers, is_for_callers) = (leases::is_for_workers(route), ask::is_for_callers(route));
+    let is_kept = is_for_workers && options.worker_token.is_some() || is_for_callers && options.caller_token.is_some();
+    let by_others = is_for_workers && is_shown(&options.worker_token) || is_for_callers && is_shown(&options.caller_token);
+    let is_open = options.token.is_none() && !is_kept;
+    if !(is_open || by_others || is_shown(&options.token)) {
+        if is_shown(&options.caller_token) {
+            return Err(FORBIDDEN.because("the callers' token admits to requests to members alone; this needs another token"));
+        }
         if is_shown(&options.worker_token) {
             return Err(
                 FORBIDDEN.because("the worker's token admits to leases, grants, enter, names and owned alone; this needs the operator's")
@@ -130,7 +125,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
             tracing::warn!(target: page::LOG, refused, "requests over HTTP{may_act} had no token, or not the right one; one line a minute at most");
         }
         return Err(UNAUTHORIZED
-            .because("send the operator's token, or for a worker's routes the worker's: Authorization: Bearer <token>")
+            .because("send the operator's token, or for a worker's routes the worker's and for requests a caller's: Authorization: Bearer <token>")
             .with(WWW_AUTHENTICATE, "Bearer"));
     }
     // After the token, so that a client without it cannot use up the rate of admitted clients.
@@ -175,7 +170,7 @@ fn check_origin(headers: &HeaderMap, is_ours: impl Fn(&str) -> bool, port: Optio
 /// origin reaches no handler, even if it would otherwise count as a plain request. Routes to workers' handlers also refuse navigation,
 /// because links lead there too.
 fn check_site(headers: &HeaderMap, route: &str) -> Result<()> {
-    let leads_to_handlers = ["/instances/", "/any/"].iter().any(|part| route.contains(part));
+    let leads_to_handlers = ask::leads_to_handlers(route);
     let is_ours = |site: &HeaderValue| site == "same-origin" || site == "none" && !leads_to_handlers;
     if !route.starts_with("/v1/") || headers.get_all(page::FETCH_SITE).iter().all(is_ours) {
         return Ok(());

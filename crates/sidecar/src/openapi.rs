@@ -5,8 +5,11 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use crate::gate::OPEN;
+use crate::options::Options;
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::{answers, daemons, drain, explain, forward, health, holders, leases, outbox, owned, plan, rebalances, slots};
+use crate::{
+    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, leases, outbox, owned, plan, rebalances, slots,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -41,6 +44,14 @@ use crate::{answers, daemons, drain, explain, forward, health, holders, leases, 
         daemons::set_daemon_count,
         forward::one,
         forward::any,
+        ask::to_owner,
+        ask::to_holder,
+        ask::to_session,
+        cancels::cancel,
+        key_routes::route,
+        key_routes::routes,
+        key_routes::set_route,
+        key_routes::clear_route,
         health::livez,
         health::readyz,
         health::metrics,
@@ -51,28 +62,49 @@ use crate::{answers, daemons, drain, explain, forward, health, holders, leases, 
 struct Document;
 
 /// The errors that any route may return.
-const REFUSALS: [(&str, &str); 16] = [
+const REFUSALS: [(&str, &str); 17] = [
     ("400", "The request cannot be understood"),
     ("401", "The token is missing or wrong"),
     ("403", "A page of another origin, or an action where no token is set"),
-    ("404", "There is no such policy, member or path"),
+    ("404", "There is no such policy, member, name or path"),
     ("405", "Another method"),
     ("408", "The body did not arrive in time"),
     ("409", "The request conflicts with the policy or with the state of the group"),
-    ("410", "The worker's lease is not live any more"),
+    ("410", "The worker's lease is not live any more, or the session has ended"),
     ("413", "The body is too large"),
     ("415", "The media type of the body is not supported"),
     ("421", "The request is for another host"),
+    ("422", "A number is out of range"),
     ("429", "Too many requests"),
     ("500", "The backend refuses"),
     ("502", "Another member does not answer"),
-    ("503", "Not a member yet or any more, or the backend cannot be reached"),
+    ("503", "Not a member yet or any more, the backend cannot be reached, or no member has taken the request"),
     ("504", "Another member does not answer in time"),
 ];
 
+/// Which tokens a sidecar has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TokensSet {
+    operator: bool,
+    worker: bool,
+    caller: bool,
+}
+
+impl TokensSet {
+    pub(crate) const fn of(options: &Options) -> Self {
+        Self { operator: options.token.is_some(), worker: options.worker_token.is_some(), caller: options.caller_token.is_some() }
+    }
+
+    /// Whether the route needs one of them.
+    fn keep(self, path: &str) -> bool {
+        let of_others = self.worker && leases::is_for_workers(path) || self.caller && ask::is_for_callers(path);
+        self.operator && !OPEN.contains(&path) || of_others
+    }
+}
+
 /// The document for those policies. What routes have in common is added here: the parameters in their paths, POST to members, errors, and
 /// the token.
-pub(crate) fn document(policies: &[&str], has_token: bool, has_worker_token: bool) -> Bytes {
+pub(crate) fn document(policies: &[&str], tokens: TokensSet) -> Bytes {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
     let path = json!({"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z0-9_~-][A-Za-z0-9_.~-]*$"});
     let parameters = [
@@ -80,6 +112,8 @@ pub(crate) fn document(policies: &[&str], has_token: bool, has_worker_token: boo
         ("key", "The key", json!({"type": "string"})),
         ("instance_id", "The member", json!({"type": "string"})),
         ("set", "The set of daemons", json!({"type": "string"})),
+        ("name", "The full name, such as singleton/leader", json!({"type": "string"})),
+        ("id", "The id of the session, or of the request", json!({"type": "string"})),
         ("lease", "The id of the worker's lease", json!({"type": "string", "pattern": "^[0-9a-f]{32}$"})),
         ("path", "The path of the request, such as status", path),
     ];
@@ -98,12 +132,12 @@ pub(crate) fn document(policies: &[&str], has_token: bool, has_worker_token: boo
                 operation["responses"][status] =
                     json!({"description": description, "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}});
             }
-            if has_token && !OPEN.contains(&path.as_str()) || has_worker_token && leases::is_for_workers(path) {
+            if tokens.keep(path) {
                 operation["security"] = json!([{"token": []}]);
             }
         }
     }
-    if has_token || has_worker_token {
+    if tokens.operator || tokens.worker || tokens.caller {
         document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
     }
     serde_json::to_vec(&document).unwrap_or_default().into()
@@ -128,7 +162,7 @@ mod tests {
     #[test]
     fn the_page_about_http_has_a_row_for_each_operation() {
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/http.md")).unwrap();
-        let document: Value = serde_json::from_slice(&document(&[], false, false)).unwrap();
+        let document: Value = serde_json::from_slice(&document(&[], TokensSet::default())).unwrap();
         let mut rows = vec!["| `GET /` |".to_owned()];
         for (path, operations) in document["paths"].as_object().unwrap() {
             rows.extend(operations.as_object().unwrap().keys().map(|method| format!("| `{} {path}` |", method.to_uppercase())));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretSlice};
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use shardwise::settings::PeersSettings;
 use subtle::ConstantTimeEq;
 
@@ -31,14 +31,15 @@ pub struct Options {
     pub token: Option<Token>,
     /// The token that admits workers to the routes that they need, and to no other ([`crate::Options::token`] admits to all).
     pub worker_token: Option<Token>,
+    /// The token that admits callers to the requests to members, and to no other route. With it, these need it or the operator's.
+    pub caller_token: Option<Token>,
     /// The listener's certificate and key.
     pub tls: Option<Tls>,
-    /// Host names and, if addresses are mapped, addresses by which clients and members may call it, besides loopback and the addresses it
-    /// listens on.
+    /// Host names and, if addresses are mapped, addresses by which clients may call it, besides loopback and the addresses it listens on.
     pub hosts: Vec<String>,
     /// Limits on clients.
     pub limits: Limits,
-    /// Requests between members.
+    /// Requests and messages between members.
     pub peers: Peers,
     /// Renders the metrics for `/metrics`. Without it the path does not exist.
     pub render: Option<Render>,
@@ -60,6 +61,7 @@ impl Options {
             listen,
             token: None,
             worker_token: None,
+            caller_token: None,
             tls: None,
             hosts: Vec::new(),
             limits: Limits::default(),
@@ -71,12 +73,8 @@ impl Options {
         }
     }
 
-    /// An error if other machines could connect without TLS or without a token, or if members must present certificates although the
-    /// listener has no TLS.
+    /// An error if other machines could connect without TLS or without a token.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.peers.is_mutual() && self.tls.is_none() {
-            return Err(Error::Options("members show their certificates over TLS: --peer-cert needs --tls-cert and --tls-key".into()));
-        }
         if self.listen.ip().is_loopback() || self.token.is_some() && self.tls.is_some() {
             return Ok(());
         }
@@ -86,8 +84,8 @@ impl Options {
         )))
     }
 
-    /// An error if two of the tokens of operators, members and workers are the same, by these options or a policy's settings: then every
-    /// member or worker could act as an operator, or one as the other.
+    /// An error if two of the tokens of operators, members, workers and callers are the same, by these options or a policy's settings: then
+    /// every member, worker or caller could act as an operator, or one as the other.
     pub(crate) fn keeps_apart<'a>(&'a self, policies: impl IntoIterator<Item = &'a PeersSettings>) -> Result<(), Error> {
         let set = policies.into_iter().filter_map(|peers| Some(peers.token.as_ref()?.expose_secret().as_bytes()));
         let of_members: Vec<&[u8]> = self.peers.token.iter().map(Token::bytes).chain(set).collect();
@@ -95,10 +93,16 @@ impl Options {
         if is_of_members(&self.token) {
             return Err(Error::Options("the operator's token (--token-file) and the members' (--peer-token-file, peer_token_file) are the same: members would be operators; make two".into()));
         }
-        if is_of_members(&self.worker_token)
-            || self.token.as_ref().zip(self.worker_token.as_ref()).is_some_and(|(one, other)| one.is(other.bytes()))
-        {
+        let are_same =
+            |one: &Option<Token>, other: &Option<Token>| one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.is(other.bytes()));
+        if is_of_members(&self.worker_token) || are_same(&self.token, &self.worker_token) {
             return Err(Error::Options("the worker's token (--worker-token-file) is also the operator's (--token-file) or the members' (--peer-token-file, peer_token_file): make one for each".into()));
+        }
+        if is_of_members(&self.caller_token)
+            || are_same(&self.token, &self.caller_token)
+            || are_same(&self.worker_token, &self.caller_token)
+        {
+            return Err(Error::Options("the callers' token (--caller-token-file) is also the operator's (--token-file), the worker's (--worker-token-file) or the members' (--peer-token-file, peer_token_file): make one for each".into()));
         }
         Ok(())
     }
@@ -172,6 +176,11 @@ impl Token {
         self.0.expose_secret()
     }
 
+    /// The same as text, which printable ASCII is.
+    pub(crate) fn to_text(&self) -> SecretString {
+        String::from_utf8_lossy(self.bytes()).into_owned().into()
+    }
+
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         self.bytes().ct_eq(shown).into()
     }
@@ -198,6 +207,7 @@ mod tests {
             let mut options = Options::new(([127, 0, 0, 1], 0).into());
             options.token = Some(Token::of(operators.as_bytes()));
             options.worker_token = Some(Token::of(b"workers-show-this-one-here"));
+            options.caller_token = Some(Token::of(b"callers-show-this-one-here"));
             options.peers.token = own.map(|token| Token::of(token.as_bytes()));
             let mut settings = PeersSettings::default();
             settings.token = set.map(|token| token.to_owned().into());
@@ -207,7 +217,25 @@ mod tests {
         assert!(is_taken(None, None) && is_taken(Some(peers), None) && is_taken(None, Some(peers)));
         let worker = "workers-show-this-one-here";
         assert!(!is_taken(Some(worker), None) && !is_taken(None, Some(worker)));
+        let caller = "callers-show-this-one-here";
+        assert!(!is_taken(Some(caller), None) && !is_taken(None, Some(caller)));
         assert!(!is_taken(Some(operators), None) && !is_taken(None, Some(operators)) && !is_taken(Some(peers), Some(operators)));
+    }
+
+    #[test]
+    fn the_callers_token_is_no_other_one() {
+        let checked = |operators: &str, workers: &str, callers: &str| {
+            let mut options = Options::new(([127, 0, 0, 1], 0).into());
+            let [operators, workers, callers] = [operators, workers, callers].map(|token| Some(Token::of(token.as_bytes())));
+            (options.token, options.worker_token, options.caller_token) = (operators, workers, callers);
+            options.keeps_apart([]).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked("operators-token-1", "workers-token-01", "callers-token-01"), Ok(()));
+        for (operators, workers, callers) in
+            [("the-same-token-1", "workers-token-01", "the-same-token-1"), ("operators-token-1", "the-same-token-1", "the-same-token-1")]
+        {
+            assert!(checked(operators, workers, callers).unwrap_err().contains("--caller-token-file"), "{workers}");
+        }
     }
 
     #[test]

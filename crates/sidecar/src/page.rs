@@ -38,7 +38,7 @@ const NO_PAGE: HeaderValue = HeaderValue::from_static("default-src 'none'; frame
 
 const HTML: &str = include_str!("../page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-const FILES: [(&str, &str, &str); 20] = [
+const FILES: [(&str, &str, &str); 21] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("../page/icon.svg")),
     ("main.js", SCRIPT, include_str!("../page/main.js")),
@@ -51,6 +51,7 @@ const FILES: [(&str, &str, &str); 20] = [
     ("holders.js", SCRIPT, include_str!("../page/holders.js")),
     ("members.js", SCRIPT, include_str!("../page/members.js")),
     ("timeline.js", SCRIPT, include_str!("../page/timeline.js")),
+    ("requests.js", SCRIPT, include_str!("../page/requests.js")),
     ("owner.js", SCRIPT, include_str!("../page/owner.js")),
     ("whatif.js", SCRIPT, include_str!("../page/whatif.js")),
     ("outbox.js", SCRIPT, include_str!("../page/outbox.js")),
@@ -112,13 +113,22 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
 /// Checks whether an action is allowed; the gate has already checked the operator's token. A request from a browser must prove that it
 /// comes from this page.
 pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
+    checked(app, headers, app.options.token.is_some())
+}
+
+/// The same for a request that goes to members, which a caller's token allows too.
+pub(crate) fn may_send(app: &App, headers: &HeaderMap) -> Result<()> {
+    checked(app, headers, app.options.token.is_some() || app.options.caller_token.is_some())
+}
+
+fn checked(app: &App, headers: &HeaderMap, has_token: bool) -> Result<()> {
     let refused = |why: &'static str| {
         if let Some(count) = app.log.refused.another(why) {
             tracing::warn!(target: LOG, why, count, "an action over HTTP was refused; one line a minute at most");
         }
         Err(FORBIDDEN.because(why))
     };
-    if app.options.token.is_none() {
+    if !has_token {
         return refused("actions need a token: start it with --token-file");
     }
     let by_browser = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);

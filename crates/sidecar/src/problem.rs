@@ -5,8 +5,6 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use shardwise::ErrorKind;
-use shardwise::requests::Answer;
-use shardwise::requests::proven::ProofRefusal;
 use utoipa::ToSchema;
 
 /// The media type of every error.
@@ -17,25 +15,31 @@ pub(crate) struct Kind(u16, &'static str, &'static str);
 
 pub(crate) const BAD_REQUEST: Kind = Kind(400, "bad-request", "The request cannot be understood");
 pub(crate) const BAD_KEY: Kind = Kind(400, "bad-key", "The key is not valid");
+pub(crate) const BAD_SESSION: Kind = Kind(400, "bad-session", "This is no session");
 pub(crate) const UNAUTHORIZED: Kind = Kind(401, "unauthorized", "The token is missing or wrong");
 pub(crate) const FORBIDDEN: Kind = Kind(403, "forbidden", "The request is not allowed here");
 pub(crate) const NOT_FOUND: Kind = Kind(404, "not-found", "Not found");
 pub(crate) const UNKNOWN_INSTANCE: Kind = Kind(404, "unknown-instance", "The group has no such member");
+pub(crate) const UNKNOWN_NAME: Kind = Kind(404, "unknown-name", "No member holds the name");
 const METHOD_NOT_ALLOWED: Kind = Kind(405, "method-not-allowed", "The path does not allow this method");
 pub(crate) const TOO_SLOW: Kind = Kind(408, "too-slow", "The body did not arrive in time");
 pub(crate) const CONFLICT: Kind = Kind(409, "conflict", "The request conflicts with the policy or with the state of the group");
 pub(crate) const LEASE_MISSING: Kind = Kind(409, "lease-missing", "This needs the worker's lease");
 pub(crate) const LEASE_TAKEN: Kind = Kind(409, "lease-taken", "Another lease is live");
 pub(crate) const LEASE_ENDED: Kind = Kind(410, "lease-ended", "The lease is not live");
+pub(crate) const SESSION_ENDED: Kind = Kind(410, "session-ended", "The session has ended");
 pub(crate) const TOO_LARGE: Kind = Kind(413, "too-large", "The body is too large");
 pub(crate) const MEDIA_TYPE: Kind = Kind(415, "media-type", "The media type of the body is not supported");
 pub(crate) const MISDIRECTED: Kind = Kind(421, "misdirected", "The request is for another host");
+pub(crate) const BAD_WIDTH: Kind = Kind(422, "width", "The width is out of range");
 pub(crate) const TOO_MANY: Kind = Kind(429, "too-many", "Too many requests");
 const FAILED: Kind = Kind(500, "failed", "The backend refuses");
 pub(crate) const UNREACHABLE: Kind = Kind(502, "unreachable-instance", "The member cannot be reached, and has done nothing");
 pub(crate) const NO_WORKER: Kind = Kind(502, "unreachable-worker", "The member's worker cannot be reached, and has done nothing");
 pub(crate) const BAD_GATEWAY: Kind = Kind(502, "bad-gateway", "The member does not answer");
+pub(crate) const CANCELLED: Kind = Kind(502, "cancelled", "Cancelled, and it is unknown if it was handled");
 pub(crate) const UNAVAILABLE: Kind = Kind(503, "unavailable", "Temporarily unavailable");
+pub(crate) const NOT_HANDLED: Kind = Kind(503, "not-handled", "No member has taken the request, and nothing was done");
 pub(crate) const TOO_LATE: Kind = Kind(504, "too-late", "No answer in time");
 
 impl Kind {
@@ -71,18 +75,8 @@ impl Problem {
         Self { header: Some((name, value)), ..self }
     }
 
-    /// A request of a member without a valid proof.
-    pub(crate) fn unproven(why: ProofRefusal) -> Self {
-        Kind(why.status, why.kind, why.title).because(why.detail)
-    }
-
     pub(crate) fn method_not_allowed(allowed: &'static str) -> Self {
         METHOD_NOT_ALLOWED.because(format!("this path takes {allowed}")).with(ALLOW, allowed)
-    }
-
-    /// The same as an answer between members.
-    pub(crate) fn into_answer(self) -> Answer {
-        Answer::bytes(PROBLEM_JSON, serde_json::to_vec(&self).unwrap_or_default()).with_status(self.status)
     }
 
     pub(crate) const fn status(&self) -> u16 {

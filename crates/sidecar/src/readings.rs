@@ -55,8 +55,8 @@ pub async fn serve_readings(listener: TcpListener, hosts: Vec<String>, readings:
         }
     };
     let limits = Limits { head: HEAD_WITHIN, stall: STALL, ..Limits::default() };
-    let context =
-        ListenerContext { routes: Router::new().fallback(answer), connections: ConnectionTable::new(CONNECTIONS), limits, tls: None };
+    let (routes, connections) = (Router::new().fallback(answer), ConnectionTable::new(CONNECTIONS));
+    let context = ListenerContext { routes, connections, limits, tls: None, members: None };
     serve(listener, context, CancellationToken::new()).await;
 }
 

@@ -9,26 +9,30 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{any, get, post, put};
+use axum::routing::{delete, get, post, put};
 use futures::StreamExt as _;
 use futures::future::{join_all, try_join_all};
 use shardwise::core::View;
+use shardwise::requests::channel::Reception;
 use shardwise::{Serves, ShardingFactory};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::OnceCell;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, ServedGroup};
-use crate::connections::{ListenerContext, serve};
+use crate::connections::{ListenerContext, MemberReception, serve};
 use crate::gate::gate;
 use crate::history::History;
 use crate::leases::{self, Leases};
 use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
-use crate::target::Target;
 use crate::view_since::ViewSince;
-use crate::{answers, daemons, drain, explain, forward, health, holders, openapi, outbox, owned, page, peers, plan, rebalances, slots};
+use crate::{
+    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, openapi, outbox, owned, page, plan, rebalances,
+    slots, worker_requests,
+};
 
 /// Why a sidecar failed to start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -84,27 +88,33 @@ impl Sidecar {
             // A policy that is only observed is never registered. It may belong to an outbox, whose group no worker for keys joins.
             let serves = if only_observes { Serves::Outbox { id: "observer".into(), name: "observer".into() } } else { Serves::Keys };
             let service = factory.create_serving(name, serves)?;
+            let security = options.peers.security(service.peers(), options.token.is_some())?;
+            let proves = security.token.is_some() || security.tls.is_mutual();
+            service.secure_peers(security)?;
             let life = shardwise::discovery::random_incarnation().get();
             let (observer, history, view_since) = (OnceLock::new(), History::new(life), ViewSince::default());
-            let leases = Arc::new(Leases::new(service.clone()));
-            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, observer, history, view_since, leases })))
+            let (leases, router) = (Arc::new(Leases::new(service.clone())), OnceCell::new());
+            Ok((name.clone(), Arc::new(ServedGroup { service, only_observes, proves, observer, history, view_since, leases, router })))
         };
         let all = policies.iter().map(|name| (name, false)).chain(options.observe.iter().map(|name| (name, true)));
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
         options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
-        for (name, joined) in policies.iter().filter(|(_, joined)| !joined.only_observes) {
+        options.peers.complete(members(&policies).map(|(_, joined)| joined.service.peers()), options.tls.is_some())?;
+        for (name, joined) in members(&policies) {
             // If this sidecar's address cannot be determined, it runs without requests from other members.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
-                // The other members call it by that name, which the operator chose.
-                Ok(shown) => options.hosts.extend(Target::of_member(&shown).map(|target| target.host)),
+                // Clients may call it by that name, which the operator chose.
+                Ok(shown) => options.hosts.extend(host_of(&shown)),
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
         let names: Vec<_> = policies.keys().map(String::as_str).collect();
-        let document = openapi::document(&names, options.token.is_some(), options.worker_token.is_some());
-        let served = options.tls.take().map(|tls| tls.served(options.peers.members.clone())).transpose()?;
+        let tokens = openapi::TokensSet::of(&options);
+        let document = openapi::document(&names, tokens);
+        let served = options.tls.take().map(|tls| tls.served(options.peers.verifier())).transpose()?;
         let tls = served.map(TlsAcceptor::from);
         let app = Arc::new(App::new(factory, policies, renewals.handle().clone(), document, options));
+        worker_requests::forward(&app);
         Ok(Self { app, listener, tls, renewals, clients, address })
     }
 
@@ -125,8 +135,13 @@ impl Sidecar {
             let _on = clients.enter();
             TcpListener::from_std(listener).map_err(Error::Threads)?
         };
-        let context =
-            ListenerContext { routes: routes(&app), connections: Arc::clone(&app.connections), limits: app.options.limits.clone(), tls };
+        let context = ListenerContext {
+            routes: routes(&app),
+            connections: Arc::clone(&app.connections),
+            limits: app.options.limits.clone(),
+            tls,
+            members: Some(reception(&app)),
+        };
         let server = clients.spawn(serve(listener, context, stop.clone()));
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
@@ -151,6 +166,24 @@ impl Sidecar {
         renewals.shutdown_background();
         result
     }
+}
+
+/// The groups that are joined.
+pub(crate) fn members(policies: &BTreeMap<String, Arc<ServedGroup>>) -> impl Iterator<Item = (&String, &Arc<ServedGroup>)> {
+    policies.iter().filter(|(_, joined)| !joined.only_observes)
+}
+
+/// The host in an address that a member's record shows.
+fn host_of(address: &str) -> Option<String> {
+    let (_, host_and_port) = address.split_once("://")?;
+    let (host, _) = host_and_port.rsplit_once(':')?;
+    Some(host.trim_matches(['[', ']']).to_owned())
+}
+
+/// Takes the connections of members to the groups that are joined.
+fn reception(app: &App) -> MemberReception {
+    let proves = app.options.token.is_some() || members(&app.policies).all(|(_, joined)| joined.proves);
+    MemberReception { reception: Reception::new(members(&app.policies).map(|(_, joined)| &joined.service)), proves }
 }
 
 /// Joins all groups concurrently, except those that are only observed, and begins to watch each.
@@ -226,6 +259,7 @@ fn routes(app: &Arc<App>) -> Router {
     let post_only = || async { Problem::method_not_allowed("POST") };
     let put_only = || async { Problem::method_not_allowed("PUT") };
     let get_or_put = || async { Problem::method_not_allowed("GET, PUT") };
+    let delete_only = || async { Problem::method_not_allowed("DELETE") };
     let put_or_delete = || async { Problem::method_not_allowed("PUT, DELETE") };
     let of = |path: &str| format!("/v1/policies/{{policy}}/{path}");
     Router::new()
@@ -244,7 +278,15 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("daemons/{set}"), get(daemons::daemon_count).put(daemons::set_daemon_count).fallback(get_or_put))
         .route(&of("instances/{instance_id}/{*path}"), get(forward::one).post(forward::one).fallback(get_or_post))
         .route(&of("any/{*path}"), get(forward::any).post(forward::any).fallback(get_or_post))
-        .route("/v1/peers/{*path}", any(peers::peers))
+        .route(&of("keys//{*path}"), get(ask::to_owner).post(ask::to_owner).fallback(get_or_post))
+        .route(&of("keys/{key}/{*path}"), get(ask::to_owner).post(ask::to_owner).fallback(get_or_post))
+        .route(&of("names/{name}/{*path}"), get(ask::to_holder).post(ask::to_holder).fallback(get_or_post))
+        .route(&of("sessions/{id}/{*path}"), get(ask::to_session).post(ask::to_session).fallback(get_or_post))
+        .route(&of("requests/{id}"), delete(cancels::cancel).fallback(delete_only))
+        .route(&of("route"), get(key_routes::route).fallback(get_only))
+        .route(&of("routes"), get(key_routes::routes).fallback(get_only))
+        .route(&of("routes/"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
+        .route(&of("routes/{key}"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
         .route(&of("leases"), post(leases::lease::open).fallback(post_only))
         .route(&of("leases/{lease}"), put(leases::lease::renew).delete(leases::lease::close).fallback(put_or_delete))
         .route(&of("grants"), get(leases::follow::grants).fallback(get_only))

@@ -1,4 +1,4 @@
-//! The parsed and checked address of another member or of the local worker.
+//! The parsed and checked address of the local worker.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use axum::http::uri::{Authority, Uri};
 
 use crate::gate::port_of;
 
-/// An address from a member's record, or of the local worker.
+/// An address of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) tls: bool,
@@ -32,11 +32,6 @@ impl Target {
         }
         let port = port_of(authority.as_str(), if tls { 443 } else { 80 })?;
         Some(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
-    }
-
-    /// The address in a member's record. It contains no path, because this side determines the path.
-    pub(crate) fn of_member(text: &str) -> Option<Self> {
-        Self::parse(text).filter(|target| target.prefix.is_empty())
     }
 
     /// Host and port, for the header `host`.
@@ -73,16 +68,6 @@ mod tests {
             "http:///x",
         ] {
             assert_eq!(Target::parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_members_record_does_not_choose_the_path() {
-        for whole in ["http://127.0.0.1:1", "https://10.0.0.7:1/"] {
-            assert!(Target::of_member(whole).is_some(), "{whole}");
-        }
-        for path in ["http://127.0.0.1:1/admin", "http://127.0.0.1:1/admin/", "https://10.0.0.7:1//x", "http://127.0.0.1:1/?a=b"] {
-            assert_eq!(Target::of_member(path), None, "{path}");
         }
     }
 }

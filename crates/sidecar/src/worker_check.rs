@@ -8,29 +8,26 @@ use shardwise::requests::{Method, Request};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::dial::{self, Callee};
 use crate::options::Limits;
-use crate::peer_config::Peers;
 use crate::server::Error;
 use crate::target::Target;
+use crate::worker_client::WorkerClient;
 
 /// Below the limit of a check, so that the reason says more than that it took too long.
 const CONNECTED_WITHIN: Duration = Duration::from_millis(800);
 
 /// Where to ask for the worker's health.
 #[derive(Debug, Clone)]
-pub struct WorkerCheck(Arc<Place>);
+pub struct WorkerCheck(Arc<CheckedWorker>);
 
 #[derive(Debug)]
-struct Place {
-    target: Target,
+struct CheckedWorker {
+    /// It shares no connections with requests, so a check waits behind none.
+    client: WorkerClient,
     /// The path and query, as given.
     path: String,
     /// Only a connection is opened.
     is_tcp: bool,
-    /// No connections are shared with requests, so a check waits behind none.
-    peers: Peers,
-    limits: Limits,
 }
 
 impl WorkerCheck {
@@ -51,17 +48,19 @@ impl WorkerCheck {
         let has_port = |bare: &str| bare.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let target = match bare {
             None => Target::parse(address.split('?').next().unwrap_or_default()),
-            Some(bare) => Target::of_member(&format!("http://{bare}")).filter(|_| has_port(bare)),
+            Some(bare) => Target::parse(&format!("http://{bare}")).filter(|target| target.prefix.is_empty() && has_port(bare)),
         };
         let target = target.filter(Target::is_beside).ok_or_else(refused)?;
         let uri = address.parse::<Uri>().ok();
         let path = uri.as_ref().and_then(Uri::path_and_query).map_or("/", |path| path.as_str()).to_owned();
-        Ok(Self(Arc::new(Place { target, path, is_tcp: bare.is_some(), peers: Peers::default(), limits: Limits::default() })))
+        let client = WorkerClient::new(target, Limits::default());
+        Ok(Self(Arc::new(CheckedWorker { client, path, is_tcp: bare.is_some() })))
     }
 
     /// Whether the worker works; an error says why not.
     pub(crate) async fn check(self) -> Result<(), String> {
-        let Place { target, path, is_tcp, peers, limits } = &*self.0;
+        let CheckedWorker { client, path, is_tcp } = &*self.0;
+        let target = client.target();
         if *is_tcp {
             return match timeout(CONNECTED_WITHIN, TcpStream::connect((target.host.as_str(), target.port))).await {
                 Ok(Ok(_)) => Ok(()),
@@ -69,8 +68,7 @@ impl WorkerCheck {
                 Err(_) => Err(format!("{}: no connection within {CONNECTED_WITHIN:?}", target.authority())),
             };
         }
-        let worker = Callee { peers, limits, target, base: String::new(), member: None };
-        match dial::answer(&worker, path, &Request::new(Method::Get)).await {
+        match client.answer(path, &Request::new(Method::Get)).await {
             Ok(answer) if answer.status < 300 => Ok(()),
             Ok(answer) => Err(format!("{}: status {}", target.authority(), answer.status)),
             Err(failed) => Err(failed.to_string()),

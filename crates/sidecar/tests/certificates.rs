@@ -13,7 +13,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
 use shardwise::discovery::{Clock, Discovery, MemoryBackend};
+use shardwise::proof::Nonce;
+use shardwise::requests::channel::ALPN;
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Tls, Token};
 use shardwise_testkit::{Authority, CertIdentity};
@@ -79,6 +82,26 @@ impl Served {
         (String::from_utf8_lossy(&bytes).into_owned(), stream.conn.handshake_kind())
     }
 
+    /// What it says to a member's hello on such a connection; `None` if it takes no such connection.
+    fn hears(&self, authority: &Authority, shows: Option<&CertIdentity>) -> Option<Value> {
+        let mut client = Arc::unwrap_or_clone(client(authority, shows));
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        let stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap(), stream);
+        let (id, incarnation) = (self.service.instance_id().as_str(), self.service.incarnation().to_string());
+        let nonce = Nonce::random().to_string();
+        let hello = json!({"shardwise": 3, "group": "workers", "instance_id": id, "incarnation": incarnation, "nonce": nonce}).to_string();
+        let length = u32::try_from(hello.len()).unwrap().to_be_bytes();
+        // A refused client may learn of it while writing or while reading.
+        let _ = stream.write_all(&[&length[..], hello.as_bytes()].concat());
+        let mut head = [0; 4];
+        stream.read_exact(&mut head).ok()?;
+        let mut answer = vec![0; u32::from_be_bytes(head) as usize];
+        stream.read_exact(&mut answer).unwrap();
+        Some(serde_json::from_slice(&answer).unwrap())
+    }
+
     /// An operator's request for another member.
     fn asks(&self, authority: &Authority, method: &str, whom: &str) -> String {
         let headers = format!("Host: {}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n", self.at);
@@ -135,6 +158,19 @@ fn a_sidecar_may_be_called_by_the_name_that_its_record_shows() {
     }
 }
 
+/// As browsers do, which would like HTTP/2 more.
+#[test]
+fn a_client_may_name_its_protocol() {
+    let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
+    let served = Served::start(&backend, "instance.id = \"a\"", &authority.server().unwrap(), |_| ());
+    for protocols in [&["http/1.1"][..], &["h2", "http/1.1"]] {
+        let mut client = Arc::unwrap_or_clone(client(&authority, None));
+        client.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let (answer, _) = served.asked_by(&Arc::new(client), "GET /livez", "Host: localhost\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{protocols:?}: {answer}");
+    }
+}
+
 /// No request was made on it, so there is no answer to wait for.
 #[test]
 fn a_connection_that_stays_silent_does_not_hold_up_the_end() {
@@ -154,7 +190,7 @@ fn a_members_certificate_is_judged_on_each_connection() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
     let server = authority.server().unwrap();
     let mutual = Served::start(&backend, "instance.id = \"one\"", &server, |options| {
-        options.peers.trust_mutually(&authority.file(), &tls(&server)).unwrap();
+        options.peers.trust_mutually(&authority.file(), &server.certificate(), &server.key()).unwrap();
     });
     let alone = Served::start(&backend, "instance.id = \"two\"", &server, |_| ());
     for (served, shows, second) in [(&mutual, Some(&server), HandshakeKind::Full), (&alone, None, HandshakeKind::Resumed)] {
@@ -172,7 +208,7 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
     let (server, stranger) = (ours.server().unwrap(), theirs.server().unwrap());
     let start = |id: &str, shows: Option<&CertIdentity>| {
         Served::start(&backend, &format!("instance.id = \"{id}\""), &server, |options| match shows {
-            Some(identity) => options.peers.trust_mutually(&ours.file(), &tls(identity)).unwrap(),
+            Some(identity) => options.peers.trust_mutually(&ours.file(), &identity.certificate(), &identity.key()).unwrap(),
             None => options.peers.trust(&ours.file()).unwrap(),
         })
     };
@@ -183,7 +219,7 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
         assert!(answer.contains("\"instance_id\":\"other\""), "{answer}");
     }
     let refused = eventually("who shows none is not let in", "HTTP/1.1 502", || silent.asks(&ours, "GET", "other"));
-    assert!(refused.contains("does not take the token or certificate"), "{refused}");
+    assert!(refused.contains("does not take this worker's peer token or certificate"), "{refused}");
     eventually("who shows a stranger's is not let in, and hears why", "well", || {
         let refused = foreign.asks(&ours, "GET", "other");
         let says_why = refused.contains("was not asked") && refused.contains("does not take the certificate");
@@ -194,12 +230,10 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
     let host = format!("Host: {}\r\n", other.at);
     assert!(other.asked(&ours, None, "GET /livez", &host).starts_with("HTTP/1.1 200"));
     assert!(other.asked(&ours, Some(&server), "GET /v1/policies/workers/members", &host).starts_with("HTTP/1.1 401"));
-    let path = format!("GET {}status", other.service.requests_path());
-    let peer = format!("{host}shardwise-peer: 1\r\n");
-    assert!(other.asked(&ours, None, &path, &peer).starts_with("HTTP/1.1 403"));
-    assert!(other.asked(&ours, None, &path, &format!("{peer}Authorization: Bearer {TOKEN}\r\n")).starts_with("HTTP/1.1 403"));
-    assert!(other.asked(&ours, Some(&server), &path, &peer).starts_with("HTTP/1.1 200"));
-    assert_eq!(other.asked(&ours, Some(&stranger), &path, &peer), "");
+    // On a member's connection nothing but its certificate counts.
+    assert_eq!(other.hears(&ours, None).unwrap(), "unproven");
+    assert!(other.hears(&ours, Some(&server)).unwrap()["challenge"].is_object());
+    assert_eq!(other.hears(&ours, Some(&stranger)), None);
 }
 
 /// If certificates are the only proof of identity, any process could listen at an address without TLS.
@@ -208,7 +242,7 @@ fn a_member_that_can_prove_itself_by_nothing_is_not_called() {
     let (backend, authority) = (MemoryBackend::new(Clock::system()), Authority::new().unwrap());
     let server = authority.server().unwrap();
     let one = Served::start(&backend, "instance.id = \"one\"", &server, |options| {
-        options.peers.trust_mutually(&authority.file(), &tls(&server)).unwrap();
+        options.peers.trust_mutually(&authority.file(), &server.certificate(), &server.key()).unwrap();
     });
     let trusting =
         Served::start(&backend, "instance.id = \"trusting\"", &server, |options| options.peers.trust(&authority.file()).unwrap());
@@ -225,7 +259,7 @@ fn a_member_that_can_prove_itself_by_nothing_is_not_called() {
     runtime.block_on(plain.register_self()).unwrap();
     for (from, method, why) in [
         (&one, "GET", "nothing proves which member answers"),
-        (&one, "POST", "nothing proves which member answers"),
+        (&one, "POST", "only GET is brought"),
         (&trusting, "POST", "only GET is brought"),
     ] {
         let refused = eventually("it is not asked", "HTTP/1.1 502", || from.asks(&authority, method, "plain"));
@@ -239,7 +273,8 @@ fn certificates_are_shown_over_tls_or_not_at_all() {
     let (authority, text) = (Authority::new().unwrap(), "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\n");
     let settings = Settings::from_toml_str(&format!("{text}discovery.backend = \"memory\"")).unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
-    options.peers.trust_mutually(&authority.file(), &tls(&authority.server().unwrap())).unwrap();
+    let server = authority.server().unwrap();
+    options.peers.trust_mutually(&authority.file(), &server.certificate(), &server.key()).unwrap();
     let refused = Sidecar::new(ShardingFactory::from_settings(settings).unwrap(), &["workers".into()], options).map(drop).unwrap_err();
     assert!(refused.to_string().contains("--tls-cert"), "{refused}");
 }

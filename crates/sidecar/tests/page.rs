@@ -44,7 +44,7 @@ fn joins(backend: &MemoryBackend, policy: &Policy, id: &str, number: usize) {
     member.weight = Weight::new(1 + number as u64 % 3).unwrap();
     member.zone = Some(format!("zone-{}", number % 3));
     if id == "asked" {
-        member.metadata.insert("shardwise.requests".into(), "http://127.0.0.1:1".into());
+        member.metadata.insert("shardwise.channel".into(), "tcp://127.0.0.1:1".into());
     }
     let registration = Registration { group: policy.group.clone(), member, ttl: TTL, claims: false };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

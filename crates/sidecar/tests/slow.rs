@@ -8,6 +8,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+use shardwise::proof::{Nonce, ProofKind, ProofSession, Recipient};
 use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Token};
 use tokio::sync::oneshot;
@@ -180,15 +182,122 @@ fn who_sends_slowly_takes_no_place_of_those_who_are_brought_to_a_member() {
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("a GET has no body"), "{refused}");
 }
 
+/// A frame of a member's hello.
+fn frame(value: &Value) -> Vec<u8> {
+    let text = value.to_string();
+    [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The next frame; `None` at the end of the connection.
+fn framed(stream: &mut TcpStream) -> Option<Value> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).ok()?;
+    let mut text = vec![0; u32::from_be_bytes(head) as usize];
+    stream.read_exact(&mut text).unwrap();
+    Some(serde_json::from_slice(&text).unwrap())
+}
+
+fn hello(served: &Served, id: &str, nonce: &Nonce) -> Vec<u8> {
+    let incarnation = served.service.incarnation().to_string();
+    frame(&json!({"shardwise": 3, "group": "workers", "instance_id": id, "incarnation": incarnation, "nonce": nonce.to_string()}))
+}
+
+const PEER_TOKEN: &str = "peers-know-this-one-alone";
+
+fn with_peer_token(options: &mut Options) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), PEER_TOKEN).unwrap();
+    options.peers.token = Some(Token::from_file(file.path()).unwrap());
+}
+
+/// A member's connection that has proven itself, and on which nothing is asked yet.
+fn proven(served: &Served) -> TcpStream {
+    let (mut stream, callers) = (served.connect(), Nonce::random());
+    let id = served.service.instance_id();
+    stream.write_all(&hello(served, id.as_str(), &callers)).unwrap();
+    let challenge = framed(&mut stream).unwrap()["challenge"].take();
+    let own: Nonce = challenge["nonce"].as_str().unwrap().parse().unwrap();
+    let recipient = Recipient { group: served.service.group_name(), instance_id: id, incarnation: served.service.incarnation() };
+    let session = ProofSession::new(PEER_TOKEN.as_bytes(), &recipient, &callers, &own);
+    let proof = session.proof(ProofKind::Confirmation, 0, &[&[]]).to_string();
+    stream.write_all(&frame(&json!({"proof": proof}))).unwrap();
+    assert_eq!(framed(&mut stream).unwrap(), "ok");
+    stream
+}
+
 #[test]
 fn a_stranger_without_a_peers_token_takes_nothing_of_the_rate() {
     let served = served_with(|options| options.limits.rate = Some(1));
-    for path in ["workers/nobody/0000000000000000/status", "x"].repeat(5) {
-        let refused = asks(&served, &format!("/v1/peers/{path}"));
-        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    for _ in 0..10 {
+        let mut stream = served.connect();
+        stream.write_all(&hello(&served, "nobody", &Nonce::random())).unwrap();
+        assert_eq!(framed(&mut stream).unwrap(), "somebody_else");
     }
     let answer = asks(&served, "/v1/policies/workers/ownership");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_member_that_says_hello_slowly_or_nonsense_is_let_go() {
+    let served = served_with(with_peer_token);
+    let whole = hello(&served, served.service.instance_id().as_str(), &Nonce::random());
+    let long = [0_u8, 0, 0x40, 0x01];
+    for begun in [&[0][..], &whole[..3], &whole[..whole.len() - 1], &long, b"\0\0\0\x02{}", b"\0\0\0\x03{x}"] {
+        let mut stream = served.connect();
+        stream.write_all(begun).unwrap();
+        assert_eq!(framed(&mut stream), None, "{begun:?}");
+    }
+    // A proof that does not come, and one that is none.
+    let confirmations = [Vec::new(), frame(&json!({"proof": null})), frame(&json!({"proof": "0".repeat(64)}))];
+    for confirmation in confirmations {
+        let mut stream = served.connect();
+        stream.write_all(&whole).unwrap();
+        assert!(framed(&mut stream).unwrap()["challenge"].is_object());
+        stream.write_all(&confirmation).unwrap();
+        let refused = framed(&mut stream);
+        assert!(refused == Some(json!("unproven")) || refused.is_none() && confirmation.is_empty(), "{refused:?}");
+    }
+}
+
+#[test]
+fn members_that_have_proven_nothing_make_room_and_others_do_not() {
+    let served = served_with(|options| {
+        with_peer_token(options);
+        options.limits.connections = 2;
+    });
+    let ownership = "/v1/policies/workers/ownership";
+    let mut strangers = [(); 2].map(|()| {
+        let mut stream = served.connect();
+        stream.write_all(&[0]).unwrap();
+        stream
+    });
+    assert!(asks(&served, ownership).starts_with("HTTP/1.1 200"), "a client takes the place of the first one");
+    assert_eq!(framed(&mut strangers[0]), None);
+    let members = [(); 2].map(|()| proven(&served));
+    assert_eq!(framed(&mut strangers[1]), None);
+    let refused = asks(&served, ownership);
+    assert!(refused.starts_with("HTTP/1.1 429"), "members are in all places: {refused}");
+    assert!(asks(&served, "/livez").starts_with("HTTP/1.1 200"));
+    // No member probes: it takes none of the places for probes.
+    let mut third = served.connect();
+    third.write_all(&hello(&served, served.service.instance_id().as_str(), &Nonce::random())).unwrap();
+    assert_eq!(framed(&mut third), None);
+    let begun = Instant::now();
+    drop(members);
+    while !asks(&served, ownership).starts_with("HTTP/1.1 200") {
+        assert!(begun.elapsed() < PATIENCE, "a member that has gone keeps its place");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The library's connections to others stay open for a while.
+#[test]
+fn a_members_open_connection_does_not_hold_up_the_end() {
+    let served = served_with(with_peer_token);
+    let _member = proven(&served);
+    let begun = Instant::now();
+    drop(served);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[test]

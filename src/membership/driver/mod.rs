@@ -205,9 +205,6 @@ impl Driver {
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.membership.clock.now(), input, actions);
-        if let Some(proven) = self.machine.proven_at() {
-            *locked(&self.membership.proven) = Some(proven);
-        }
         self.show_standing();
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {
@@ -218,6 +215,10 @@ impl Driver {
             let stage = self.stage.clone();
             let _within = stage.enter();
             self.carry_out(action);
+        }
+        // After the view is published, so that a reader of this and then of the view has one that is at least as new.
+        if let Some(proven) = self.machine.proven_at() {
+            *locked(&self.membership.proven) = Some(proven);
         }
         let OwnershipContext { refused, guards, clock, .. } = &*self.membership.ownership_context;
         self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());

@@ -214,11 +214,11 @@ fn has_vanished(before: &View, after: &View) -> bool {
     active.any(|member| after.member(&member.instance_id).is_none())
 }
 
-fn count(metric: &Metric, labels: Vec<Label>, more: u64) {
+pub(super) fn count(metric: &Metric, labels: Vec<Label>, more: u64) {
     with_recorder(|recorder| recorder.register_counter(&Key::from_parts(metric.name, labels), &METADATA).increment(more));
 }
 
-fn gauge(metric: &Metric, labels: Vec<Label>, value: f64) {
+pub(super) fn gauge(metric: &Metric, labels: Vec<Label>, value: f64) {
     with_recorder(|recorder| recorder.register_gauge(&Key::from_parts(metric.name, labels), &METADATA).set(value));
 }
 

@@ -5,10 +5,12 @@
 //! counted. Every metric has the label `policy`, and no label contains a key of the user.
 
 mod meters;
+mod requests;
 
 use std::fmt::Write as _;
 
 pub(crate) use meters::{Meters, kind_of, suspected};
+pub(crate) use requests::RequestMeters;
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,6 +55,7 @@ const POLICY: &[&str] = &["policy"];
 const CAUSE: &[&str] = &["policy", "cause"];
 const STATE: &[&str] = &["policy", "state"];
 const KIND: &[&str] = &["policy", "kind"];
+const OUTCOME: &[&str] = &["policy", "kind", "outcome"];
 
 macro_rules! metrics {
     ($($metric:ident: $name:literal, $kind:ident, $unit:literal, $labels:ident, $help:literal;)*) => {
@@ -106,6 +109,19 @@ metrics! {
         "1 while the worker's checks fail and it keeps its share, because fewer than half of the group would stay active without it";
     WORKER_SUSPECTED: "shardwise_worker_suspected_total", Counter, "reports", POLICY,
         "Reports of callers that this worker does not answer (`shardwise/suspect`); each only brings the next check forward";
+    REQUESTS: "shardwise_requests_total", Counter, "requests", OUTCOME,
+        "Requests that this worker has sent (`ask`, `tell`), by destination (owner, holder, member, session, any) and outcome: answered, busy, too_late, no_route, \
+     barred, invalid, unknown, or dropped by the caller";
+    REQUESTS_WAITING: "shardwise_requests_waiting", Gauge, "requests", POLICY,
+        "Requests of this worker that wait for an answer";
+    REQUESTS_REFUSED: "shardwise_requests_refused_total", Counter, "requests", KIND,
+        "Requests that this worker has refused: busy, or not_mine, which their sender brings to another member";
+    LOAD: "shardwise_load", Gauge, "none", POLICY,
+        "The load that this worker reports to callers, looked at once a second: its requests in progress, unless the application reports its own (`load`)";
+    WIDE_KEYS: "shardwise_wide_keys", Gauge, "keys", POLICY,
+        "Keys of this worker whose requests are spread over several members, because they are hot or by `widen`";
+    SESSIONS_OPEN: "shardwise_sessions_open", Gauge, "sessions", POLICY,
+        "Sessions that this worker has open";
     DRAIN_GUARD_AGE: "shardwise_drain_guard_age_seconds", Gauge, "seconds", POLICY,
         "Age of the oldest work in a slot or name that must go to another member, looked at with each renewal; 0 without any";
 }

@@ -56,7 +56,8 @@ const ROLLING: [(bool, &str, &str); 6] = [
 
 /// Causes that many faults on each backend. The tests hold the requirements, except for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests = SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd --test servers -- --nocapture {scenes}")));
+    let tests =
+        SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd,requests --test servers -- --nocapture {scenes}")));
     let runs = soak.figures(ALLOWANCE + FAULT_MAX * soak.runs, tests)?;
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }

@@ -37,7 +37,7 @@ const FIGURES: [(&str, &str); 18] = [
 
 /// Runs it that often. The test holds the requirements.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests = (0..soak.runs).map(|_| soak.tests("shardwise --features local,consul,etcd --test servers -- members::"));
+    let tests = (0..soak.runs).map(|_| soak.tests("shardwise --features local,consul,etcd,requests --test servers -- members::"));
     let reported = soak.figures(ALLOWANCE + RUN_MAX, tests)?;
     Ok(SoakReport { text: table(soak.runs, &reported)?, short: Vec::new() })
 }

@@ -17,24 +17,42 @@ from ._answers import (
     Ownership,
     Plan,
     Rebalance,
+    Route,
     Step,
     Vanished,
     Wish,
 )
+from ._ask import To
 from ._client import Client
 from ._entered import Entered, Entering
-from ._errors import LeaseEnded, Lost, NotHeld, NotOwning, Problem, ShardwiseError, Unavailable
+from ._errors import (
+    Busy,
+    LeaseEnded,
+    Lost,
+    NotHandled,
+    NotHeld,
+    NotMine,
+    NotOwning,
+    Problem,
+    ShardwiseError,
+    Unavailable,
+    Unknown,
+    Unsent,
+)
+from ._handlers import RequestHandlers
 from ._hold import Fence, Hold
 from ._lease import Lease
 from ._names import NamedRun
+from ._owned_requests import HeldRequest, OwnedRequest
 from ._request_server import RequestServer
-from ._requests import Answer, Refused, Request, RequestHandlers
+from ._requests import Answer, Refused, Request
 from ._runs import OwnedRun, RebalanceRun, Run, SlotChange
 from ._table import Grant, Period
 
 __all__ = [
-    "Answer", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group", "HeldName", "HeldSlot", "Hold",
-    "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHeld", "NotOwning", "Owned", "OwnedRun", "Owner", "Ownership", "Period",
-    "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused", "Request", "RequestHandlers", "RequestServer", "Run", "ShardwiseError", "SlotChange", "Step",
-    "Unavailable", "Vanished", "Wish",
+    "Answer", "Busy", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group",
+    "HeldName", "HeldRequest", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHandled", "NotHeld", "NotMine",
+    "NotOwning", "Owned", "OwnedRequest", "OwnedRun", "Owner", "Ownership", "Period", "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused",
+    "Request", "RequestHandlers", "RequestServer", "Route", "Run", "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent",
+    "Vanished", "Wish",
 ]  # fmt: skip

@@ -40,6 +40,9 @@ Holders = TypedDict("Holders", {"revision": int, "view_fingerprint": str, "slots
 # `slot` and `epoch` are the fence; it is held for `valid_ms` from before the question, unless the lease is renewed.
 EnteredKey = TypedDict("EnteredKey", {"key": str, "slot": int, "epoch": int, "valid_ms": int})
 
+# Where a request to a key would go: the members that may serve it, its owner first, and the one that was chosen.
+Route = TypedDict("Route", {"key": str, "key_hash": str, "set": list[str], "pick": str, "incarnation": str, "why": str, "epoch": _Number})
+
 # What passes between a lease and its sidecar.
 LeaseAnswer = TypedDict("LeaseAnswer", {"id": str, "ttl_ms": int, "valid_ms": int, "version": int})
 PeriodAnswer = TypedDict("PeriodAnswer", {"due_ms": int, "number": int})

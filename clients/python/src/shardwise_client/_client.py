@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import Callable, Optional, Union, cast
 from urllib.parse import unquote, urlencode
 
-from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Rebalance, Route, Wish
+from ._ask import Asker, To, sending
 from ._clock import pause_of
 from ._errors import LeaseEnded, NotOwning, ShardwiseError, Unavailable
 from ._http import Http, encoded, json_of
@@ -35,6 +36,7 @@ class Client:
     def __init__(self, policy: str, base_url: str = "http://127.0.0.1:8087", *, token: Optional[str] = None, timeout: float = 15.0,
                  attempts: int = 3, silence: float = 10.0, verify: Union[ssl.SSLContext, bool] = True) -> None:  # fmt: skip
         self._http = Http(policy, base_url, token=token, timeout=timeout, attempts=attempts, verify=verify)
+        self._asker = Asker(self._http)
         self._timeout, self._silence = timeout, silence
 
     async def __aenter__(self) -> "Client":
@@ -45,6 +47,7 @@ class Client:
 
     async def close(self) -> None:
         """Closes its connections."""
+        await self._asker.close()
         await self._http.close()
 
     def lease(self, ttl: float = 5.0, *, reopen: bool = True, on_ended: Optional[Callable[[LeaseEnded], object]] = None,
@@ -120,6 +123,23 @@ class Client:
     async def undrain(self, instance_id: str) -> Wish:
         """Ends a drain: the member takes its share again. Needs the token."""
         return cast(Wish, await self._http.fetch("POST", "undrain", {"instance_id": instance_id}, is_safe=False))
+
+    async def ask(self, to: To, path: str, *, method: Optional[str] = None, query: Optional[Mapping[str, str]] = None, json: Optional[object] = None,
+                  body: Optional[bytes] = None, content_type: Optional[str] = None, within: float = 10.0,
+                  idempotency_key: Optional[str] = None) -> Answer:  # fmt: skip
+        """Sends a request to a destination, such as `To.owner(key)`, and returns the answer of its member, of any status. With `json` or `body` it is
+        a POST, else a GET.
+
+        Until `within` seconds are over (at most 300) it goes on to another member as long as it was certainly not handled. `NotHandled` (`Unsent`,
+        `NotMine`, `Busy`) says that no member took it in time. `Unknown` says that it may have been handled. A GET, and a request with an
+        `idempotency_key`, is repeatable: it is sent again even then. A `Problem` says that the request or its destination is refused; it was not
+        handled. If the task is cancelled, the handler is ended."""
+        return await self._asker.ask(sending(to, path, method=method, query=query, value=json, body=body, content_type=content_type, within=within,
+                                             idempotency_key=idempotency_key))  # fmt: skip
+
+    async def route(self, key: str) -> Route:
+        """Where a request to the key would go now, as the sidecar knows it; the member that gets the request decides. Changes nothing."""
+        return cast(Route, await self._http.fetch("GET", f"route?{urlencode({'key': key})}"))
 
     async def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
                        json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip

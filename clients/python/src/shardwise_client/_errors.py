@@ -29,7 +29,8 @@ class NotOwning(Unavailable):
 
 
 class Problem(ShardwiseError):
-    """The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`."""
+    """The sidecar refused the request (RFC 9457). `kind` is a stable name, such as `unknown-instance`. `is_refused`: it says that no handler has seen
+    the request."""
 
     def __init__(self, response: "httpx.Response") -> None:
         problem: Any = {}
@@ -41,7 +42,38 @@ class Problem(ShardwiseError):
         self.passes, self.retry_after = self.status in (429, 503), float(after) if after.isdigit() else 0.0
         self.type, self.title = str(problem.get("type", "about:blank")), str(problem.get("title", response.reason_phrase))
         self.kind, self.detail = self.type.rpartition(":")[2], str(problem.get("detail", ""))
+        self.is_refused = response.headers.get("shardwise-peer") == "refused"
         super().__init__(f"{self.status} {self.title}: {self.detail}")
+
+
+class NotHandled(ShardwiseError):
+    """No handler has seen the request, so it may be sent again. `problem` is what the sidecar has answered, if it was reached."""
+
+    passes = True
+
+    def __init__(self, why: str, problem: Optional[Problem] = None) -> None:
+        self.problem, self.retry_after = problem, 0.0 if problem is None else problem.retry_after
+        super().__init__(f"the request was not handled: {why}")
+
+
+class Unsent(NotHandled):
+    """No member was reached in time, or the sidecar was not."""
+
+
+class NotMine(NotHandled):
+    """The member that was asked last does not serve the destination, and no other one took the request in time."""
+
+
+class Busy(NotHandled):
+    """The member that was asked last has too many requests, or the sidecar has; send fewer at once, or later."""
+
+
+class Unknown(ShardwiseError):
+    """The request may have been handled: not at all, in part or in full. If it is sent again, it may be handled twice."""
+
+    def __init__(self, why: str, problem: Optional[Problem] = None) -> None:
+        self.problem = problem
+        super().__init__(f"it is unknown if the request was handled: {why}")
 
 
 class LeaseEnded(ShardwiseError):

@@ -47,7 +47,7 @@ class Http:
             if time.monotonic() >= until:
                 break
             try:
-                response = await self._sent(method, path, body, sent, until - time.monotonic())
+                response = await self.sent(method, path, body, sent, until - time.monotonic())
                 if response.status_code == 200 or any_of_a_member and "shardwise-instance" in response.headers:
                     return response
                 raise Problem(response)
@@ -64,7 +64,7 @@ class Http:
         """Returns a successful answer to the only attempt."""
         body = None if wanted is None else json.dumps(wanted).encode()
         try:
-            response = await self._sent(method, path, body, {**({"content-type": "application/json"} if body else {}), **(headers or {})}, within)
+            response = await self.sent(method, path, body, {**({"content-type": "application/json"} if body else {}), **(headers or {})}, within)
         except httpx.TransportError as broken:
             raise self.error(broken) from broken
         if not response.is_success:
@@ -89,12 +89,13 @@ class Http:
             if response is not None:
                 await response.aclose()
 
-    async def _sent(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str], seconds: float) -> httpx.Response:
+    async def sent(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str], seconds: float) -> httpx.Response:
+        """Returns the answer to one attempt, whatever its status is."""
         try:
             request = self._http.build_request(method, self.base + path, content=body, headers=headers)
             return await within(seconds, self._http.send(request))
         except httpx.InvalidURL as wrong:
-            raise ShardwiseError(f"this cannot be asked by a path, ask by a list: {wrong}") from wrong
+            raise ShardwiseError(f"no URL can have this as a part (`owned` takes any key, in a list): {wrong}") from wrong
 
     def error(self, broken: Exception) -> ShardwiseError:
         if isinstance(broken, ShardwiseError):

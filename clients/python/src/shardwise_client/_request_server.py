@@ -6,16 +6,22 @@ import logging
 import re
 from contextlib import suppress
 from http import HTTPStatus
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
+from urllib.parse import unquote
 
 from ._errors import ShardwiseError
-from ._requests import BODY_BYTES_MAX, Answer, Request, RequestHandlers, is_path
+from ._handlers import RequestHandlers
+from ._hold import Fence
+from ._owned_requests import NotTaken
+from ._requests import ADDRESSEES, BODY_BYTES_MAX, Addressee, Answer, Request, is_path
 
 _log = logging.getLogger("shardwise_client")
 _HEAD_BYTES_MAX, _QUERY_BYTES_MAX, _CONNECTIONS_MAX = 16 * 1024, 4_096, 256
 # A head or body that is not complete after so many seconds ends the connection, and so does no next request.
 _READ_WITHIN, _IDLE_WITHIN = 10.0, 60.0
-_TO = "shardwise-to"
+_OURS, _TO = "shardwise-", "shardwise-to"
+# In an answer: no handler has seen the request, so the sidecar may bring it to another member.
+_REFUSED = ["shardwise-peer: refused", "retry-after: 1"]
 
 
 class _Bad(Exception):
@@ -38,6 +44,63 @@ class _Head(NamedTuple):
         if int(text) > BODY_BYTES_MAX:
             raise _Bad(413, f"a body has at most {BODY_BYTES_MAX} bytes")
         return int(text)
+
+    def request(self, path: str, to: Addressee, body: bytes) -> Request:
+        """What the sidecar says of a request."""
+        key, name, slot, epoch = (self.headers.get(f"{_OURS}{header}") for header in ("key", "name", "slot", "epoch"))
+        try:
+            fence = None if slot is None or epoch is None else Fence(int(slot), int(epoch))
+            return Request(self.method, path, to, self.query, self.headers.get("content-type", ""), body, key=_decoded(key), fence=fence,
+                           name=_decoded(name), epoch=None if epoch is None else int(epoch),
+                           idempotency_key=self.headers.get("idempotency-key"))  # fmt: skip
+        except ValueError as broken:
+            raise _Bad(400, f"a header of the sidecar cannot be read: {broken}") from broken
+
+
+class _Connection:
+    """One connection. While a handler works, the first byte of the next request is waited for, and so the end of the connection is noticed."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._first: Optional[asyncio.Future[bytes]] = None
+
+    def _coming(self) -> "asyncio.Future[bytes]":
+        self._first = self._first or asyncio.ensure_future(self.reader.read(1))
+        return self._first
+
+    async def first(self) -> bytes:
+        """The first byte of a request."""
+        coming = self._coming()
+        if not (await asyncio.wait({coming}, timeout=_IDLE_WITHIN))[0]:
+            raise asyncio.TimeoutError
+        self._first, byte = None, coming.result()
+        if not byte:
+            raise asyncio.IncompleteReadError(byte, 1)
+        return byte
+
+    async def unless_ended(self, answering: "asyncio.Future[Answer]") -> Answer:
+        """The answer. If the connection ends first, the sidecar does not wait for it any more, and the handler is cancelled."""
+        coming = self._coming()
+        either: set[asyncio.Future[Any]] = {answering, coming}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and coming.result():
+                # A further request waits there for its turn.
+                await asyncio.wait({answering})
+            if not answering.done():
+                raise ConnectionAbortedError
+            return answering.result()
+        finally:
+            if not answering.done():
+                answering.cancel()
+                await asyncio.wait({answering})
+                answering.cancelled() or answering.exception()
+
+    def close(self) -> None:
+        if self._first is not None:
+            self._first.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._first.cancel()
+        self.writer.close()
 
 
 class RequestServer:
@@ -77,31 +140,34 @@ class RequestServer:
             writer.close()
             return
         self._connections.add(task)
+        connection = _Connection(reader, writer)
         try:
             # `asyncio.wait_for` before Python 3.12 may lose the cancellation of `close`.
-            while not self._is_closed and await self._exchange(reader, writer):
+            while not self._is_closed and await self._exchange(connection):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.CancelledError):
             # The other side has gone, or it is too slow, or this server is closed.
             pass
         finally:
             self._connections.discard(task)
-            writer.close()
+            connection.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(self, connection: _Connection) -> bool:
         """One request and its answer; whether the connection may be used again."""
-        is_kept = False
+        is_kept, more, reader, writer = False, list[str](), connection.reader, connection.writer
         try:
-            # The wait for the first byte of a request, which is not part of its time.
-            first = await asyncio.wait_for(reader.readexactly(1), _IDLE_WITHIN)
+            # The wait for the first byte of a request is not part of its time.
+            first = await connection.first()
             head = _head(first + await asyncio.wait_for(_head_of(reader), _READ_WITHIN))
             body = await asyncio.wait_for(reader.readexactly(head.length), _READ_WITHIN)
-            answer = await self._answer(head, body)
             is_kept = head.headers.get("connection", "").lower() != "close"
+            answer = await connection.unless_ended(asyncio.ensure_future(self._answer(head, body)))
         except _Bad as bad:
-            answer = bad.answer
+            is_kept, answer = False, bad.answer
+        except NotTaken as refused:
+            answer, more = refused.answer, _REFUSED
         phrase = HTTPStatus(answer.status).phrase if answer.status in HTTPStatus._value2member_map_ else "Other"
-        lines = [f"HTTP/1.1 {answer.status} {phrase}", f"content-type: {answer.content_type}", f"content-length: {len(answer.body)}"]
+        lines = [f"HTTP/1.1 {answer.status} {phrase}", f"content-type: {answer.content_type}", f"content-length: {len(answer.body)}", *more]
         writer.write("\r\n".join([*lines, "connection: keep-alive" if is_kept else "connection: close", "", ""]).encode("latin-1") + answer.body)
         await asyncio.wait_for(writer.drain(), _READ_WITHIN)
         return is_kept
@@ -114,13 +180,11 @@ class RequestServer:
             return Answer.problem(404, "not-found", "Not found", f"requests come below {self._prefix or ''}/ here")
         if head.method not in ("GET", "POST"):
             raise _Bad(405, "a request is a GET or a POST")
-        to = head.headers.get(_TO)
-        if to == "instance":
-            return await self._handlers.answer(Request(head.method, path, "instance", head.query, head.headers.get("content-type", ""), body))
-        if to == "any":
-            return await self._handlers.answer(Request(head.method, path, "any", head.query, head.headers.get("content-type", ""), body))
-        # A page in a browser of this machine cannot send this header, and an older sidecar does not say whom a request is for.
-        raise _Bad(400, f"a request comes through the sidecar, which says in the header {_TO} whether it is for an instance or any")
+        to = ADDRESSEES.get(head.headers.get(_TO, ""))
+        if to is None:
+            # A page in a browser of this machine cannot send this header, and an older sidecar does not say whom a request is for.
+            raise _Bad(400, f"a request comes through the sidecar, which says in the header {_TO} whether it is for an instance, a key or any")
+        return await self._handlers.answer(head.request(path, to, body))
 
 
 async def _head_of(reader: asyncio.StreamReader) -> bytes:
@@ -139,7 +203,7 @@ def _head(raw: bytes) -> _Head:
         name, colon, value = field.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             raise _Bad(400, "a header cannot be read")
-        if name.lower() in headers and name.lower() in ("content-length", "transfer-encoding", _TO):
+        if name.lower() in headers and name.lower().startswith(("content-length", "transfer-encoding", "idempotency-key", _OURS)):
             raise _Bad(400, f"the header {name.lower()} is there twice")
         headers[name.lower()] = value.strip(" \t")
     path, _, query = parts[1].partition("?")
@@ -148,6 +212,10 @@ def _head(raw: bytes) -> _Head:
     if parts[2] == "HTTP/1.0":
         headers["connection"] = "close"
     return _Head(parts[0], path, query, headers)
+
+
+def _decoded(text: Optional[str]) -> Optional[str]:
+    return None if text is None else unquote(text, errors="strict")
 
 
 def _is_loopback(host: str) -> bool:

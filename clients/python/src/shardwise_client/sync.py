@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from typing import Callable, Optional, Union
 
 from . import _client, _request_server
-from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Wish
+from ._answers import EnteredKey, Event, Explanation, Group, Holders, Owned, Owner, Ownership, Plan, Route, Wish
+from ._ask import To
 from ._errors import LeaseEnded
-from ._requests import Answer, RequestHandlers
+from ._handlers import RequestHandlers
+from ._requests import Answer
 from ._slots import list_of
 from ._sync_lease import Entered, Entering, Lease, OwnedRun, Run
 from ._sync_loop import Loop
@@ -84,6 +86,17 @@ class Client:
     def undrain(self, instance_id: str) -> Wish:
         """Ends a drain. Needs the token."""
         return self._loop.call(self._client.undrain(instance_id))
+
+    def ask(self, to: To, path: str, *, method: Optional[str] = None, query: Optional[Mapping[str, str]] = None, json: Optional[object] = None,
+            body: Optional[bytes] = None, content_type: Optional[str] = None, within: float = 10.0,
+            idempotency_key: Optional[str] = None) -> Answer:  # fmt: skip
+        """Sends a request to a destination: see `shardwise_client.Client.ask`."""
+        return self._loop.call(self._client.ask(to, path, method=method, query=query, json=json, body=body, content_type=content_type, within=within,
+                                                idempotency_key=idempotency_key))  # fmt: skip
+
+    def route(self, key: str) -> Route:
+        """Where a request to the key would go now, as the sidecar knows it."""
+        return self._loop.call(self._client.route(key))
 
     def instance(self, instance_id: str, path: str, *, method: str = "GET", query: Optional[Mapping[str, str]] = None,
                  json: Optional[object] = None, body: Optional[bytes] = None, content_type: Optional[str] = None) -> Answer:  # fmt: skip

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -24,24 +26,41 @@ pub(crate) fn path(rest: &str) -> String {
 pub(crate) struct Served {
     child: Child,
     pub(crate) at: SocketAddr,
-    _place: TempDir,
+    pub(crate) id: String,
+    _place: Arc<TempDir>,
+}
+
+/// A folder with settings, with more lines for the policy. Sidecars in one folder are in one group.
+pub(crate) fn folder(policy: &str) -> Arc<TempDir> {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("settings.toml"), format!("{SETTINGS}{policy}\n")).unwrap();
+    Arc::new(folder)
 }
 
 impl Served {
     /// With more lines for its policy.
     pub(crate) fn start(policy: &str) -> Self {
-        let place = TempDir::new().unwrap();
-        std::fs::write(place.path().join("settings.toml"), format!("{SETTINGS}{policy}\n")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shardwise"));
+        Self::start_in(&folder(policy), &[])
+    }
+
+    /// With more arguments.
+    pub(crate) fn start_in(place: &Arc<TempDir>, arguments: &[&str]) -> Self {
+        Self::start_by(Path::new(env!("CARGO_BIN_EXE_shardwise")), place, arguments)
+    }
+
+    /// That of another version.
+    pub(crate) fn start_by(program: &Path, place: &Arc<TempDir>, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SHARDWISE")).for_each(|(name, _)| {
             command.env_remove(name);
         });
-        command.args(["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).current_dir(place.path());
+        command.args(["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(place.path());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("it does not serve ({error}): {line}"));
-        Self { child, at: ready["listening"].as_str().unwrap().parse().unwrap(), _place: place }
+        let [at, id] = ["listening", "instance_id"].map(|field| ready[field].as_str().unwrap().to_owned());
+        Self { child, at: at.parse().unwrap(), id, _place: Arc::clone(place) }
     }
 
     /// The processor time that it has used.

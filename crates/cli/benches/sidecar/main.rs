@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod forwarded;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ fn main() {
     streams(&served, &scale);
     owners(&served, &scale);
     renewals(&served, &scale);
+    drop(served);
+    forwarded::forwarded(scale.owners_for);
 }
 
 fn keys(count: usize) -> impl Iterator<Item = String> {

@@ -25,9 +25,8 @@ use crate::{descriptors, output, recorder, signals, traces};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Joins under each --policy and answers for this worker; GET /openapi.json describes the routes. Once it has joined it prints one JSON line: \
-{\"listening\":\"127.0.0.1:8087\",...}. GET / is the page.
-Beyond loopback it needs a token and TLS; drain and undrain always need Authorization: Bearer TOKEN.
+Joins under each --policy, then prints one JSON line: {\"listening\":\"127.0.0.1:8087\",...}.
+GET / is the page, GET /openapi.json the routes. Actions need a token; beyond loopback, TLS too.
 SIGTERM and Ctrl-C drain and leave; twice, at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
 
   shardwise serve --id worker-1
@@ -50,6 +49,9 @@ pub(crate) struct Serve {
     /// Admit workers with this token to the routes that they need
     #[arg(long, value_name = "FILE")]
     worker_token_file: Option<PathBuf>,
+    /// Admit callers with this token to requests to members alone
+    #[arg(long, value_name = "FILE")]
+    caller_token_file: Option<PathBuf>,
     /// Serve TLS with this certificate chain, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -182,12 +184,13 @@ impl Serve {
         let mut options = Options::new(self.listen);
         options.token = self.token_file.as_deref().map(Token::from_file).transpose()?;
         options.worker_token = self.worker_token_file.as_deref().map(Token::from_file).transpose()?;
+        options.caller_token = self.caller_token_file.as_deref().map(Token::from_file).transpose()?;
         if let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) {
             options.tls = Some(Tls::from_files(chain, key)?);
         }
         options.peers.token = self.peer_token_file.as_deref().map(Token::from_file).transpose()?;
         match (&self.peer_ca_file, &self.peer_cert, &self.peer_key) {
-            (Some(file), Some(chain), Some(key)) => options.peers.trust_mutually(file, &Tls::from_files(chain, key)?)?,
+            (Some(file), Some(chain), Some(key)) => options.peers.trust_mutually(file, chain, key)?,
             (Some(file), ..) => options.peers.trust(file)?,
             _ => {}
         }

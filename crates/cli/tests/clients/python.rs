@@ -14,10 +14,12 @@ use crate::{beside_two_sidecars, client};
 /// The tested releases, which still support Python 3.9.
 const PACKAGES: [&str; 6] = ["anyio==4.12.0", "hatchling==1.27.0", "httpx==0.28.1", "mypy==1.19.1", "uhashring==2.4", "xxhash==3.6.0"];
 /// Tests that need no sidecar.
-const ALONE: [&str; 9] = [
+const ALONE: [&str; 11] = [
+    "tests.test_ask",
     "tests.test_examples",
     "tests.test_lease",
     "tests.test_names",
+    "tests.test_owned_requests",
     "tests.test_requests",
     "tests.test_runs",
     "tests.test_slots",

@@ -180,7 +180,7 @@ fn it_agrees_with_two_sidecars() {
     let leased = Leased::start();
     leased.named_to(&mut tests);
     let ran = beside_two_sidecars(tests);
-    assert!(ran.code == Some(0) && ran.text().contains("# pass 77"), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.text().contains("# pass 90"), "{ran:?}");
 }
 
 #[test]

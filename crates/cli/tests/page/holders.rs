@@ -13,7 +13,7 @@ use crate::common::Place;
 use crate::common::lease::Lease;
 use crate::{Worker, pictures};
 
-fn says(tab: &Tab<'_>, id: &str, part: &str) {
+pub(crate) fn says(tab: &Tab<'_>, id: &str, part: &str) {
     tab.until(&format!("#{id} says {part:?}"), &format!("document.getElementById('{id}').innerText.includes({})", json!(part))).unwrap();
 }
 

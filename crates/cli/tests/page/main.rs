@@ -12,6 +12,7 @@ mod foreign;
 mod holders;
 #[path = "../serve/http.rs"]
 mod http;
+mod requests;
 mod shown;
 mod stuck;
 mod trouble;

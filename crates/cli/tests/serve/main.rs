@@ -3,18 +3,27 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 mod answers;
+mod ask_limits;
+mod asked;
 mod bad;
+#[path = "../../../../tests/common/channel.rs"]
+#[allow(clippy::expect_used, reason = "helpers of tests report by panicking")]
+mod channel;
 #[path = "../common/mod.rs"]
 mod common;
 mod daemons;
 mod descriptors;
 mod drain_timeout;
 mod drained;
+mod fakes;
 mod forwarded;
 mod health;
 mod holders;
 mod hostile;
 mod http;
+#[path = "../../../../tests/common/http2.rs"]
+#[allow(clippy::expect_used, reason = "helpers of tests report by panicking")]
+mod http2;
 mod impostors;
 mod kept;
 mod lease_limits;
@@ -22,9 +31,9 @@ mod leases;
 mod live;
 mod logged;
 mod members;
+mod middle;
 mod observing;
 mod peers;
-mod proofs;
 mod schema;
 mod unfinished;
 

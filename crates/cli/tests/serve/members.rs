@@ -3,13 +3,22 @@
 
 use serde_json::json;
 use shardwise::requests::{self, Request, encoded};
+use shardwise::{GroupName, Incarnation, InstanceId};
 use shardwise_testkit::Authority;
 use tokio::runtime::Runtime;
 
+use crate::channel::{self, Side, Whom};
 use crate::common::{PATIENCE, eventually};
-use crate::peers::{answering, asks, by, place_of_peers, service, status_of};
-use crate::proofs::{Caller, PEER_TOKEN};
+use crate::http2;
+use crate::peers::{PEER_TOKEN, answering, asks, by, place_of_peers, service, status_of};
 use crate::{Served, TOKEN, http};
+
+/// The member, for callers that say hello by hand.
+fn whom(served: &Served) -> Whom {
+    let status = status_of(served, &served.id).well("status");
+    let incarnation = Incarnation::from_hex(status["incarnation"].as_str().unwrap()).unwrap();
+    Whom { group: GroupName::new("workers").unwrap(), instance_id: InstanceId::new(&*served.id).unwrap(), incarnation }
+}
 
 #[test]
 fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
@@ -36,34 +45,36 @@ fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
     let page = format!("Authorization: Bearer {TOKEN}\r\nOrigin: http://{}\r\n", closed.at);
     closed.post(&format!("instances/{}/status", closed.id), &page, "").refuses(403, "from a browser, and not from the page");
 
-    let path = get(&closed, &closed).well("status");
-    let base = format!("/v1/peers/workers/{}/{}/", closed.id, path["incarnation"].as_str().unwrap());
-    let path = format!("{base}status");
-    let direct = |path: &str, headers: &str| {
-        http::raw(closed.at, format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}\r\n", closed.at).as_bytes())
+    let runtime = Runtime::new().unwrap();
+    let asked = |path: &str| {
+        runtime.block_on(async {
+            let opened = channel::open(&closed.at.to_string(), &whom(&closed), Some(PEER_TOKEN)).await.unwrap();
+            let sender = http2::client(opened.plain(Side::Caller)).await;
+            http2::ask(&sender, ("GET", path), &[("shardwise-to", "instance")], "").await.unwrap()
+        })
     };
-    let asked = |target: &str| {
-        let mut caller = Caller::greets(closed.at, &base, PEER_TOKEN).unwrap();
-        let request = caller.request("GET", target, "");
-        let (text, is_proven) = caller.sends(&request);
-        assert!(is_proven, "{text}");
-        text
+    assert_eq!((asked("status").status, asked("a/../status").status), (200, 400), "no path");
+    let refused = |to: &Served, whom: &Whom, token| {
+        let opened = runtime.block_on(channel::open(&to.at.to_string(), whom, token));
+        opened.map(|_| ()).unwrap_err().to_string()
     };
-    assert!(asked(&path).starts_with("HTTP/1.1 200"));
-    assert!(asked(&path.replace("/status", "/a/../status")).starts_with("HTTP/1.1 400"), "no path");
-    assert!(Caller::greets(closed.at, &base, TOKEN).is_err(), "the operator's token is none of the peers'");
-    let peer = "shardwise-peer: 1\r\n";
-    direct(&path, "").refuses(403, "no member");
-    direct(&path, peer).refuses(401, "no proof");
-    direct("/v1/peers/workers/nobody/0000000000000000/status", peer).refuses(421, "somebody else");
-    for token in [PEER_TOKEN, TOKEN] {
-        let bearer = format!("{peer}Authorization: Bearer {token}\r\n");
-        let refusal = direct(&path, &bearer).refuses(426, "an older version, which shows its token");
-        assert!(refusal["detail"].as_str().unwrap().contains("older version of shardwise"), "{refusal}");
+    for token in [Some(TOKEN), Some("peers-of-somebody-else-know-this"), None] {
+        assert!(refused(&closed, &whom(&closed), token).contains("unproven"), "the operator's token is none of the peers'");
     }
-    let peer = format!("{peer}Authorization: Bearer {PEER_TOKEN}\r\n");
-    let members = direct(&Served::path("members"), &peer).refuses(401, "a peer's token is no operator's");
+    assert!(refused(&tokened, &whom(&tokened), None).contains("unproven"), "and it opens nothing where the peers have none");
+    let nobody = Whom { instance_id: InstanceId::new("nobody").unwrap(), ..whom(&closed) };
+    assert!(refused(&closed, &nobody, Some(PEER_TOKEN)).contains("somebody_else"));
+
+    let direct = |path: &str, token: &str| {
+        let head = format!("Host: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\nshardwise-peer: 1\r\n\r\n", closed.at);
+        http::raw(closed.at, format!("GET {path} HTTP/1.1\r\n{head}").as_bytes())
+    };
+    let members = direct(&Served::path("members"), PEER_TOKEN).refuses(401, "a peer's token is no operator's");
     assert!(!members.to_string().contains(PEER_TOKEN));
+    // Members of earlier versions called each other there.
+    let earlier = format!("/v1/peers/workers/{}/{}/status", closed.id, whom(&closed).incarnation);
+    direct(&earlier, PEER_TOKEN).refuses(401, "no operator");
+    direct(&earlier, TOKEN).refuses(404, "it has gone");
 }
 
 #[test]

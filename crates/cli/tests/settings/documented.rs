@@ -46,8 +46,9 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     assert_eq!(settings.policy("my_custom_workers").unwrap().policy.placement.slots, 16_384);
     assert_eq!(loaded.outbox("orders").unwrap().policy.as_str(), "outbox_publishers");
     let production = LoadOptions::default().with_variables([("SHARDWISE_ENV", "production")]);
-    // These files are read when the settings are loaded, and they do not exist here.
-    let unwritten = ["messages_token_file = \"messages.token\"\n", "peer_token_file = \"peers.token\"\n"];
+    // These files are read when the settings are loaded, and they do not exist here. Without a token a name in all certificates is refused.
+    let unwritten =
+        ["messages_token_file = \"messages.token\"\n", "peer_token_file = \"peers.token\"\n", "peer_name = \"members.example\"\n"];
     let text = unwritten.iter().fold(uncommented(), |text, line| text.replace(line, ""));
     let mut examples = load(&text, production);
     let policies = |settings: &Settings| settings.policies.values().map(|p| (p.policy.clone(), p.discovery.clone())).collect::<Vec<_>>();

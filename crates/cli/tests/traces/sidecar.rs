@@ -44,12 +44,6 @@ fn a_join_a_request_and_a_leave_are_seen_and_nothing_of_keys_or_secrets() {
     let refused = collector.gets("the refusal", |span| span.says("http.response.status_code") == "401");
     assert!(refused.trace != TRACE && refused.parent.is_empty(), "a stranger's trace is not gone on with: {refused:?}");
 
-    // Nor that of a caller that only claims to be a member.
-    let strange = traceparent("01") + "shardwise-peer: 1\r\n";
-    assert_eq!(served.get("/v1/peers/workers/nobody/1/status", "", &strange).status, 421);
-    let refused = collector.gets("the refusal of who is no member", |span| span.name == "GET /v1/peers/{*path}");
-    assert!(refused.trace != TRACE && refused.parent.is_empty(), "{refused:?}");
-
     for odd in ["traceparent: of-the-caller\r\n".to_owned(), traceparent("01") + &traceparent("01")] {
         assert_eq!(served.get("/v1/policies/workers/members", TOKEN, &odd).status, 200);
     }
@@ -138,15 +132,15 @@ fn a_request_to_another_member_is_one_trace() {
     let of_trace = |name: &str| collector.gets(name, |span| span.trace == TRACE && span.name == name);
     let request = of_trace("GET /v1/policies/{policy}/instances/{instance_id}/{*path}");
     let asking = of_trace("GET member");
-    let answering = of_trace("GET /v1/peers/{*path}");
+    let answering = of_trace("GET /{*path}");
     assert!(request.parent == SPAN && request.is_of(&one.id), "{request:?}");
     assert!(asking.parent == request.id && asking.kind == CLIENT && asking.is_of(&one.id), "{asking:?}");
     assert_eq!((asking.says("shardwise.instance"), asking.says("http.response.status_code")), (other.id.as_str(), "200"));
     assert!(answering.parent == asking.id && answering.kind == SERVER && answering.is_of(&other.id), "{answering:?}");
 
     let spans = collector.spans();
-    let mut answering = spans.iter().filter(|span| span.name == "GET /v1/peers/{*path}");
-    assert!(answering.all(|span| !span.parent.is_empty()), "a greeting is no trace of its own: {spans:#?}");
+    let mut answering = spans.iter().filter(|span| span.name == "GET /{*path}");
+    assert!(answering.all(|span| !span.parent.is_empty()), "a connection is no trace of its own: {spans:#?}");
 
     other.process.signal(Signal::SIGKILL);
     other.process.ends("after SIGKILL");

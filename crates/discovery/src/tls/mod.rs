@@ -55,6 +55,11 @@ impl TlsError {
         Self { file, path: Some(path.to_owned()), why }
     }
 
+    /// A file that was read and cannot be used.
+    pub fn unusable(file: TlsFile, path: &Path, why: &dyn std::fmt::Display) -> Self {
+        Self::new(file, path, format!("cannot be used: {}", one_line(&why.to_string())))
+    }
+
     /// The fault, as the words that follow the name of the setting.
     pub fn of_setting(&self) -> String {
         match &self.path {

@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, Method};
-use shardwise::{Moment, OwnershipMode, ShardingService, SlotSet};
+use shardwise::core::Resource;
+use shardwise::{ClaimName, Epoch, Fence, Moment, OwnershipMode, ShardingService, SlotSet};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::answers::millis;
 use crate::problem::{CONFLICT, LEASE_ENDED, LEASE_MISSING, LEASE_TAKEN, Problem, Result};
 use names::Offers;
 pub(crate) use state::LeaseId;
-use state::{LeaseRefusal, LeaseState};
+use state::{GrantPhase, LeaseRefusal, LeaseState};
 
 /// The header with the id of the worker's lease.
 const LEASE: HeaderName = HeaderName::from_static("shardwise-lease");
@@ -84,6 +85,23 @@ impl Leases {
                 state.expire(now);
                 enter::open_fence(state, &self.service.ownership(), now, key).is_some()
             })
+    }
+
+    /// Whether the worker was granted that slot under that epoch, and may start work in it now.
+    pub(crate) fn opens_slot(&self, fence: Fence) -> bool {
+        self.look_unswept(|state, now, _| {
+            state.expire(now);
+            state.open_slot(fence.slot).is_some_and(|grant| grant.epoch == fence.epoch)
+        })
+    }
+
+    /// The same for a name.
+    pub(crate) fn opens_name(&self, name: &ClaimName, epoch: Epoch) -> bool {
+        self.look(|state, now, _| {
+            state.expire(now);
+            let is_it = |resource: &Resource| matches!(resource, Resource::Name(granted) if granted == name);
+            state.grants().any(|grant| grant.phase == GrantPhase::Granted && grant.epoch == epoch && is_it(&grant.resource))
+        })
     }
 
     /// Reads the state as it is now, and for how long the grants hold: while the lease is live and this member holds its claims.

@@ -1,0 +1,52 @@
+//! The one channel between members, for requests and for messages to singletons: both ends prove that they belong to the group, then
+//! HTTP/2 by hyper, on one connection for each pair of members and direction (ADR 45).
+//!
+//! - `hello`: the start of a connection, with the proofs of both ends.
+//! - `seal`: without TLS every later record is proven too.
+//! - `tls`: certificates (feature `tls`).
+//! - `dial`, `caller`: this member's connections to others.
+//! - `listener`, `recipient`: others' connections to this member.
+//! - `activity`: whether a connection is idle.
+//! - `wire`: a request and its answer as headers and bodies.
+
+mod activity;
+mod caller;
+mod dial;
+mod hello;
+mod listener;
+mod recipient;
+mod seal;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+pub(crate) mod tls;
+mod wire;
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub(crate) use caller::MemberConnections;
+pub(crate) use listener::listen;
+pub use listener::{Arrival, ConnectionSecurity, Reception};
+#[cfg(feature = "tls")]
+pub use tls::{ALPN, binding};
+pub use tls::{Binding, ChannelTls};
+
+/// The bytes of a connection in both directions.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
+
+/// The most requests of one connection that are in flight, in either direction of asking.
+const STREAMS_MAX: u32 = 64;
+/// The flow-control window of one request's body, and of all bodies of a connection, in bytes: what a connection may make the other end
+/// hold in memory before it is read.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// The most bytes of a head's headers, in either direction.
+const HEAD_BYTES_MAX: u32 = 16 * 1024;
+/// A connection that is silent for this long while something is in flight is asked for a sign of life (PING), and ends without one.
+const ASKED_FOR_LIFE_EVERY: Duration = Duration::from_secs(5);
+const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(5);
+/// A caller closes a connection that it has not used for this long. Shorter than on the other side, so that callers usually know.
+const CALLER_IDLE_MAX: Duration = Duration::from_secs(30);
+const RECIPIENT_IDLE_MAX: Duration = Duration::from_mins(2);
