@@ -100,13 +100,14 @@ impl fmt::Debug for Error {
 }
 
 impl From<shardwise_discovery::Error> for Error {
+    /// Without the backend's operation: the caller has called another function, and an operator none.
     fn from(error: shardwise_discovery::Error) -> Self {
         let kind = match error.kind() {
             _ if error.is_retryable() => ErrorKind::Unavailable,
             shardwise_discovery::ErrorKind::InUse { .. } => ErrorKind::InstanceIdInUse,
             _ => ErrorKind::Backend,
         };
-        Self::new(kind, error.to_string()).caused_by(error)
+        Self::new(kind, error.context()).caused_by(error)
     }
 }
 

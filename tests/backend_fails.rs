@@ -196,6 +196,14 @@ async fn a_group_that_may_not_be_seen_is_an_error_of_the_first_registration_at_o
     assert_eq!(error.to_string(), "watch: no right to read; grant it");
     assert!(world.clock.now().since(before) < Duration::from_millis(500), "at once");
     assert_eq!(service.state(), ServiceState::Left);
+    // Regression: an operator, who calls no operation of the backend, got its name too.
+    let backend = Moody { inner: world.store.link(), mood: mood.clone() };
+    let operator = world.factory_of("operator", Arc::new(backend), policy());
+    for denied in [operator.observe("workers").await.map(drop), operator.confirm_loss("workers").await.map(drop)] {
+        let denied = denied.expect_err("an operator sees nobody either");
+        let said = "no right to read; grant it".to_owned();
+        assert_eq!((denied.to_string(), format!("{denied:?}")), (said.clone(), said));
+    }
     mood.set(FINE);
     service.register_self().await.expect("it has the right now");
     assert_eq!(service.members().members().len(), 1, "and no former self is in the way");

@@ -121,6 +121,9 @@ async fn each_worker_logs_the_switch_once_even_where_nothing_moves() {
     let b = joined(&world, "b", old).await;
     let a = joined(&world, "a", changing.clone()).await;
     eventually("both are there", || [&a, &b].iter().all(|s| s.members().members().len() == 2)).await;
+    let owned = format!(" owned={} ", policy().placement.slots);
+    assert!(log.lines_where(|line| line.contains("rebalanced policy=workers") && line.contains(&owned)) > 0, "b was alone");
+    assert_eq!(log.lines_with("owned=Some"), 0, "a number, and not how Rust writes it");
     let said = "the group serves placement ring now";
     assert_eq!((log.lines_with(said), a.ownership().policy_fingerprint()), (0, Some(from)));
     b.deregister_self().await.expect("it leaves");

@@ -113,7 +113,7 @@ async fn many_tasks_creating_at_once_get_one_service() {
 async fn an_unknown_policy_lists_the_known_ones() {
     let error = World::new().factory("a").create("wokers").expect_err("unknown");
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::UnknownPolicy, false));
-    assert_eq!(error.to_string(), r#"there is no policy "wokers"; known: workers"#);
+    assert_eq!(error.to_string(), r#"there is no policy "wokers"; known: workers (did you mean workers?)"#);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use shardwise_core::{OwnershipMode, PolicyError, Timing};
 use shardwise_discovery::settings::{BackendKind, BackendSettings};
 use shardwise_discovery::{Clock, Discovery, MemoryBackend};
-use shardwise_settings::listed;
+use shardwise_settings::{listed, nearest};
 use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, ErrorKind, Result, locked};
@@ -57,7 +57,7 @@ pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
 
 pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     // It contacts no server, so any error is in the settings.
-    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.to_string()).caused_by(error))
+    (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.context()).caused_by(error))
 }
 
 /// Checks that, with the TTL that the backend grants, a member of this policy owns something from one renewal to the next.
@@ -81,7 +81,10 @@ pub(crate) fn available(name: &str) -> String {
             have.join(", ")
         );
     }
-    format!("this program has {}; hand your own to ShardingFactory::builder().backend(name, ..)", listed(name, &have))
+    // The author of a program gets the hint, and not an operator who has misspelled a name.
+    let is_slip = nearest(name, have.iter().copied()).is_some();
+    let own = if is_slip { "" } else { "; a program adds a backend of its own with ShardingFactory::builder().backend(name, ..)" };
+    format!("this program has {}{own}", listed(name, &have))
 }
 
 struct CachedBackend {

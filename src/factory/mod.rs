@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
+use shardwise_settings::listed;
 
 use crate::backend;
 use crate::error::{Error, ErrorKind, Result, locked};
@@ -125,13 +126,22 @@ impl ShardingFactory {
         self.inner.policies.keys().map(PolicyName::as_str)
     }
 
+    /// Where the members of a policy meet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownPolicy`]; the message lists the known ones.
+    pub fn discovery(&self, policy_name: &str) -> Result<&DiscoverySettings> {
+        Ok(&self.policy(policy_name)?.discovery)
+    }
+
     /// This worker's name in every group.
     pub fn instance_id(&self) -> &InstanceId {
         &self.inner.instance_id
     }
 
     fn policy(&self, name: &str) -> Result<&PolicySettings> {
-        let known = || self.policy_names().collect::<Vec<_>>().join(", ");
+        let known = || listed(name, &self.policy_names().collect::<Vec<_>>());
         let unknown = || Error::new(ErrorKind::UnknownPolicy, format!("there is no policy {name:?}; known: {}", known()));
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }

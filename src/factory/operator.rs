@@ -107,7 +107,7 @@ impl ShardingFactory {
 
     fn daemon_counter(&self, policy_name: &str, set: &str) -> Result<(DaemonCounter, Group<'_>)> {
         let group = self.group(policy_name)?;
-        let counter = DaemonCounter::of(group.policy, Some(&group.backend), group.timing.renew_every, set)?;
+        let counter = DaemonCounter::of(group.policy, Some(&group.backend), group.limit(), set)?;
         Ok((counter, group))
     }
 
@@ -134,7 +134,7 @@ impl ShardingFactory {
             return Err(refused(why));
         }
         let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\" or \"postgres\"";
-        let drains = DrainStore::of(group.policy, group.timing, &group.backend).ok_or_else(|| refused(why.to_owned()))?;
+        let drains = DrainStore::of(group.policy, group.limit(), &group.backend).ok_or_else(|| refused(why.to_owned()))?;
         Ok((drains, group))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shardwise_core::{ClaimName, InstanceId, Ownership, Policy, ServiceState, Timing, View};
+use shardwise_core::{ClaimName, InstanceId, Ownership, Policy, ServiceState, View};
 use shardwise_discovery::{Discovery, NOTE_BYTES_MAX, Note, WriteOutcome};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -30,11 +30,11 @@ struct DrainNote {
 pub(crate) struct DrainStore(NoteBook);
 
 impl DrainStore {
-    /// `None` if the backend does not support notes: then no member can be drained.
-    pub(crate) fn of(policy: &Policy, timing: Timing, backend: &Arc<dyn Discovery>) -> Option<Self> {
+    /// `None` if the backend does not support notes: then no member can be drained. Each call may take `limit`.
+    pub(crate) fn of(policy: &Policy, limit: Duration, backend: &Arc<dyn Discovery>) -> Option<Self> {
         backend.as_notes()?;
         let name = ClaimName::new(NAME).ok()?;
-        Some(Self(NoteBook::new(Arc::clone(backend), policy.group.clone(), name, timing.renew_every)))
+        Some(Self(NoteBook::new(Arc::clone(backend), policy.group.clone(), name, limit)))
     }
 
     async fn read(&self) -> Result<(DrainNote, u64)> {

@@ -92,6 +92,9 @@ impl HolderTable {
 
 /// The error of a question for holders under eventual ownership.
 pub(crate) fn without_holders(policy: &Policy) -> Error {
-    let message = format!("policy {}: ownership is eventual, so no member holds a claim; ask for owners instead", policy.name);
+    let message = format!(
+        "policy {}: ownership is eventual, so no member holds a claim; ask for the owner of a key: shardwise owner KEY",
+        policy.name
+    );
     Error::new(ErrorKind::Settings, message)
 }

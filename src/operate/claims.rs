@@ -28,7 +28,7 @@ impl ObservedClaims {
                 if let Err(error) = &event
                     && !seen.is_failing()
                 {
-                    tracing::warn!(%error, "the claims of the group cannot be seen just now");
+                    tracing::warn!(error = %error.context(), "the claims of the group cannot be seen just now");
                 }
                 seen.update(clock.now(), &event);
             }

@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{follow, limited};
 
+/// An operator's call waits at least this long for its answer, however short the TTL: no lease depends on it.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the group is read until a member shows that it is drained.
 const DRAINED_EVERY: Duration = Duration::from_millis(200);
 /// How long a deleted record may still be seen: a backend's lists may lag behind its writes.
@@ -27,20 +29,25 @@ pub(crate) struct Group<'g> {
 }
 
 impl Group<'_> {
+    /// How long one call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timing.ttl.max(PATIENCE)
+    }
+
     /// The group as it is now.
     pub(crate) async fn view(&self) -> Result<Arc<View>> {
-        Ok(limited(self.timing.ttl, &*self.backend, "members", self.backend.members(&self.policy.group)).await?.view)
+        Ok(limited(self.limit(), &*self.backend, "members", self.backend.members(&self.policy.group)).await?.view)
     }
 
     async fn register(&self, member: Member) -> Result<Registration> {
         let registration = Registration { group: self.policy.group.clone(), member, ttl: self.timing.ttl, claims: false };
-        limited(self.timing.ttl, &*self.backend, "register", self.backend.register(&registration)).await?;
+        limited(self.limit(), &*self.backend, "register", self.backend.register(&registration)).await?;
         Ok(registration)
     }
 
     async fn deregister(&self, registration: &Registration) -> Result<()> {
         let record_id = registration.record_id();
-        Ok(limited(self.timing.ttl, &*self.backend, "deregister", self.backend.deregister(&record_id)).await?)
+        Ok(limited(self.limit(), &*self.backend, "deregister", self.backend.deregister(&record_id)).await?)
     }
 
     /// Confirms that vanished members are gone for good: publishes a draining record that says so, until no member waits for it. Returns

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
-use shardwise_core::machine::MemberRefusal;
+use shardwise_core::machine::{MemberRefusal, policy_mismatch};
 use shardwise_core::{
     Holders, Holding, InstanceId, Moment, OwnershipMode, Placer, Policy, Resource, ShardKey, SlotOwners, VersionRule, View, ViewPlacement,
     slot_of,
@@ -79,7 +79,7 @@ impl Observer {
                     Ok(_) => {}
                     Err(error) => {
                         if !blind_before {
-                            tracing::warn!(%error, "the group cannot be seen just now");
+                            tracing::warn!(error = %error.context(), "the group cannot be seen just now");
                         }
                         failures.send_replace(Some(error));
                     }
@@ -256,7 +256,7 @@ impl Drop for Observer {
 fn observed(policy: &Policy, view: Arc<View>, kept: &mut Option<Arc<Placer>>) -> ObservedView {
     let group = view.group_fingerprint();
     let placed = match (policy.serving(group), group) {
-        (None, Some(group)) => Err(Error::from(&MemberRefusal::other_policy(policy, group))),
+        (None, Some(group)) => Err(Error::new(ErrorKind::OtherPolicy, policy_mismatch("this command", policy, group))),
         (Some(params), _) if view.active() >= policy.min_members as usize => {
             let placer = kept.insert(placer(&policy.group, params));
             placer.place(&view).map(Some).map_err(|error| Error::from(&MemberRefusal::from(error)))

@@ -76,7 +76,7 @@ impl RequestHandlers {
         let path: String = path.chars().take(64).collect();
         let known = known.join(", ");
         let detail = format!("this worker answers no requests to {to} at {path:?}{hint}; it answers at: {known}");
-        Answer::problem(404, "not-found", "There is no such thing", &detail)
+        Answer::problem(404, "not-found", "Not found", &detail)
     }
 
     /// The answer of the handler there, within the time limit. An error is the refusal at the limit on concurrent requests: no handler has
@@ -94,7 +94,7 @@ impl RequestHandlers {
         };
         let Ok(_turn) = request_handlers.at_once.try_acquire() else {
             let detail = format!("this worker answers {AT_ONCE_MAX} requests at a time already; try again");
-            return Err(Answer::problem(429, "too-many", "Too much at once", &detail));
+            return Err(Answer::problem(429, "too-many", "Too many requests", &detail));
         };
         // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
         let answering = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));

@@ -71,6 +71,19 @@ impl ShardingService {
     ///
     /// [`ErrorKind::Settings`] under a key placement, whose members cannot be drained.
     pub fn set_worker_leased(&self, is_leased: bool) -> Result<()> {
+        self.worker_leased(is_leased, None)
+    }
+
+    /// Like [`ShardingService::set_worker_leased`] with `false`, and logs why the lease has ended: whether the worker has stopped or died.
+    ///
+    /// # Errors
+    ///
+    /// As [`ShardingService::set_worker_leased`].
+    pub fn end_worker_lease(&self, why: &str) -> Result<()> {
+        self.worker_leased(false, Some(why))
+    }
+
+    fn worker_leased(&self, is_leased: bool, why: Option<&str>) -> Result<()> {
         self.can_be_drained()?;
         let mut before = None;
         self.membership().worker.update(|report| before = report.leased.replace(is_leased));
@@ -80,7 +93,7 @@ impl ShardingService {
             match (before, is_leased) {
                 (_, true) => tracing::warn!(%policy, "the worker has a lease: this member takes its share"),
                 (None, false) => tracing::warn!(%policy, "this member owns nothing until its worker opens a lease"),
-                (Some(_), false) => tracing::warn!(%policy, "the worker's lease has ended: this member gives up its share"),
+                (Some(_), false) => tracing::warn!(%policy, why, "the worker's lease has ended: this member gives up its share"),
             }
         }
         Ok(())

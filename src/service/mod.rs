@@ -233,7 +233,7 @@ impl ShardingService {
     }
 }
 
-/// How long registering may take beyond the TTL after which a dead former incarnation is gone.
+/// How long registering may take beyond the time after which nothing is left of a dead former incarnation.
 const JOIN_GRACE: Duration = Duration::from_secs(5);
 
 impl ShardingService {
@@ -241,7 +241,7 @@ impl ShardingService {
     pub(crate) fn new(settings: &PolicySettings, member: Member, backend: Arc<dyn Discovery>, clock: Clock) -> Self {
         let spawn = Box::new(|driver: BoxFuture<'static, ()>| drop(tokio::spawn(driver)));
         let PolicySettings { policy, timing, .. } = settings;
-        let drains = DrainStore::of(policy, *timing, &backend).filter(|_| policy.placement.kind.by_key().is_none());
+        let drains = DrainStore::of(policy, timing.renew_every, &backend).filter(|_| policy.placement.kind.by_key().is_none());
         let follower = drains.map(|drains| DrainFollower { drains, me: member.instance_id.clone(), read_every: timing.ttl / 2 });
         Self::joining(spawn, settings, member, backend, clock, follower)
     }
@@ -262,7 +262,8 @@ impl ShardingService {
             Registration { group: policy.group.clone(), member, ttl: timing.ttl, claims: policy.ownership == OwnershipMode::Exclusive };
         let ownership = Arc::clone(machine.ownership());
         let membership = Arc::new(Membership::new(settings, policy, &registration.member, clock, ownership));
-        let join_limit = timing.ttl + backend.capabilities().margin + JOIN_GRACE;
+        let capabilities = backend.capabilities();
+        let join_limit = (timing.ttl + capabilities.margin).max(capabilities.leftovers) + JOIN_GRACE;
         let driver = Driver::new(Arc::clone(&membership), Arc::clone(&backend), machine, registration);
         Self::of(membership, Some(ServiceEngine::new(driver, spawn, backend, join_limit, follower)))
     }

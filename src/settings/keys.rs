@@ -25,11 +25,11 @@ pub(super) const PORT: SettingKey = SettingKey::new("port", Shape::whole(1, 65_5
 pub(super) const ZONE: SettingKey = SettingKey::new("zone", Text,
     "its failure domain: the copies of a key go to different ones");
 pub(super) const WEIGHT: SettingKey = SettingKey::new("weight", Shape::whole(1, WEIGHT_MAX as u64),
-    "its share beside the others': weight 2 gets twice the slots of weight 1").or("1");
+    "its share relative to the others': weight 2 gets twice the slots of weight 1").or("1");
 pub(super) const VERSION: SettingKey = SettingKey::new("version", Text,
     "the application's version, shown to others; version_rule uses it");
 pub(super) const METADATA: SettingKey = SettingKey::new("metadata", Text,
-    "texts that others see beside this worker; at most 4096 bytes together");
+    "texts that others see with this worker; at most 4096 bytes together");
 
 // …discovery
 pub(super) const BACKEND: SettingKey = SettingKey::new("backend", Text,

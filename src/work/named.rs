@@ -75,7 +75,8 @@ impl fmt::Debug for Tenure {
 pub(super) fn claim_name(policy: &Policy, kind: &str, what: &str, name: String) -> Result<ClaimName> {
     if policy.ownership != OwnershipMode::Exclusive {
         let message = format!(
-            "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; write ownership = \"exclusive\"",
+            "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; use a policy with ownership = \"exclusive\" and \
+             its own group_name, because all members of a group have the same ownership",
             policy.name
         );
         return Err(Error::new(ErrorKind::Settings, message));

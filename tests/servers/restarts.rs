@@ -47,6 +47,21 @@ fn a_fleet_lives_through_restarts_with_and_without_the_servers_data(kind: Kind) 
     }
 }
 
+/// A process takes a lock of its id while it changes its record. Killed in the middle, it leaves the lock, which counts for 10 s; with a
+/// short TTL the next process gave up before that, and so did all after it.
+#[test]
+fn a_worker_that_was_killed_while_it_changed_its_record_starts_again() {
+    let runtime = runtime("killed in the middle");
+    let _inside = runtime.enter();
+    let server = runtime.block_on(Server::start(Kind::Consul));
+    let Server::Consul(consul) = &server else { return };
+    runtime.block_on(consul.api("PUT", "/v1/kv/shardwise/guard/worker-0?flags=77", Some(&"x".into()))).unwrap();
+    let terms = Terms { kind: Kind::Consul, ttl: Duration::from_secs(2), slots: 64 };
+    let worker = terms.service(server.address(), "worker-0");
+    runtime.block_on(worker.register_self()).unwrap();
+    runtime.block_on(worker.deregister_self()).unwrap();
+}
+
 /// Whether some slot is owned twice now.
 fn has_double(workers: &[ShardingService]) -> bool {
     let live = workers.iter().map(ShardingService::ownership).filter(|owned| owned.is_live_at(workers[0].now()));

@@ -18,6 +18,7 @@ use crate::error::{self, Failure};
 use crate::follower::{ClaimsQuery, IndexReader, LIMITS, MembersQuery};
 use crate::reader;
 use crate::registrar::Registrar;
+use crate::registration_lock::VOID_AFTER;
 
 /// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
 pub(crate) const MARGIN: Duration = Duration::from_millis(250);
@@ -58,7 +59,7 @@ impl fmt::Debug for ConsulBackend {
 #[async_trait]
 impl Discovery for ConsulBackend {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new("consul", MARGIN).with_places()
+        Capabilities::new("consul", MARGIN).with_places().with_leftovers(VOID_AFTER)
     }
 
     async fn register(&self, registration: &Registration) -> Result<Grant> {

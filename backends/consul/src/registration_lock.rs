@@ -26,7 +26,7 @@ pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
 /// When a lock that has not moved belongs to a process that died in the middle. Any change is over after 7 s: the answer to taking the lock
 /// may take 2 s (`ANSWER_TIMEOUT`), the lock is good for 3 s from then, and the last request within that is waited for 2 s. 3 s more are
 /// for a request that was given up and is carried out all the same.
-const VOID_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);

@@ -90,7 +90,10 @@ mod tests {
             ("a\0b", "contains a NUL character"),
         ] {
             let said = absolute(path).unwrap_err();
-            assert!(said.contains(why) && said.contains(&format!("{path:?}")) && said.contains("set `path` to a file"), "{said}");
+            assert!(
+                said.contains(why) && said.contains(&format!("{path:?}")) && said.contains("set discovery.local.path to a file"),
+                "{said}"
+            );
         }
     }
 }

@@ -11,32 +11,38 @@ use shardwise_discovery::{Error, ErrorKind, one_line};
 /// break the line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("the path {given:?} {why}; set `path` to a file on this machine, such as \"/var/lib/my-app/shardwise.db\"")]
+    #[error("the path {given:?} {why}; set discovery.local.path to a file on this machine, such as \"/var/lib/my-app/shardwise.db\"")]
     BadPath { given: PathBuf, why: &'static str },
-    #[error("cannot create the directory {directory:?}: {source}; create it for this user, or set `path` to a file elsewhere")]
+    #[error(
+        "cannot create the directory {directory:?}: {source}; create it for this user, or set discovery.local.path to a file elsewhere"
+    )]
     NoDirectory { directory: PathBuf, source: io::Error },
     #[error("cannot reach {path:?}: {source}; check the path and the rights of this user")]
     NoFile { path: PathBuf, source: io::Error },
-    #[error("{path:?} is a directory, not a file; set `path` to a file, such as {example:?}")]
+    #[error("{path:?} is a directory, not a file; set discovery.local.path to a file, such as {example:?}")]
     IsADirectory { path: PathBuf, example: PathBuf },
-    #[error("{path:?} is {what}, not a file; set `path` to a file")]
+    #[error("{path:?} is {what}, not a file; set discovery.local.path to a file")]
     NotAFile { path: PathBuf, what: &'static str },
-    #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set `path` to a file elsewhere")]
+    #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set discovery.local.path to a file elsewhere")]
     ReadOnly { what: &'static str, path: PathBuf, why: String },
     #[error("{path:?} {why}")]
     Untrusted { path: PathBuf, why: String },
-    #[error("{path:?} is on a network file system ({kind}), where SQLite cannot share a file safely; set `path` to a file on a local disk")]
+    #[error(
+        "{path:?} is on a network file system ({kind}), where SQLite cannot share a file safely; set discovery.local.path to a file on a local disk"
+    )]
     NetworkFileSystem { path: PathBuf, kind: String },
-    #[error("{path:?} is not an SQLite database; set `path` to another file, or move this one away")]
+    #[error("{path:?} is not an SQLite database; set discovery.local.path to another file, or move this one away")]
     NotADatabase { path: PathBuf },
-    #[error("{path:?} is the SQLite database of another program (application id {application}); set `path` to another file")]
+    #[error("{path:?} is the SQLite database of another program (application id {application}); set discovery.local.path to another file")]
     Foreign { path: PathBuf, application: i64 },
-    #[error("{path:?} has schema version {found}, this program knows versions up to {known}; upgrade it, or set `path` to another file")]
+    #[error(
+        "{path:?} has schema version {found}, this program knows versions up to {known}; upgrade it, or set discovery.local.path to another file"
+    )]
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error("{path:?} is damaged ({why}); stop its workers, delete it together with its -wal and -shm files, and start them again")]
     Damaged { path: PathBuf, why: String },
     #[error(
-        "{path:?} cannot be shared: SQLite's WAL mode is not possible there (it stays in {mode:?}); set `path` to a file on a local disk"
+        "{path:?} cannot be shared: SQLite's WAL mode is not possible there (it stays in {mode:?}); set discovery.local.path to a file on a local disk"
     )]
     NoWal { path: PathBuf, mode: String },
     #[error("cannot read {file}: {source}; mount /proc, without it a restart of the machine goes unnoticed")]
@@ -59,7 +65,9 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("the group already has {MEMBERS_MAX} members, or {path:?} {records_max} records; stop some, or set `path` to another file")]
+    #[error(
+        "the group already has {MEMBERS_MAX} members, or {path:?} {records_max} records; stop some, or set discovery.local.path to another file"
+    )]
     TooMany { path: PathBuf, records_max: u32 },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },
@@ -192,7 +200,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "renew: the file \"/run/a b.db\" is read-only for this user (attempt to write a readonly database); grant write access, or set \
-             `path` to a file elsewhere"
+             discovery.local.path to a file elsewhere"
         );
         assert_eq!(*error.kind(), ErrorKind::Denied);
     }
@@ -207,7 +215,7 @@ mod tests {
             ),
             (
                 Failure::NoWal { path: path(), mode: "delete".into() },
-                "\"/run/m.db\" cannot be shared: SQLite's WAL mode is not possible there (it stays in \"delete\"); set `path` to a file on a \
+                "\"/run/m.db\" cannot be shared: SQLite's WAL mode is not possible there (it stays in \"delete\"); set discovery.local.path to a file on a \
                  local disk",
             ),
             (
@@ -216,7 +224,7 @@ mod tests {
             ),
             (
                 Failure::NotAFile { path: "/dev/null".into(), what: "a device, pipe or socket" },
-                "\"/dev/null\" is a device, pipe or socket, not a file; set `path` to a file",
+                "\"/dev/null\" is a device, pipe or socket, not a file; set discovery.local.path to a file",
             ),
         ] {
             assert_eq!(failure.to_string(), text);

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(*error.kind(), shardwise_discovery::ErrorKind::Misconfigured);
         assert_eq!(
             error.to_string(),
-            "open: \"/srv/team data/a.db\" is on a network file system (nfs4), where SQLite cannot share a file safely; set `path` to a file \
+            "open: \"/srv/team data/a.db\" is on a network file system (nfs4), where SQLite cannot share a file safely; set discovery.local.path to a file \
              on a local disk"
         );
         assert!(refuse_network(MOUNTS, Path::new("/srv/a.db")).is_ok());

@@ -41,7 +41,7 @@ fn a_path_that_cannot_be_one_is_refused_at_once() {
     expect_error(
         &error,
         &ErrorKind::Misconfigured,
-        "open: the path \":memory:\" names no file (for one process, use the memory backend); set `path` to a file on this machine, such as \
+        "open: the path \":memory:\" names no file (for one process, use the memory backend); set discovery.local.path to a file on this machine, such as \
          \"/var/lib/my-app/shardwise.db\"",
     );
 }
@@ -95,7 +95,7 @@ async fn a_file_that_others_could_have_written() {
 async fn a_directory() {
     let scratch = Scratch::new();
     let path = scratch.directory();
-    let text = format!("{path:?} is a directory, not a file; set `path` to a file, such as {:?}", path.join("shardwise.db"));
+    let text = format!("{path:?} is a directory, not a file; set discovery.local.path to a file, such as {:?}", path.join("shardwise.db"));
     expect(path, ErrorKind::Misconfigured, text).await;
 }
 
@@ -114,7 +114,7 @@ async fn a_file_where_the_directory_should_be() {
 async fn a_directory_that_cannot_be_made() {
     let path = Path::new("/proc/shardwise/members.db");
     let text = "cannot create the directory \"/proc/shardwise\": No such file or directory (os error 2); create it for this user, or set \
-                `path` to a file elsewhere";
+                discovery.local.path to a file elsewhere";
     expect_at_joining(path, ErrorKind::Misconfigured, text).await;
 }
 
@@ -132,7 +132,8 @@ async fn something_that_is_no_database_is_left_as_it_is() {
     for content in ["hello\n".to_owned(), "not a database at all\n".repeat(1_000)] {
         let scratch = Scratch::new();
         fs::write(scratch.path(), &content).unwrap();
-        let text = format!("{:?} is not an SQLite database; set `path` to another file, or move this one away", scratch.path());
+        let text =
+            format!("{:?} is not an SQLite database; set discovery.local.path to another file, or move this one away", scratch.path());
         expect(&scratch.path(), ErrorKind::Misconfigured, text).await;
         assert_eq!(fs::read_to_string(scratch.path()).unwrap(), content);
     }
@@ -143,7 +144,10 @@ async fn the_database_of_another_program_is_left_as_it_is() {
     let scratch = Scratch::new();
     run_sql(&scratch.path(), "CREATE TABLE orders (id INTEGER); PRAGMA application_id = 77").await;
     let before = fs::read(scratch.path()).unwrap();
-    let text = format!("{:?} is the SQLite database of another program (application id 77); set `path` to another file", scratch.path());
+    let text = format!(
+        "{:?} is the SQLite database of another program (application id 77); set discovery.local.path to another file",
+        scratch.path()
+    );
     expect(&scratch.path(), ErrorKind::Misconfigured, text).await;
     assert_eq!(fs::read(scratch.path()).unwrap(), before);
 }
@@ -154,7 +158,7 @@ async fn a_newer_schema_names_both_versions() {
     scratch.make().await;
     run_sql(&scratch.path(), "PRAGMA user_version = 7").await;
     let text = format!(
-        "{:?} has schema version 7, this program knows versions up to 1; upgrade it, or set `path` to another file",
+        "{:?} has schema version 7, this program knows versions up to 1; upgrade it, or set discovery.local.path to another file",
         scratch.path()
     );
     expect(&scratch.path(), ErrorKind::Misconfigured, text).await;
@@ -329,7 +333,7 @@ async fn a_full_group_takes_no_new_member_and_keeps_its_own() {
     run_sql(&scratch.path(), "UPDATE member_group SET members = 16384").await;
     assert_eq!(MEMBERS_MAX, 16_384);
     let text = format!(
-        "register: the group already has 16384 members, or {:?} 65536 records; stop some, or set `path` to another file",
+        "register: the group already has 16384 members, or {:?} 65536 records; stop some, or set discovery.local.path to another file",
         scratch.path()
     );
     expect_error(&backend.register(&registration("b", 1, TTL)).await.unwrap_err(), &ErrorKind::TooLarge, &text);
@@ -367,7 +371,7 @@ async fn a_file_and_a_directory_that_are_read_only() {
     scratch.make().await;
     let permit = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     permit(&scratch.path(), 0o400);
-    let hint = "grant write access, or set `path` to a file elsewhere";
+    let hint = "grant write access, or set discovery.local.path to a file elsewhere";
     let denied = "(Permission denied (os error 13))";
     let text = format!("the file {:?} is read-only for this user {denied}; {hint}", scratch.path());
     expect(&scratch.path(), ErrorKind::Denied, text).await;
@@ -377,7 +381,7 @@ async fn a_file_and_a_directory_that_are_read_only() {
     expect(&scratch.path(), ErrorKind::Denied, text).await;
     let path = scratch.directory().join("new/members.db");
     let text = format!(
-        "cannot create the directory {:?}: Permission denied (os error 13); create it for this user, or set `path` to a file elsewhere",
+        "cannot create the directory {:?}: Permission denied (os error 13); create it for this user, or set discovery.local.path to a file elsewhere",
         path.parent().unwrap()
     );
     expect_at_joining(&path, ErrorKind::Denied, text).await;

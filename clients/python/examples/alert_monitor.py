@@ -109,8 +109,17 @@ async def rules(client: Client) -> None:
     report("answered", by=answer.instance, answer=answer.json())
 
 
+# What follows the URL: the fewest arguments, and the most.
+ARGUMENTS = {"run": (1, 1), "silence": (2, 2), "status": (0, 1), "rules": (0, 0)}
+USAGE = "usage: python alert_monitor.py run POLICY URL PORT | silence POLICY URL INSTANCE RULE | status POLICY URL [INSTANCE] | rules POLICY URL"
+
+
 async def main() -> None:
-    verb, policy, url, *rest = sys.argv[1:]
+    given = sys.argv[1:]
+    least, most = ARGUMENTS.get(given[0] if given else "", (1, 0))
+    if not least <= len(given) - 3 <= most:
+        sys.exit(USAGE)
+    verb, policy, url, *rest = given
     async with Client(policy, url, token=os.environ.get("SHARDWISE_TOKEN")) as client:
         if verb != "run":
             verbs: dict[str, Callable[..., Awaitable[None]]] = {"silence": silence, "status": status, "rules": rules}

@@ -21,7 +21,7 @@ PIECE_SECONDS = 0.2
 Work = Callable[[Client, str], Coroutine[Any, Any, None]]
 
 
-def tell(did: str, **more: str) -> None:
+def report(did: str, **more: str) -> None:
     print(json.dumps({"did": did, **more}), flush=True)
 
 
@@ -31,7 +31,7 @@ async def work(client: Client, key: str) -> None:
         # A sidecar that does not answer means no.
         with suppress(ShardwiseError):
             if (await client.owner(key))["mine"]:
-                tell("worked", key=key)
+                report("worked", key=key)
         await asyncio.sleep(PIECE_SECONDS)
 
 
@@ -49,15 +49,15 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         for key in keys - set(self._running):
-            tell("began", key=key)
+            report("began", key=key)
             self._running[key] = asyncio.create_task(self._work(self._client, key))
             self._running[key].add_done_callback(partial(self._over, key))
 
     def _over(self, key: str, task: "asyncio.Task[None]") -> None:
         del self._running[key]
         if not task.cancelled() and (error := task.exception()):
-            tell("failed", key=key, why=repr(error))
-        tell("ended", key=key)
+            report("failed", key=key, why=repr(error))
+        report("ended", key=key)
 
 
 async def ask(client: Client, tasks: Tasks, keys: list[str]) -> None:
@@ -78,7 +78,7 @@ async def follow(client: Client, keys: list[str], work: Work) -> None:
     try:
         async for event in client.rebalances():
             if event.kind == "lost":
-                tell("lost", why=str(event.error))
+                report("lost", why=str(event.error))
                 await tasks.only(set())
             else:
                 await ask(client, tasks, keys)
@@ -87,7 +87,9 @@ async def follow(client: Client, keys: list[str], work: Work) -> None:
 
 
 async def main() -> None:
-    policy, url, file = sys.argv[1:4]
+    if len(sys.argv) != 4:
+        sys.exit("usage: python worker.py POLICY URL KEYS_FILE")
+    policy, url, file = sys.argv[1:]
     # Only a line feed ends a line: a key may contain other line separators.
     keys = [key for key in Path(file).read_text(encoding="utf-8").split("\n") if key]
     async with Client(policy, url) as client:

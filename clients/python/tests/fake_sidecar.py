@@ -25,6 +25,8 @@ class FakeSidecar:
     """One policy of a sidecar. `is_silent`: nothing is answered; `seconds`: each answer is so late; `is_cut`: the stream breaks and does not come back,
     and `cut` is the error."""
 
+    place = "memory://sidecar/workers"
+
     def __init__(self) -> None:
         self.lease: Optional[str] = None
         self.version, self.opened, self.renewed, self.streams = 0, 0, 0, 0
@@ -52,7 +54,7 @@ class FakeSidecar:
         self._last += 1
         slot, name = (what, None) if isinstance(what, int) else (None, what)
         self.grants_now[self._last] = {"grant": self._last, "slot": slot, "name": name, "epoch": epoch, "period": period, "finish": False}
-        self._tell("granted", self._last)
+        self._send_change("granted", self._last)
         return self._last
 
     def grant_all(self, epoch: int = 1) -> None:
@@ -61,7 +63,7 @@ class FakeSidecar:
 
     def ask(self, number: int) -> None:
         self.grants_now[number]["finish"] = True
-        self._tell("finish", number)
+        self._send_change("finish", number)
 
     def lose(self, number: int) -> None:
         lost = self.grants_now.pop(number)
@@ -169,7 +171,7 @@ class FakeSidecar:
     def _line(self, kind: str, grants: list[dict[str, Any]]) -> dict[str, Any]:
         return {"type": kind, "version": self.version, "valid_ms": self._valid_ms(), "slots": SLOTS, "grants": [dict(grant) for grant in grants]}
 
-    def _tell(self, kind: str, number: int) -> None:
+    def _send_change(self, kind: str, number: int) -> None:
         self.version += 1
         self._send(kind, [self.grants_now[number]])
 

@@ -1,7 +1,11 @@
 """The first examples of the pages, as written, against a sidecar in memory."""
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import textwrap
 import unittest
 from pathlib import Path
@@ -27,16 +31,16 @@ def example(page: str, heading: str) -> str:
 
 
 class Examples(unittest.IsolatedAsyncioTestCase):
-    async def runs(self, page: str, heading: str, times: int) -> None:
-        """Runs the example until each key was written so many times, under its fence."""
-        sidecar, written = FakeSidecar(), list[tuple[str, Fence]]()
+    async def runs(self, page: str, heading: str, times: int) -> list[str]:
+        """Runs the example until each key was written so many times, under its fence; the tokens of its clients."""
+        sidecar, written, tokens = FakeSidecar(), list[tuple[str, Fence]](), list[str]()
         sidecar.grant_all(epoch=3)
 
         class OfFake:
             """A client of that sidecar."""
 
             def __init__(self, _policy: str = "", *, token: str = "") -> None:
-                pass
+                tokens.append(token)
 
             async def __aenter__(self) -> "OfFake":
                 return self
@@ -54,7 +58,7 @@ class Examples(unittest.IsolatedAsyncioTestCase):
         async def work(key: str, entered: shardwise_client.Entered) -> None:
             await write(key, entered.fence)
 
-        space: dict[str, Any] = {"client": OfFake(), "write": write, "work": work, "token": "t", "tenants": KEYS, "keys": KEYS}
+        space: dict[str, Any] = {"client": OfFake(), "write": write, "work": work, "tenants": KEYS, "keys": KEYS}
         with mock.patch.object(shardwise_client, "Client", OfFake):
             exec("async def example():\n" + textwrap.indent(example(page, heading), "    "), space)
             begun: Callable[[], Any] = space["example"]
@@ -65,9 +69,26 @@ class Examples(unittest.IsolatedAsyncioTestCase):
             finally:
                 running.cancel()
                 await asyncio.wait({running})
+        return tokens
 
     async def test_the_how_to(self) -> None:
-        await self.runs("docs/howto/other-languages.md", "## Python", 1)
+        before = os.getcwd()
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "worker.token").write_text("secret-of-the-test\n")
+            os.chdir(folder)
+            try:
+                tokens = await self.runs("docs/howto/other-languages.md", "## Python", 1)
+            finally:
+                os.chdir(before)
+        self.assertEqual(tokens[-1], "secret-of-the-test")
+
+    def test_without_arguments_an_example_prints_its_usage(self) -> None:
+        wrong: list[list[str]] = [[], ["run", "workers"], ["strange", "workers", "http://127.0.0.1:1", "8000", "more"]]
+        for name in ("worker.py", "alert_monitor.py"):
+            for arguments in wrong:
+                command = [sys.executable, str(ROOT / "clients/python/examples" / name), *arguments]
+                ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                self.assertTrue(ran.returncode == 1 and ran.stderr.startswith(f"usage: python {name} ") and ran.stderr.count("\n") == 1, ran)
 
     async def test_the_readme(self) -> None:
         await self.runs("clients/python/README.md", "## Exclusive ownership", 2)

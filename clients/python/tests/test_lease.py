@@ -95,6 +95,26 @@ class Leases(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(ShardwiseError):
                 Lease(self.sidecar, ttl, reopen=True, on_ended=None, within=1.0)
 
+    async def test_each_cause_is_logged_once(self) -> None:
+        async with self.sidecar.client():
+            with self.assertLogs("shardwise_client", "WARNING") as logged, mock.patch.object(self.sidecar, "open", wraps=self.sidecar.open) as opens:
+                waits = asyncio.ensure_future(self.sidecar.client(within=PATIENCE).__aenter__())
+                await until("it has asked three times", lambda: opens.call_count >= 3)
+                waits.cancel()
+                await asyncio.wait({waits})
+            self.assertEqual(logged.output, [f"WARNING:shardwise_client:there is no lease yet: {self.sidecar.place}: 409 lease-taken"])
+        async with self.sidecar.client(reopen=False) as lease:
+            with self.assertLogs("shardwise_client", "WARNING") as logged:
+                with mock.patch.object(self.sidecar, "renew", side_effect=Unavailable("refused")) as renews:
+                    await until("two renewals have failed", lambda: renews.call_count >= 2)
+                    self.sidecar.end_lease("it was not renewed in time")
+                    await until("it has ended", lambda: lease.state == "ended")
+            said = [record.getMessage() for record in logged.records if record.levelname == "WARNING"]
+            last = f"(the last failure: {self.sidecar.place}: refused)"
+            self.assertEqual(len(said), 2, said)
+            self.assertTrue(said[0].startswith("the lease was not renewed, ") and said[0].endswith(f": {self.sidecar.place}: refused"), said)
+            self.assertEqual(said[1], f"the lease has ended: it was not renewed in time {last}; all work under it is cancelled")
+
     async def test_a_lease_without_grants_says_why(self) -> None:
         async with self.sidecar.client() as lease:
             with self.assertRaisesRegex(Taken, "lease-taken"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import unittest
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Optional
@@ -38,6 +39,17 @@ class Lines(unittest.IsolatedAsyncioTestCase):
         for status, is_worth in ((400, False), (403, False), (404, False), (408, True), (409, False), (429, True), (500, True), (503, True)):
             self.assertEqual(passes(Problem(httpx.Response(status))), is_worth, status)
         self.assertEqual((passes(Unavailable("away")), passes(ShardwiseError("wrong"))), (True, False))
+
+
+class Gone(unittest.IsolatedAsyncioTestCase):
+    async def test_where_no_sidecar_runs_the_error_says_what_to_start(self) -> None:
+        # Another process may take the port before it is asked.
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        async with Client("workers", url, attempts=1) as client:
+            with self.assertRaisesRegex(Unavailable, "does not answer: .*; start `shardwise serve`"):
+                await client.ownership()
 
 
 class Asked(NamedTuple):

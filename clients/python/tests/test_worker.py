@@ -16,7 +16,7 @@ class Work(unittest.IsolatedAsyncioTestCase):
     async def test_what_fails_is_told_and_what_is_over_is_begun_again(self) -> None:
         told: list[tuple[str, dict[str, str]]] = []
 
-        def tell(did: str, **more: str) -> None:
+        def report(did: str, **more: str) -> None:
             told.append((did, more))
 
         async def work(_client: Client, key: str) -> None:
@@ -27,7 +27,7 @@ class Work(unittest.IsolatedAsyncioTestCase):
             return sorted(more["key"] for each, more in told if each == did)
 
         async with Proxy() as proxy, client(proxy.url) as follower:
-            with mock.patch.object(worker, "tell", tell):
+            with mock.patch.object(worker, "report", report):
                 following = asyncio.create_task(worker.follow(follower, KEYS, work))
 
                 async def are_over(times: int) -> bool:

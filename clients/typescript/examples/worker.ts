@@ -18,7 +18,7 @@ const PIECE_MS = 200;
 /** Works on one key until the signal aborts. */
 export type Work = (client: Client, key: string, stop: AbortSignal) => Promise<void>;
 
-function tell(did: string, more: Record<string, string>): void {
+function report(did: string, more: Record<string, string>): void {
   process.stdout.write(`${JSON.stringify({ did, ...more })}\n`);
 }
 
@@ -27,7 +27,7 @@ async function work(client: Client, key: string, stop: AbortSignal): Promise<voi
   while (!stop.aborted) {
     // A sidecar that does not answer means no.
     const mine = await client.owner(key, { signal: stop }).then((owner) => owner.mine, () => false);
-    if (mine && !stop.aborted) tell("worked", { key });
+    if (mine && !stop.aborted) report("worked", { key });
     await sleep(PIECE_MS, undefined, { signal: stop }).catch(() => undefined);
   }
 }
@@ -51,7 +51,7 @@ class Tasks {
     for (const key of keys) {
       if (this.#running.has(key)) continue;
       const stop = new AbortController();
-      tell("began", { key });
+      report("began", { key });
       this.#running.set(key, { stop, over: Promise.resolve().then(() => this.#run(key, stop.signal)) });
     }
   }
@@ -61,10 +61,10 @@ class Tasks {
       await this.#work(this.#client, key, stop);
     } catch (error) {
       const isStopped = stop.aborted && error instanceof Error && error.name === "AbortError";
-      if (!isStopped) tell("failed", { key, why: String(error) });
+      if (!isStopped) report("failed", { key, why: String(error) });
     }
     this.#running.delete(key);
-    tell("ended", { key });
+    report("ended", { key });
   }
 }
 
@@ -88,7 +88,7 @@ export async function follow(client: Client, keys: string[], work: Work, signal:
   const tasks = new Tasks(client, work);
   try {
     for await (const event of client.rebalances({ signal })) {
-      if (event.kind === "lost") tell("lost", { why: event.error.message });
+      if (event.kind === "lost") report("lost", { why: event.error.message });
       await tasks.only(event.kind === "lost" ? new Set() : await ask(client, tasks, keys, signal));
     }
   } finally {

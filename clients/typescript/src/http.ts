@@ -80,7 +80,8 @@ export class Http {
     if (broken instanceof ShardwiseError) return broken;
     if (broken instanceof SyntaxError) return this.strange();
     const why = broken instanceof Error && broken.cause !== undefined ? broken.cause : broken;
-    return new Unavailable(`${this.base} does not answer: ${why}`, { cause: broken });
+    const isGone = typeof why === "object" && why !== null && "code" in why && why.code === "ECONNREFUSED";
+    return new Unavailable(`${this.base} does not answer: ${why}${isGone ? "; start `shardwise serve`, or correct the URL" : ""}`, { cause: broken });
   }
 
   strange(): ShardwiseError { return new ShardwiseError(`${this.base} answers something else: is a shardwise sidecar there?`); }

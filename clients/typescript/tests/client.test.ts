@@ -165,7 +165,7 @@ test("who does not answer is unavailable in time", async () => {
       assert.ok(Date.now() - begun < PATIENCE_MS / 2);
     }
   });
-  await assert.rejects(client(gone).ownership(), Unavailable);
+  await assert.rejects(client(gone).ownership(), (error) => error instanceof Unavailable && error.message.includes("start `shardwise serve`"));
 });
 
 test("only what is safe is tried again", async () => {

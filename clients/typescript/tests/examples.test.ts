@@ -16,11 +16,12 @@ import { key } from "./leased.js";
 const FOLDER = path.join(path.dirname(process.env["SHARDWISE_CLIENT"] ?? ""), "..");
 /** What an example presupposes: its client asks the sidecar in memory, and its work says which key it works on. */
 const BEFORE = `
+import { readFile } from "node:fs/promises";
 import { Client as Base } from ${JSON.stringify(new URL("../src/index.js", import.meta.url).href)};
 class Client extends Base {
   constructor(_policy, options = {}) { super("workers", { ...options, url: process.argv[2] }); }
 }
-const [client, token, tenants] = [new Client("workers"), "secret", process.argv.slice(3)];
+const [client, tenants] = [new Client("workers"), process.argv.slice(3)];
 async function step(tenant, fence) {
   console.log(JSON.stringify([tenant, fence]));
   await new Promise((done) => setTimeout(done, 20));
@@ -48,10 +49,11 @@ async function runs(page: string, heading: string): Promise<void> {
   const folder = await mkdtemp(path.join(tmpdir(), "shardwise-example-"));
   try {
     const file = path.join(folder, "example.mjs");
+    await writeFile(path.join(folder, "worker.token"), "secret-of-the-test\n");
     await writeFile(file, compiled(`${BEFORE}{\n${await example(page, heading)}}\n`));
     await FakeSidecar.with(async (sidecar, url) => {
       sidecar.grant(5, 3, 4);
-      const child = spawn(process.execPath, [file, url, key(3), key(4), key(5)], { stdio: ["ignore", "pipe", "inherit"] });
+      const child = spawn(process.execPath, [file, url, key(3), key(4), key(5)], { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
       let said = "";
       child.stdout.setEncoding("utf8").on("data", (piece: string) => { said += piece; });
       const over = new Promise<number | null>((ended) => child.once("close", ended));

@@ -85,7 +85,7 @@ pub(crate) enum Command {
     Watch(watch::WatchArgs),
     /// Confirm that members which have vanished are gone for good
     ConfirmLoss(live::ConfirmLoss),
-    /// Answer over HTTP beside a worker in any language
+    /// Answer over HTTP next to a worker in any language
     Serve(Box<serve::Serve>),
     /// Ask a sidecar or a publisher on this machine whether it is healthy
     Probe(probe::Probe),

@@ -34,7 +34,7 @@ impl Colour {
         match word {
             "active" | "alive" => Some(Self::Good),
             "dead" | "blocked" | "parked" => Some(Self::Bad),
-            "draining" | "drained" | "drain requested" | "pausing" | "away" => Some(Self::Warning),
+            "draining" | "drained" | "drain requested" | "no worker" | "worker fails" | "pausing" | "away" => Some(Self::Warning),
             _ => None,
         }
     }

@@ -4,8 +4,9 @@
 use std::io::{self, BufRead, Read};
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload};
+use shardwise_outbox::{NewEvent, PAYLOAD_BYTES_MAX, Payload, one_line};
 
 /// The most bytes of one line: the largest payload with its escapes, and the other fields.
 const LINE_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64 + 256 * 1_024;
@@ -26,8 +27,13 @@ struct Fields<'a> {
     #[serde(borrow)]
     payload: &'a RawValue,
     id: Option<String>,
-    headers: Option<serde_json::Map<String, serde_json::Value>>,
+    headers: Option<serde_json::Map<String, Value>>,
 }
+
+/// The fields that must be texts.
+const TEXTS: [&str; 3] = ["aggregatetype", "aggregateid", "type"];
+/// The most characters of a wrong value in a message.
+const VALUE_CHARS_MAX: usize = 40;
 
 /// The lines of a reader, without blank ones.
 pub(crate) struct EventLines<R> {
@@ -64,15 +70,42 @@ impl<R: BufRead> EventLines<R> {
 }
 
 /// Without the parser's position: it counts lines from each event anew, and its column helps only where the text is no JSON.
-fn unreadable(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-    if error.is_data() { what.to_owned() } else { format!("this is not JSON: {what} at column {}", error.column()) }
+fn unreadable(text: &str, error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
+    if error.is_data() {
+        return wrong_value(text).unwrap_or_else(|| what.to_owned());
+    }
+    let what = match what {
+        _ if error.is_eof() => "the line ends too early",
+        "expected ident" | "expected value" => "unexpected character",
+        what => what,
+    };
+    format!("this is not JSON: {what} at column {}", error.column())
+}
+
+/// The value that is wrong, with its field, which the parser does not name; `None` if the values are right.
+fn wrong_value(text: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let Value::Object(fields) = value else { return Some("this is JSON, but not an object: write {\"aggregatetype\": …}".to_owned()) };
+    let advice = |name: &str, value: &Value| match value {
+        Value::Null if matches!(name, "id" | "headers") => None,
+        Value::Object(_) if name == "headers" => None,
+        _ if name == "headers" => Some("write an object"),
+        Value::String(_) => None,
+        Value::Number(_) | Value::Bool(_) => Some("write it in quotes"),
+        _ => Some("write a text in quotes"),
+    };
+    TEXTS.iter().chain(&["id", "headers"]).find_map(|name| {
+        let value = fields.get(*name)?;
+        let what = advice(name, value)?;
+        Some(format!("{name} is {}: {what}", one_line(&value.to_string(), VALUE_CHARS_MAX)))
+    })
 }
 
 fn parse(line: &[u8]) -> std::result::Result<NewEvent, String> {
     let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8 after byte {}", error.valid_up_to()))?;
-    let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
+    let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| unreadable(text, &error))?;
     let mut event = NewEvent::new(fields.aggregatetype, fields.aggregateid, fields.event_type, Payload::Text(fields.payload.get().into()));
     (event.id, event.headers) = (fields.id, fields.headers);
     event.validated().map_err(|error| error.to_string())?;
@@ -111,7 +144,7 @@ mod tests {
             (2, "missing field"),
             (3, "aggregatetype contains a NUL"),
             (4, "aggregatetype is empty"),
-            (5, "this is not JSON: expected ident at column 2"),
+            (5, "this is not JSON: unexpected character at column 2"),
             (6, "not UTF-8 after byte 18"),
             (7, "more than"),
         ];
@@ -120,5 +153,27 @@ mod tests {
             assert!(*number == at && why.contains(part) && !why.contains("line 1"), "line {number}: {why}, expected {at}: {part}");
         }
         assert_eq!(read.last().map(|(number, event)| (*number, event.is_ok())), Some((8, true)));
+    }
+
+    /// Regression: the parser's words named no field.
+    #[test]
+    fn a_wrong_value_is_named_with_its_field_and_what_to_write() {
+        let cases = [
+            (GOOD.replace("\"4 2/🦀\"", "42"), "aggregateid is 42: write it in quotes"),
+            (GOOD.replace("\"Placed\"", "null"), "type is null: write a text in quotes"),
+            (GOOD.replace("\"payload\"", "\"id\":[1],\"payload\""), "id is [1]: write a text in quotes"),
+            (GOOD.replace("\"payload\"", "\"headers\":true,\"payload\""), "headers is true: write an object"),
+            ("[1]".to_owned(), "this is JSON, but not an object: write {\"aggregatetype\": …}"),
+            (GOOD.replace("\"payload\"", "\"payloads\""), "unknown field `payloads`"),
+            (GOOD.trim_end_matches('}').to_owned(), "this is not JSON: the line ends too early at column"),
+        ];
+        for (line, why) in cases {
+            let refused = lines(line.as_bytes()).remove(0).1.unwrap_err();
+            assert!(refused.starts_with(why), "{line}: {refused}");
+        }
+        let nulls = GOOD.replace("\"payload\"", "\"id\":null,\"headers\":null,\"payload\"");
+        assert!(lines(nulls.as_bytes()).remove(0).1.is_ok());
+        let long = lines(GOOD.replace("\"order\"", &format!("[{}1]", "1,".repeat(999))).as_bytes()).remove(0).1.unwrap_err();
+        assert!(long.starts_with("aggregatetype is [1,1,") && long.len() < 100, "{long}");
     }
 }

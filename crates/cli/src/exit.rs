@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use nix::errno::Errno;
@@ -34,13 +35,15 @@ impl From<Code> for ExitCode {
 pub(crate) struct CliFailure {
     code: Code,
     line: String,
+    /// The reader of stdout has closed it, as `head` does: the command ends without a message.
+    is_quiet: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, CliFailure>;
 
 impl CliFailure {
     pub(crate) fn new(code: Code, line: impl Into<String>) -> Self {
-        Self { code, line: one_line(&line.into(), usize::MAX) }
+        Self { code, line: one_line(&line.into(), usize::MAX), is_quiet: false }
     }
 
     /// Wrong arguments or settings.
@@ -52,7 +55,16 @@ impl CliFailure {
         self.code
     }
 
-    /// The same failure with additional information for the user.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// A result that could not be written to stdout.
+    pub(crate) fn stdout(error: &io::Error) -> Self {
+        Self { is_quiet: error.kind() == io::ErrorKind::BrokenPipe, ..Self::io("write to stdout", error) }
+    }
+
+    /// The same failure with additional information for the user, which is always printed.
     pub(crate) fn and(self, more: impl fmt::Display) -> Self {
         Self::new(self.code, format!("{}; {more}", self.line))
     }
@@ -60,6 +72,24 @@ impl CliFailure {
     /// A failed operation of the system, such as `read events.jsonl`.
     pub(crate) fn io(doing: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::Unavailable, format!("cannot {doing}: {}", in_plain_words(error)))
+    }
+
+    /// The address of `--listen` cannot be used.
+    pub(crate) fn listen(address: SocketAddr, error: &io::Error) -> Self {
+        match about_listening(error) {
+            Some(what) => Self::new(Code::Unavailable, format!("cannot listen on {address}: {what}")),
+            None => Self::io(format_args!("listen on {address}"), error),
+        }
+    }
+}
+
+/// What to do about an address on which the process cannot listen; `None` if that is not about the address.
+fn about_listening(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Some("this user may not use the port: choose one above 1023 with --listen"),
+        io::ErrorKind::AddrInUse => Some("another process listens there: stop it, or choose another port with --listen"),
+        io::ErrorKind::AddrNotAvailable => Some("this machine has no such address: choose one that it has with --listen"),
+        _ => None,
     }
 }
 
@@ -69,14 +99,12 @@ fn in_plain_words(error: &io::Error) -> String {
     let errno = error.raw_os_error().map(Errno::from_raw);
     let words = match error.kind() {
         Kind::NotFound => "there is no such file or directory: check the path",
-        Kind::PermissionDenied => "this user has no right to: grant it, or name another path",
+        Kind::PermissionDenied => "permission denied: give this user the permission, or name another path",
         Kind::IsADirectory => "this is a directory: name a file",
         Kind::NotADirectory | Kind::AlreadyExists => "there is a file where a directory should be: check the path",
         Kind::StorageFull | Kind::QuotaExceeded => "the disk is full: free some space, then try again",
         Kind::ReadOnlyFilesystem => "the file system is read-only: name a path elsewhere",
         Kind::InvalidData => "this is not UTF-8 text: check that it is the right file",
-        Kind::AddrInUse => "another process listens there: stop it, or name another port",
-        Kind::AddrNotAvailable => "this machine has no such address: name one of its own",
         Kind::BrokenPipe => "the reader has closed the pipe: let it read to the end",
         _ if matches!(errno, Some(Errno::EMFILE | Errno::ENFILE)) => "too many files are open: raise the limit (ulimit -n)",
         _ if errno == Some(Errno::EAGAIN) => "there are too many processes: raise the limit (ulimit -u), or end some",
@@ -102,7 +130,7 @@ impl From<shardwise_sidecar::Error> for CliFailure {
         match error {
             Error::Sharding(error) => error.into(),
             Error::File(path, error) => Self::io(format_args!("read {}", path.display()), &error),
-            Error::Listen(address, error) => Self::io(format_args!("listen on {address}"), &error),
+            Error::Listen(address, error) => Self::listen(address, &error),
             Error::Options(line) => Self::usage(line),
             _ => Self::new(Code::Unavailable, error.to_string()),
         }
@@ -117,7 +145,7 @@ mod tests {
     fn what_the_system_says_comes_with_what_to_do() {
         let cases = [
             (Errno::ENOENT, "check the path"),
-            (Errno::EACCES, "grant it"),
+            (Errno::EACCES, "give this user the permission"),
             (Errno::EISDIR, "name a file"),
             (Errno::ENOTDIR, "check the path"),
             (Errno::EEXIST, "check the path"),
@@ -133,6 +161,21 @@ mod tests {
             let failure = CliFailure::io("read events.jsonl", &errno.into());
             assert!(failure.line.starts_with("cannot read events.jsonl: ") && failure.line.contains(advice), "{errno}: {failure}");
             assert_eq!(failure.code(), Code::Unavailable);
+        }
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_used_comes_with_the_flag_and_without_a_path() {
+        let cases = [
+            (Errno::EACCES, "choose one above 1023 with --listen"),
+            (Errno::EADDRINUSE, "choose another port with --listen"),
+            (Errno::EADDRNOTAVAIL, "choose one that it has with --listen"),
+            (Errno::EMFILE, "ulimit -n"),
+        ];
+        for (errno, advice) in cases {
+            let failure = CliFailure::listen(SocketAddr::from(([127, 0, 0, 1], 80)), &errno.into());
+            assert!(failure.line.starts_with("cannot listen on 127.0.0.1:80: ") && failure.line.contains(advice), "{errno}: {failure}");
+            assert!(!failure.line.contains("path"), "{failure}");
         }
     }
 

@@ -9,6 +9,8 @@ mod events;
 mod exit;
 mod features;
 mod files;
+mod last_error;
+mod listen_address;
 mod output;
 mod recorder;
 mod signals;

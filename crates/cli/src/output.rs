@@ -18,6 +18,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::colour::{self, Colour};
 use crate::exit::{CliFailure, Result};
+use crate::last_error::LastErrorLayer;
 use crate::status_line::above;
 
 /// How results are written: for people, or for programs.
@@ -53,7 +54,8 @@ pub(crate) fn start_log(traces: Option<impl Layer<Registry> + Send + Sync>) {
         filter.with_target("shardwise::operator", LevelFilter::INFO).with_target("shardwise::store", LevelFilter::INFO)
     });
     let log = fmt::layer().fmt_fields(OneLine).with_writer(|| LogOutput).with_ansi(colour::is_shown(&io::stderr())).with_filter(filter);
-    tracing_subscriber::registry().with(traces).with(log).init();
+    let errors = LastErrorLayer.with_filter(Targets::new().with_target("shardwise", LevelFilter::WARN));
+    tracing_subscriber::registry().with(traces).with(log).with(errors).init();
     if let Some(wrong) = wrong {
         tracing::warn!("RUST_LOG is ignored: {wrong}; write it as LEVEL or TARGET=LEVEL, separated by commas");
     }
@@ -98,9 +100,13 @@ impl Write for LogOutput {
     }
 }
 
-/// Prints one line on stderr: what is wrong and what to do. Warnings held back until now led to it and are not repeated.
+/// Prints one line on stderr, unless the failure is quiet: what is wrong and what to do. Warnings held back until now led to it and are not
+/// repeated.
 pub(crate) fn complain(failure: &CliFailure) {
     *held() = None;
+    if failure.is_quiet() {
+        return;
+    }
     // If stderr is closed, the failure cannot be reported.
     let _ = above(|| writeln!(io::stderr(), "{} {failure}", Colour::Bad.on_stderr("shardwise:")));
 }
@@ -176,7 +182,7 @@ pub(crate) fn text(text: &str) -> Result<()> {
 }
 
 pub(crate) fn stdout_failed(error: &io::Error) -> CliFailure {
-    CliFailure::io("write to stdout", error)
+    CliFailure::stdout(error)
 }
 
 /// The headings of columns whose cells are names of states.

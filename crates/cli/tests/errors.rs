@@ -105,10 +105,35 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         full.fails(3, &["cannot write to stdout: the disk is full: free some space"]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        to(writer.into(), command).fails(3, &["cannot write to stdout: the reader has closed the pipe"]);
+        let closed = to(writer.into(), command);
+        if command[0] == "outbox" && command[1] == "enqueue" {
+            closed.fails(3, &["the reader has closed the pipe", "1 event enqueued all the same"]);
+        } else {
+            // Regression: `… | head` ended with an error on the terminal.
+            assert!(closed.code == Some(3) && closed.err.is_empty(), "{command:?}: {closed:?}");
+        }
     }
     let again = to(File::options().write(true).open("/dev/full").unwrap().into(), commands[7]);
     again.fails(3, &["1 event enqueued all the same"]);
+}
+
+/// Regression: the publisher began, and nothing was printed before the sink was taken to be down.
+#[test]
+fn a_file_sink_that_cannot_be_written_is_reported_at_the_start() {
+    let place = place();
+    place.run(&["outbox", "init"]).well();
+    let with = |sink: &str| {
+        let mut command = place.command(&["outbox", "run", "--json"]);
+        command.env(SINK, sink);
+        command
+    };
+    run(with("file:/proc/none.jsonl"), b"").fails(4, &["/proc/none.jsonl: it cannot be created in that directory"]);
+    run(with("file:folder"), b"").fails(4, &["folder: this is a directory: name a file"]);
+    let mut publisher = Process::start(with("file:none/delivered.jsonl"));
+    publisher.prints("it publishes", |line| line["state"] == "active");
+    publisher.signal(Signal::SIGTERM);
+    let ran = publisher.ends("after SIGTERM");
+    assert!(ran.code == Some(0) && ran.err.contains("its directory does not exist: create it; trying again while publishing"), "{ran:?}");
 }
 
 #[test]

@@ -34,6 +34,10 @@ fn joins(place: &Place, id: &str) -> Process {
 fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     let place = Place::empty();
     place.run(&["members"]).fails(2, &["settings.toml", "`shardwise init` writes one"]);
+    // Regression: the command that was printed wrote another file.
+    place
+        .run(&["members", "--settings", "nope.toml"])
+        .fails(2, &["nope.toml does not exist", "`shardwise init --settings nope.toml` writes one"]);
     let reported = place.run(&["init"]).well();
     assert!(reported.starts_with("wrote settings.toml: ") && reported.contains("shardwise members"), "{reported}");
     let written = std::fs::read_to_string(place.path("settings.toml")).unwrap();
@@ -126,6 +130,16 @@ fn init_with_an_outbox_is_enough_for_the_outbox() {
     assert_eq!(place.run(&["outbox", "init"]).well(), "the outbox is ready: orders.db\n");
 }
 
+/// Regression: the message asked for a name although there was none to give.
+#[test]
+fn without_any_outbox_the_message_says_what_to_add() {
+    for arguments in [&["outbox", "status"][..], &["outbox", "run"]] {
+        let ran = Place::of_workers("2s", "").run(arguments);
+        ran.fails(2, &["the settings have no outbox: add [default.outbox.NAME]", "shardwise init --outbox"]);
+        assert!(!ran.err.contains("--name"), "{ran:?}");
+    }
+}
+
 #[test]
 fn the_only_policy_of_workers_need_not_be_named() {
     let place = with_outbox();
@@ -141,7 +155,11 @@ fn the_only_policy_of_workers_need_not_be_named() {
     };
     assert_eq!(of("publishers").code, Some(1), "nobody publishes");
     assert_eq!(of("").code, Some(0), "an empty variable is none");
-    of("publisher").fails(2, &["\"publisher\"", "known: publishers, workers", "SHARDWISE_POLICY names it"]);
+    of("publisher").fails(2, &["\"publisher\"", "known: publishers, workers", "the name is the value of SHARDWISE_POLICY"]);
+    // Regression: only some commands suggested a policy.
+    for command in ["members", "holders", "rebalances"] {
+        place.run(&[command, "--policy", "publisher"]).fails(2, &["(did you mean publishers?)"]);
+    }
 
     let several = workers("2s", "") + "[default.resilience.sharding.policies.others]\ngroup_name = \"others\"\n";
     let several = Place::with_settings(&several);

@@ -29,7 +29,7 @@ const COMMANDS: [(&[&str], &[&str]); 35] = [
             "OTEL_EXPORTER_OTLP_ENDPOINT",
         ],
     ),
-    (&["members"], &["--policy", "drained", "Exit code 1"]),
+    (&["members"], &["--policy", "drained", "undrained", "Exit code 1"]),
     (&["owner"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["explain"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["holders"], &["--slots", "--policy", "version_rule", "Exit code 1"]),
@@ -109,13 +109,16 @@ fn without_a_command_the_help_comes_and_the_exit_code_is_2() {
 
 #[test]
 fn wrong_arguments_get_one_line_and_exit_code_2() {
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&["wacth"], &["wacth", "'watch'", "--help"]),
         (&["drain"], &["<ID>"]),
         (&["watch", "--policy", "workers", "--renewal"], &["'--renewal'", "'--renewals'"]),
         (&["settings", "--output", "xml"], &["xml", "human, json"]),
         (&["outbox", "satus"], &["satus", "'status'"]),
         (&["outbox", "enqueue", "surplus"], &["surplus"]),
+        (&["serve", "--listen", "localhost:8090"], &["'--listen <ADDRESS>'", "write a port, such as 9600"]),
+        // A port alone is an address; only the file with the settings is missing.
+        (&["serve", "--listen", "8090"], &["settings.toml"]),
         (&["demo", "--events", "none"], &["none", "--events"]),
         (&["demo", "--workers", "0"], &["0", "1..=64"]),
         (&["demo", "--ttl", "3"], &["\"3\"", "\"5s\""]),

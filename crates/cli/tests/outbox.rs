@@ -132,7 +132,7 @@ fn refused_lines_are_reported_by_number_and_reason_and_the_good_ones_are_kept() 
         (6, "missing field `payload`"),
         (7, "at most 1048576"),
         (8, "an event with this id is in the outbox already"),
-        (9, "expected"),
+        (9, "this is not JSON: unexpected character at column 2"),
     ];
 
     let people = place.run(&["outbox", "enqueue", "--from", "events.jsonl"]);
@@ -222,12 +222,19 @@ fn b_takes_over(place: &Place) -> bool {
     })
 }
 
+/// Puts a directory in the place of the file that a running publisher writes. One that starts there refuses it at once.
+fn break_sink(place: &Place) {
+    let path = place.path("delivered.jsonl");
+    eventually("the publisher has checked its sink, and so made the file", PATIENCE, || std::fs::remove_file(&path).ok());
+    std::fs::create_dir(&path).unwrap();
+}
+
 #[test]
 fn a_sink_that_cannot_be_written_loses_nothing() {
     let place = outbox();
-    std::fs::create_dir(place.path("delivered.jsonl")).unwrap();
-    enqueue(&place, 300);
     let mut publisher = publish(&place, "a");
+    break_sink(&place);
+    enqueue(&place, 300);
     let failing = eventually("the status tells of failures", PATIENCE, || {
         Some(status(&place)).filter(|status| status["retrying_aggregates"].as_u64() > Some(0))
     });
@@ -236,12 +243,12 @@ fn a_sink_that_cannot_be_written_loses_nothing() {
     let human = place.run(&["outbox", "status"]).well();
     assert!(human.starts_with("300 events pending, the oldest for "), "{human}");
     let why = &failing["retrying"];
-    assert!(why["error"].as_str().unwrap().contains("delivered.jsonl: Is a directory"), "{failing}");
+    assert!(why["error"].as_str().unwrap().contains("delivered.jsonl: this is a directory"), "{failing}");
     assert!(why["key"].as_str().unwrap().starts_with("order/") && why["pending"].as_u64() >= Some(3), "{failing}");
     assert!(why["next_attempt_in_seconds"].as_f64() <= Some(30.0) && why["failed_ago_seconds"].is_f64(), "{failing}");
     let (output, failed) = human.split_once("\n  last failed ").unwrap_or_else(|| panic!("it does not say why: {human}"));
     assert!(output.contains(" waiting; the next attempt is "), "{human}");
-    assert!(failed.lines().next().unwrap().contains("delivered.jsonl: Is a directory"), "{human}");
+    assert!(failed.lines().next().unwrap().contains("delivered.jsonl: this is a directory"), "{human}");
     std::fs::remove_dir(place.path("delivered.jsonl")).unwrap();
     all_delivered(&place);
     assert_eq!(status(&place)["retrying"], Value::Null);
@@ -264,7 +271,7 @@ fn what_is_not_there_is_named_with_what_to_do() {
     for command in ["init", "status", "enqueue", "run"] {
         place.run(&["outbox", command]).fails(4, &["outbox.db", "database"]);
     }
-    Place::of_workers("1s", "").run(&["outbox", "status"]).fails(2, &["[default.outbox.<name>]"]);
+    Place::of_workers("1s", "").run(&["outbox", "status"]).fails(2, &["[default.outbox.NAME]", "shardwise init --outbox"]);
 }
 
 /// Regression: a blocked write cannot be cancelled, and the process waited for it forever, and later for longer than its policy allows.
@@ -302,9 +309,9 @@ fn a_pipe_that_is_not_read_keeps_the_publisher_for_the_policys_drain_timeout_onl
 fn a_status_for_people_has_nothing_that_a_terminal_obeys() {
     let place = outbox();
     let lines = line(1, 1).replace("\"1\"", "\"1\\u001b[2J\\n2\"");
-    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
-    std::fs::create_dir(place.path("delivered.jsonl")).unwrap();
     let mut publisher = publish(&place, "a");
+    break_sink(&place);
+    place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
     let failing = eventually("it fails", PATIENCE, || Some(status(&place)).filter(|status| status["retrying"].is_object()));
     assert_eq!(failing["retrying"]["key"], "order/1\u{1b}[2J\n2", "programs get the key as it is");
     let human = place.run(&["outbox", "status"]).well();

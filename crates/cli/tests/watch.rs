@@ -163,9 +163,32 @@ fn other_placement_constants_are_refused_with_both_fingerprints() {
     let _first = join(&place, "first", &WATCH);
     place.write("other.toml", workers("2s", &format!("slots = {SLOTS}\nload_margin = 0.2")));
     let mut second = start(&place, "second", &[&WATCH[..], &["--settings", "other.toml"]].concat());
-    let line = refuses(&mut second, &["load_margin", "make "]);
+    let line = refuses(&mut second, &["the policy of this worker does not match the group", "load_margin", "make "]);
     let fingerprints = line.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 16).collect::<BTreeSet<_>>();
     assert_eq!(fingerprints.len(), 2, "{line}");
+    // Regression: an operator's command spoke of "this worker".
+    let observes = place.run(&["owner", "tenant-7", "--settings", "other.toml"]);
+    observes.fails(4, &["the policy of this command does not match the group", "load_margin"]);
+}
+
+/// Regression: `members` and `watch` showed no slots and did not say why.
+#[test]
+fn a_policy_that_does_not_match_the_groups_is_noted_where_owners_are_missing() {
+    let place = place("2s");
+    let _first = join(&place, "first", &WATCH);
+    place.write("other.toml", workers("2s", &format!("slots = {SLOTS}\nload_margin = 0.2")));
+    let note = "shardwise: the owners are not known: the policy of this command does not match the group";
+    let listed = place.run(&["members", "--settings", "other.toml"]);
+    assert!(listed.code == Some(0) && listed.text().contains("first") && listed.err.starts_with(note), "{listed:?}");
+    assert_eq!(listed.err.lines().count(), 1, "{listed:?}");
+    for command in ["watch", "rebalances"] {
+        let more: &[&str] = if command == "rebalances" { &["--follow", "--json"] } else { &[] };
+        let mut follower = Process::start(place.command(&[&[command, "--settings", "other.toml"][..], more].concat()));
+        follower.prints("the group", |line| line["revision"].as_u64() > Some(0));
+        follower.signal(Signal::SIGTERM);
+        let ran = follower.ends("after SIGTERM");
+        assert_eq!((ran.code, ran.err.matches(note).count()), (Some(0), 1), "{command}: {ran:?}");
+    }
 }
 
 #[test]

@@ -88,7 +88,8 @@ section, line or variable, and with `--why` what it is for. Secrets are masked e
 - Names of policies and outboxes match `[a-z][a-z0-9]*(_[a-z0-9]+)*`.
 - An unknown key under `resilience.sharding` or `outbox` is an error that suggests the nearest known one. Other tables
   belong to your application, except one whose name is at most two letters off and that has contents of ours, such as
-  `[default.resilience.shardng.policies.orders]`: it is refused.
+  `[default.resilience.shardng.policies.orders]`: it is refused. So is `[default.sharding…]`, without the level
+  `resilience`.
 - A section with settings of ours whose name is a slip of `default`, or of the environment in force if that has at least
   eight letters, is refused. For an environment, a slip is one missing, additional or swapped letter inside the word.
 - A key that ends in `_file` names a file with a secret; its last newline is not part of it.
@@ -147,6 +148,20 @@ fn the_page_of_settings_is_the_table_of_keys() {
     }
     assert!(page.contains("| `sink_secret_file` |") && page.contains("| `group_name` |"), "not every key was found:\n{page}");
     is_written("docs/reference/settings.md", &page);
+}
+
+/// The package is not in the registries of Python and Node yet, and may be another project's there.
+#[test]
+fn no_page_installs_a_client_by_its_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for page in ["README.md", "docs/howto/other-languages.md", "clients/python/README.md", "clients/typescript/README.md"] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        for by_name in ["pip install shardwise", "npm install shardwise"] {
+            assert!(!text.contains(by_name), "{page}: {by_name}");
+        }
+        let is_client = page.starts_with("clients");
+        assert!(!is_client || text.contains("../shardwise/clients/"), "{page} does not say how to install the client");
+    }
 }
 
 /// The blocks of settings on that page.

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// Writes an error's `Display` text on one line, followed by each cause that the text does not contain yet. As the `Debug` of an error
+/// Writes an error's `Display` text on one line, followed by each cause that says more than the text. As the `Debug` of an error
 /// type it reads well when `main` returns the error.
 ///
 /// # Errors
@@ -14,7 +14,8 @@ pub fn write_with_causes(f: &mut fmt::Formatter<'_>, error: &dyn Error) -> fmt::
     let mut next = error.source();
     while let Some(cause) = next {
         let said = cause.to_string();
-        if !text.contains(&said) {
+        // A cause that only puts the name of an operation before the text says no more.
+        if !text.contains(&said) && !said.ends_with(&format!(": {text}")) {
             text = format!("{text}; cause: {said}");
         }
         next = cause.source();
@@ -46,5 +47,6 @@ mod tests {
         let middle = layer("cannot read a.toml: no such file", Some(root));
         assert_eq!(format!("{middle:?}"), "cannot read a.toml: no such file");
         assert_eq!(format!("{:?}", layer("not started", Some(middle))), "not started; cause: cannot read a.toml: no such file");
+        assert_eq!(format!("{:?}", layer("no right to read", Some(layer("watch: no right to read", None)))), "no right to read");
     }
 }

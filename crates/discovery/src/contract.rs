@@ -87,18 +87,27 @@ pub struct Capabilities {
     pub margin: Duration,
     /// It can keep a member's place while that is away: [`Discovery::step_away`].
     pub keeps_places: bool,
+    /// How long anything but its record that a killed process left may keep others from registering its id. A worker that joins waits
+    /// for at least as long.
+    pub leftovers: Duration,
 }
 
 impl Capabilities {
     /// A backend with that name and margin.
     pub const fn new(name: &'static str, margin: Duration) -> Self {
-        Self { name, margin, keeps_places: false }
+        Self { name, margin, keeps_places: false, leftovers: Duration::ZERO }
     }
 
     /// The same, of a backend that implements [`Discovery::step_away`].
     #[must_use]
     pub const fn with_places(self) -> Self {
         Self { keeps_places: true, ..self }
+    }
+
+    /// The same, of a backend in which a killed process may leave something for that long.
+    #[must_use]
+    pub const fn with_leftovers(self, leftovers: Duration) -> Self {
+        Self { leftovers, ..self }
     }
 }
 

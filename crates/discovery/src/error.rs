@@ -57,6 +57,11 @@ impl Error {
         self.operation
     }
 
+    /// What happened and what to do, without the operation, for users who did not call it.
+    pub fn context(&self) -> &str {
+        &self.context
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)

@@ -225,6 +225,10 @@ async fn the_log_warns_once_of_a_sink_that_is_down_and_says_when_it_answers_agai
     });
     outbox.insert_plainly(events("a", 1..=2)).await;
     let running = Running::start(publisher(&outbox, sink.clone(), &TestSharding::full("one")).await);
+    // Regression: before the sink was taken to be down nothing was logged.
+    eventually("the first refusal is logged", LIMIT, async || !warnings("an event was refused and is tried again").is_empty()).await;
+    let first = warnings("an event was refused and is tried again");
+    assert!(first[0].contains("sink=\"script\"") && first[0].contains("error=\"503 busy\""), "{first:?}");
     eventually("it warns", LIMIT, async || !warnings("refuses every event").is_empty()).await;
     assert_eq!(running.stats.snapshot().destinations_down, 1);
     let tried = sink.tried().len();

@@ -133,3 +133,22 @@ async fn a_full_disk_is_a_refusal_and_a_torn_line_is_skipped() {
     let missing = FileSink::new(dir.path().join("no/events.jsonl"), "/outbox/test").deliver(exercise::deliveries("a", 1, 1).into()).await;
     assert!(missing.refusal.unwrap().message.ends_with("its directory does not exist: create it"));
 }
+
+/// Regression: a file that cannot be written was noticed with the first event, and not at the start.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_reported_by_the_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let checked = async |path: &std::path::Path| FileSink::new(path, "/outbox/test").check().await;
+    let missing = checked(&dir.path().join("no/events.jsonl")).await.unwrap_err();
+    assert!(missing.is_retryable() && missing.to_string().ends_with("its directory does not exist: create it"), "{missing}");
+    for (path, why) in [
+        (std::path::Path::new("/proc/none.jsonl"), "it cannot be created in that directory"),
+        (dir.path(), "this is a directory: name a file"),
+    ] {
+        let refused = checked(path).await.unwrap_err();
+        assert!(!refused.is_retryable() && refused.to_string().contains(why), "{refused}");
+    }
+    checked(&dir.path().join("events.jsonl")).await.unwrap();
+    checked(std::path::Path::new("/dev/full")).await.unwrap();
+}

@@ -76,8 +76,8 @@ impl SettingKey {
 pub enum SchemaNode {
     /// A value.
     Leaf(SettingKey),
-    /// A table. In an open one, unknown names belong to the application and are ignored, unless a table's is a slip of a known one and it
-    /// has contents of that one.
+    /// A table. In an open one, unknown names belong to the application and are ignored, unless a table's is a slip of a known one, or
+    /// the name of one that is a level further down, and it has contents of that one.
     Table {
         /// Its name.
         name: &'static str,
@@ -125,6 +125,13 @@ impl SchemaNode {
     /// may have tables with similar names, such as `resilience.shedding`.
     pub(crate) fn is_meant_by(&self, name: &str, value: &Value) -> bool {
         name == self.name() || is_slip_of(name, self.name()) && self.is_like(value)
+    }
+
+    /// Whether a name and its value in a file are a table of this open one, written without the level of this one: `sharding` for
+    /// `resilience.sharding`. Only the exact name counts, because the application may have any table there.
+    pub(crate) fn is_skipped_by(&self, name: &str, value: &Value) -> bool {
+        let Self::Table { fields, is_open: true, .. } = self else { return false };
+        fields.iter().any(|field| field.name() == name && field.is_like(value))
     }
 
     /// Whether the value is a table with contents of this one.
@@ -182,7 +189,7 @@ impl KnownNames<'_> {
             let key = join(path, name);
             match node_in(fields, name) {
                 Some(node) => values.extend(self.node(node, value, &key)?.map(|value| (name.to_owned(), value))),
-                None if is_open && !fields.iter().any(|node| node.is_meant_by(name, value)) => {}
+                None if is_open && !fields.iter().any(|node| node.is_meant_by(name, value) || node.is_skipped_by(name, value)) => {}
                 None => {
                     let origin = Origin::of(value);
                     let advice = advice(name, (path, fields), self.root, &origin);

@@ -154,7 +154,7 @@ impl ServedGroup {
             group: service.group_name().as_str().to_owned(),
             instance_id: service.instance_id().as_str().to_owned(),
             state: ownership.state_at(now).as_str(),
-            hint: ownership.not_owning_at(now).map(|why| why.hint),
+            hint: self.not_owning().map(|why| why.hint),
             drained: service.is_drained(),
             worker: worker.health.map(WorkerHealth::as_str),
             worker_failure: worker.failure.as_deref().map(ToOwned::to_owned),

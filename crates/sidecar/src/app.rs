@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::discovery::LogThrottle;
-use shardwise::{Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
+use shardwise::{NotOwning, Observer, ServiceState, Sharding as _, ShardingFactory, ShardingService};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::Instrument;
@@ -190,7 +190,7 @@ impl ServedGroup {
             }
         } else if let Some(why) = self.lacks_lease() {
             return Some(why);
-        } else if let Some(why) = self.service.ownership().not_owning_at(self.service.now()) {
+        } else if let Some(why) = self.not_owning() {
             return Some(why.to_string());
         } else if self.service.is_drained() {
             let (id, policy) = (self.service.instance_id(), &self.service.policy().name);
@@ -201,12 +201,20 @@ impl ServedGroup {
         self.observer().err().map(|problem| problem.detail().to_owned())
     }
 
+    /// Why this worker owns nothing at all. While no key has an owner, the hint names the failure of the local worker, if that is why.
+    pub(crate) fn not_owning(&self) -> Option<NotOwning> {
+        let why = self.service.ownership().not_owning_at(self.service.now())?;
+        let may_be_the_worker = why.state == ServiceState::Active && !self.service.is_drained() && !self.service.is_spared();
+        let of_worker = may_be_the_worker.then(|| self.lacks_lease().or_else(|| self.worker_fails())).flatten();
+        Some(NotOwning { hint: of_worker.unwrap_or(why.hint), ..why })
+    }
+
     /// Why this member of the group owns nothing for want of a lease.
     fn lacks_lease(&self) -> Option<String> {
         let is_member = self.service.ownership().state() == ServiceState::Active;
         let lacks = is_member && self.service.worker().borrow().leased == Some(false);
         lacks.then(|| match self.leases.age_and_rest() {
-            None => "the worker has no lease, so this member owns nothing: the worker opens one with POST …/leases".into(),
+            None => format!("the worker has no lease, so this member owns nothing: the worker opens one with POST {}", self.leases.route()),
             Some(_) => "the worker's lease waits until this member has released what an earlier lease was granted".into(),
         })
     }

@@ -80,7 +80,12 @@ pub(crate) async fn set_daemon_count(
     tracing::info!(target: LOG, policy, ?set, count, "a number of daemons was requested over HTTP");
     let call = |factory: shardwise::ShardingFactory| async move { factory.set_daemon_count(&name, &of, count).await };
     let before = app.call(call).await.inspect_err(|problem| {
-        tracing::warn!(target: LOG, policy, ?set, count, why = problem.detail(), "it is unknown whether the number of daemons was stored");
+        let why = problem.detail();
+        if problem.is_refusal() {
+            tracing::warn!(target: LOG, policy, ?set, count, why, "the number of daemons was refused, and nothing was stored");
+        } else {
+            tracing::warn!(target: LOG, policy, ?set, count, why, "it is unknown whether the number of daemons was stored");
+        }
     })?;
     let before = number_in(before);
     tracing::info!(target: LOG, policy, ?set, count, ?before, "the number of daemons is stored");

@@ -64,7 +64,12 @@ async fn wish(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, reque
     };
     tracing::info!(target: LOG, policy, instance = %id, drained, "a drain or undrain was requested over HTTP");
     let changed = app.call(call).await.inspect_err(|problem| {
-        tracing::warn!(target: LOG, policy, instance = %id, drained, why = problem.detail(), "it is unknown whether the drain or undrain was stored");
+        let why = problem.detail();
+        if problem.is_refusal() {
+            tracing::warn!(target: LOG, policy, instance = %id, drained, why, "the drain or undrain was refused, and nothing was stored");
+        } else {
+            tracing::warn!(target: LOG, policy, instance = %id, drained, why, "it is unknown whether the drain or undrain was stored");
+        }
     })?;
     tracing::info!(target: LOG, policy, instance = %id, drained, changed, "the drain or undrain is stored");
     Ok(Json(DrainResponse { instance_id, drained, changed }))

@@ -53,21 +53,21 @@ struct Document;
 /// The errors that any route may return.
 const REFUSALS: [(&str, &str); 16] = [
     ("400", "The request cannot be understood"),
-    ("401", "A token is set, and this one is not it"),
+    ("401", "The token is missing or wrong"),
     ("403", "A page of another origin, or an action where no token is set"),
     ("404", "There is no such policy, member or path"),
     ("405", "Another method"),
-    ("408", "The body did not come in time"),
-    ("409", "It does not go with the group as it is"),
+    ("408", "The body did not arrive in time"),
+    ("409", "The request conflicts with the policy or with the state of the group"),
     ("410", "The worker's lease is not live any more"),
     ("413", "The body is too large"),
-    ("415", "The body is of another type"),
-    ("421", "A host that is not served here"),
-    ("429", "Too much at once"),
+    ("415", "The media type of the body is not supported"),
+    ("421", "The request is for another host"),
+    ("429", "Too many requests"),
     ("500", "The backend refuses"),
-    ("502", "Another member gives no answer"),
-    ("503", "Not a member yet, or not any more, or the backend is away"),
-    ("504", "Another member gives no answer in time"),
+    ("502", "Another member does not answer"),
+    ("503", "Not a member yet or any more, or the backend cannot be reached"),
+    ("504", "Another member does not answer in time"),
 ];
 
 /// The document for those policies. What routes have in common is added here: the parameters in their paths, POST to members, errors, and

@@ -15,7 +15,7 @@ use crate::app::{App, PolicyPath, ServedGroup};
 use crate::bodies::Room;
 use crate::body::{IncomingBody, media_type};
 use crate::key_list::{KeyList, ListFormat};
-use crate::leases::{self, LeaseId};
+use crate::leases::LeaseId;
 use crate::problem::{BAD_KEY, CONFLICT, MEDIA_TYPE, Result};
 
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before
@@ -58,7 +58,7 @@ pub(crate) async fn owned(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Some("text/plain") => (ListFormat::Text, "text/plain; charset=utf-8"),
         _ => return Err(MEDIA_TYPE.because("send Content-Type: application/json or text/plain, in UTF-8")),
     };
-    let lease = joined.leases.are_required().then(|| leases::shown(request.headers())).transpose()?;
+    let lease = joined.leases.are_required().then(|| joined.leases.shown(request.headers())).transpose()?;
     let state = state(&joined);
     let incoming = IncomingBody::new(request.into_body(), app.options.limits.list_bytes, &app.options.limits)?;
     let mut filter = KeyFilter { incoming, room: app.bodies.room(), list: KeyList::new(format), joined, lease, is_done: false };

@@ -16,26 +16,26 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 pub(crate) struct Kind(u16, &'static str, &'static str);
 
 pub(crate) const BAD_REQUEST: Kind = Kind(400, "bad-request", "The request cannot be understood");
-pub(crate) const BAD_KEY: Kind = Kind(400, "bad-key", "A key is not one");
-pub(crate) const UNAUTHORIZED: Kind = Kind(401, "unauthorized", "No token, or not the right one");
-pub(crate) const FORBIDDEN: Kind = Kind(403, "forbidden", "This may not be done here");
-pub(crate) const NOT_FOUND: Kind = Kind(404, "not-found", "There is no such thing");
+pub(crate) const BAD_KEY: Kind = Kind(400, "bad-key", "The key is not valid");
+pub(crate) const UNAUTHORIZED: Kind = Kind(401, "unauthorized", "The token is missing or wrong");
+pub(crate) const FORBIDDEN: Kind = Kind(403, "forbidden", "The request is not allowed here");
+pub(crate) const NOT_FOUND: Kind = Kind(404, "not-found", "Not found");
 pub(crate) const UNKNOWN_INSTANCE: Kind = Kind(404, "unknown-instance", "The group has no such member");
-const METHOD_NOT_ALLOWED: Kind = Kind(405, "method-not-allowed", "The path does not take this method");
-pub(crate) const TOO_SLOW: Kind = Kind(408, "too-slow", "The body did not come in time");
-pub(crate) const CONFLICT: Kind = Kind(409, "conflict", "This does not go with the group as it is");
+const METHOD_NOT_ALLOWED: Kind = Kind(405, "method-not-allowed", "The path does not allow this method");
+pub(crate) const TOO_SLOW: Kind = Kind(408, "too-slow", "The body did not arrive in time");
+pub(crate) const CONFLICT: Kind = Kind(409, "conflict", "The request conflicts with the policy or with the state of the group");
 pub(crate) const LEASE_MISSING: Kind = Kind(409, "lease-missing", "This needs the worker's lease");
 pub(crate) const LEASE_TAKEN: Kind = Kind(409, "lease-taken", "Another lease is live");
 pub(crate) const LEASE_ENDED: Kind = Kind(410, "lease-ended", "The lease is not live");
 pub(crate) const TOO_LARGE: Kind = Kind(413, "too-large", "The body is too large");
-pub(crate) const MEDIA_TYPE: Kind = Kind(415, "media-type", "The body is of a type that is not read here");
-pub(crate) const MISDIRECTED: Kind = Kind(421, "misdirected", "This is not the host that was asked for");
-pub(crate) const TOO_MANY: Kind = Kind(429, "too-many", "Too much at once");
+pub(crate) const MEDIA_TYPE: Kind = Kind(415, "media-type", "The media type of the body is not supported");
+pub(crate) const MISDIRECTED: Kind = Kind(421, "misdirected", "The request is for another host");
+pub(crate) const TOO_MANY: Kind = Kind(429, "too-many", "Too many requests");
 const FAILED: Kind = Kind(500, "failed", "The backend refuses");
-pub(crate) const UNREACHABLE: Kind = Kind(502, "unreachable-instance", "The member is not there, and has done nothing");
-pub(crate) const NO_WORKER: Kind = Kind(502, "unreachable-worker", "The member's worker gives no answer, and has done nothing");
-pub(crate) const BAD_GATEWAY: Kind = Kind(502, "bad-gateway", "The member gives no answer");
-pub(crate) const UNAVAILABLE: Kind = Kind(503, "unavailable", "Not now");
+pub(crate) const UNREACHABLE: Kind = Kind(502, "unreachable-instance", "The member cannot be reached, and has done nothing");
+pub(crate) const NO_WORKER: Kind = Kind(502, "unreachable-worker", "The member's worker cannot be reached, and has done nothing");
+pub(crate) const BAD_GATEWAY: Kind = Kind(502, "bad-gateway", "The member does not answer");
+pub(crate) const UNAVAILABLE: Kind = Kind(503, "unavailable", "Temporarily unavailable");
 pub(crate) const TOO_LATE: Kind = Kind(504, "too-late", "No answer in time");
 
 impl Kind {
@@ -91,6 +91,11 @@ impl Problem {
 
     pub(crate) fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// Whether the request was refused and has stored nothing. After every other problem it may have been carried out.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        self.status < 500
     }
 }
 

@@ -43,7 +43,7 @@ impl Driver {
         let _within = span.enter();
         tracing::info!(
             policy = %self.membership.policy.name, cause = %rebalance.cause, members = rebalance.members_total,
-            owned = ?rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
+            owned = rebalance.slots_owned, gained = rebalance.gained.len(), lost = rebalance.lost.len(), "rebalanced"
         );
         self.meters.rebalanced(&rebalance);
         self.membership.rebalanced(&rebalance);

@@ -14,8 +14,8 @@ use crate::run::TaskFailure;
 const ALLOWANCE: Duration = Duration::from_mins(40);
 /// For one fault on each backend.
 const FAULTS_MAX: Duration = Duration::from_secs(20);
-/// All backends beside each other; for the handovers, which are measured, each waits until it is alone.
-const TESTS: &str = "shardwise-cli --test exclusive_python -- --nocapture --test-threads=3";
+/// The faults on all backends at the same time, and the handovers, which are measured, on one after the other.
+const SCENES: [&str; 2] = ["faults:: --test-threads=3", "hands:: --test-threads=1"];
 /// A lease of 2 s and a second, in milliseconds.
 const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// For 99 of 100 handovers on each backend, in milliseconds.
@@ -38,7 +38,8 @@ const FAULTS: [(&str, &str); 11] = [
 
 /// Causes that many faults on each backend. The tests hold the requirements, except for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let runs = soak.figures(ALLOWANCE + FAULTS_MAX * soak.runs, [soak.tests(TESTS)])?;
+    let tests = SCENES.map(|scenes| soak.tests(&format!("shardwise-cli --test exclusive_python -- --nocapture {scenes}")));
+    let runs = soak.figures(ALLOWANCE + FAULTS_MAX * soak.runs, tests)?;
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }
 

@@ -101,7 +101,10 @@ class Http:
             return broken
         # A request that cannot be sent, or an answer that cannot be read, will fail again.
         kind = ShardwiseError if isinstance(broken, (httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError)) else Unavailable
-        return kind(f"{self.base} does not answer: {str(broken) or type(broken).__name__}")
+        why = str(broken) or type(broken).__name__
+        # A certificate that is refused is such an error too.
+        is_gone = isinstance(broken, httpx.ConnectError) and "SSL" not in why
+        return kind(f"{self.base} does not answer: {why}" + ("; start `shardwise serve`, or correct the URL" if is_gone else ""))
 
 
 async def within(seconds: float, coming: Awaitable[T]) -> T:

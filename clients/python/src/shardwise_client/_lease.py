@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Callable, Optional, TypeVar
 
 from ._answers import LeaseAnswer
+from ._causes import Causes
 from ._clock import Clock, now, pause_of, set_within
 from ._entered import Entering
 from ._errors import LeaseEnded, NotHeld, Problem, ShardwiseError, Unavailable
@@ -42,6 +43,7 @@ class Lease:
         self._main: Optional[asyncio.Task[None]] = None
         self._runs: set[Run] = set()
         self._last_error: Optional[ShardwiseError] = None
+        self._causes = Causes(calls.place)
 
     async def __aenter__(self) -> "Lease":
         if self._main is not None:
@@ -179,13 +181,14 @@ class Lease:
             while True:
                 answer, asked = await self._opened()
                 self._last_error = None
+                self._causes.succeeded()
                 self._session = session = Session(self._calls, self.holdings, self.names.offers, self._ttl, answer, asked, self._ready)
-                session.on_no_grants = self._failed
+                session.on_no_grants, session.causes = self._failed, self._causes
                 try:
                     await session.run()
                 except LeaseEnded as ended:
                     self.holdings.end(ended.why, None if self._reopen else ended)
-                    self._tell(ended)
+                    self._report_end(ended)
                     if not self._reopen:
                         raise
                 tries = 0 if self.holdings.clock() - asked > _LASTS_WELL else tries + 1
@@ -208,7 +211,7 @@ class Lease:
                 if not is_taken and not passes(error):
                     raise
                 self._failed(error)
-                _log.debug("there is no lease yet: %s", error)
+                self._causes.failed("there is no lease yet", error)
                 await asyncio.sleep(min(_ASK_EVERY, max(error.retry_after, pause_of(tries))))
                 tries += 1
 
@@ -216,8 +219,8 @@ class Lease:
         """This is why there is no lease yet."""
         self._last_error = error
 
-    def _tell(self, ended: LeaseEnded) -> None:
-        _log.warning("%s; all work under it is cancelled", ended)
+    def _report_end(self, ended: LeaseEnded) -> None:
+        _log.warning("%s (%s); all work under it is cancelled", ended, self._causes.summary())
         if self._on_ended is not None:
             try:
                 self._on_ended(ended)

@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class LeaseCalls(Protocol):
-    """What a lease asks of its sidecar. `within` is in seconds. Each raises `LeaseEnded` if the lease is not live, but for `open`."""
+    """What a lease asks of its sidecar. `within` is in seconds. Each raises `LeaseEnded` if the lease is not live, but for `open`. `place` is the URL of
+    the sidecar, with the policy."""
+
+    place: str
 
     async def open(self, ttl_ms: int, within: float) -> LeaseAnswer: ...
 
@@ -40,7 +43,7 @@ class HttpLeaseCalls:
     """The calls over HTTP."""
 
     def __init__(self, http: Http) -> None:
-        self._http = http
+        self._http, self.place = http, http.base
 
     async def open(self, ttl_ms: int, within: float) -> LeaseAnswer:
         return _lease(await self._http.once("POST", "leases", {"ttl_ms": ttl_ms}, within=within))

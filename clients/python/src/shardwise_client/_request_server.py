@@ -111,7 +111,7 @@ class RequestServer:
             return await self._handlers.healthy()
         path = head.path[len(self._prefix) + 1 :]
         if not head.path.startswith(f"{self._prefix}/") or not is_path(path):
-            return Answer.problem(404, "not-found", "There is no such thing", f"requests come below {self._prefix or ''}/ here")
+            return Answer.problem(404, "not-found", "Not found", f"requests come below {self._prefix or ''}/ here")
         if head.method not in ("GET", "POST"):
             raise _Bad(405, "a request is a GET or a POST")
         to = head.headers.get(_TO)

@@ -158,9 +158,9 @@ class RequestHandlers:
         if handler is None:
             known = sorted(self._handlers[request.to])[:_NAMED]
             detail = f"this worker answers nothing at {request.path!r:.70} to {request.to}; it answers at: {', '.join(known) or 'nothing'}"
-            return Answer.problem(404, "not-found", "There is no such thing", detail)
+            return Answer.problem(404, "not-found", "Not found", detail)
         if self._at_once >= _AT_ONCE_MAX:
-            return Answer.problem(429, "too-many", "Too much at once", f"this worker answers {_AT_ONCE_MAX} requests at a time already; try again")
+            return Answer.problem(429, "too-many", "Too many requests", f"this worker answers {_AT_ONCE_MAX} requests at a time already; try again")
         self._at_once += 1
         try:
             return _checked(Answer.of(await asyncio.wait_for(self._called(handler, request), _ANSWER_WITHIN)))

@@ -223,14 +223,14 @@ class RebalanceRun(Run):
             while True:
                 self._changed.clear()
                 is_over = self._holdings.over is not None
-                await self._tell()
+                await self._report_change()
                 if is_over:
                     return
                 await self._changed.wait()
         finally:
             self._holdings.unlisten(self._changed.set)
 
-    async def _tell(self) -> None:
+    async def _report_change(self) -> None:
         tenure, grants = self._holdings.tenure, self._holdings.open_grants()
         held = {slot: (tenure, grant.number) for slot, grant in grants.items() if isinstance(slot, int)}
         gained = sorted(slot for slot, by in held.items() if self._known.get(slot) != by)

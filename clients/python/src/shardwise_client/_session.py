@@ -5,6 +5,7 @@ import logging
 from typing import Any, Callable
 
 from ._answers import LeaseAnswer
+from ._causes import Causes
 from ._clock import pause_of, set_within
 from ._errors import LeaseEnded, Problem, ShardwiseError, Unavailable
 from ._holdings import Holdings
@@ -37,6 +38,7 @@ class Session:
         holdings.on_unreported = self._unreported.set
         # Called when the stream of grants is refused or breaks.
         self.on_no_grants: Callable[[ShardwiseError], None] = lambda _: None
+        self.causes = Causes(calls.place)
 
     async def run(self) -> None:
         """Runs until the lease has ended (`LeaseEnded`), or something is wrong that does not pass."""
@@ -63,10 +65,11 @@ class Session:
                 answer = await self._calls.renew(self.id, self._table.version, within=self._every)
             except ShardwiseError as error:
                 _raise_unless_it_passes(error)
-                _log.debug("the lease was not renewed: %s", error)
+                self.causes.failed("the lease was not renewed, and it ends unless a renewal is answered in time", error)
                 next_at = clock() + max(min(error.retry_after, self._every), pause_of(tries, _RETRY_FIRST, min(_RETRY_LONGEST, self._every)))
                 tries += 1
                 continue
+            self.causes.succeeded()
             self._table.renewed(asked, answer["valid_ms"], answer["version"])
             self._holdings.look()
             next_at, tries = asked + self._pause(answer["valid_ms"] / 1000), 0

@@ -44,7 +44,7 @@ impl PolicyArg {
         let settings = load_settings(common)?;
         let name = self.of(&settings)?;
         let factory = ShardingFactory::from_settings(settings.clone())?;
-        let observer = waiting(&waits_for(&name), IS_IT_THERE, factory.observe(&name)).await?;
+        let observer = waiting(&waits_for(&factory, &name), IS_IT_THERE, factory.observe(&name)).await?;
         note_no_file(&settings.policy(&name)?.discovery);
         Ok((factory, name, observer))
     }
@@ -66,7 +66,7 @@ pub(crate) fn note_no_file(discovery: &DiscoverySettings) {
 pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
     if let Some(name) = std::env::var_os(POLICY_VARIABLE).filter(|name| !name.is_empty()) {
         let name = name.to_string_lossy().into_owned();
-        settings.policy(&name).map_err(|error| CliFailure::from(error).and(format_args!("{POLICY_VARIABLE} names it")))?;
+        settings.policy(&name).map_err(|error| CliFailure::from(error).and(format_args!("the name is the value of {POLICY_VARIABLE}")))?;
         return Ok(name);
     }
     let all: Vec<_> = settings.policies.keys().map(PolicyName::as_str).collect();
@@ -132,6 +132,17 @@ impl GroupSnapshot {
     }
 }
 
+/// Notes on stderr why the owners are not known, such as a policy that does not match the group's, unless `noted` is the same reason.
+pub(crate) fn note_unplaced(observer: &Observer, noted: &mut Option<String>) {
+    let why = observer.placed().err().map(|error| error.to_string());
+    if why != *noted {
+        if let Some(why) = &why {
+            output::note(format_args!("shardwise: the owners are not known: {why}"));
+        }
+        *noted = why;
+    }
+}
+
 /// Passes the observer with the snapshots before and after each change to `print`, first an empty one and that of the present group, until
 /// the command is stopped.
 pub(crate) async fn follow(
@@ -139,8 +150,9 @@ pub(crate) async fn follow(
     shutdown: &CancellationToken,
     mut print: impl FnMut(&Observer, &GroupSnapshot, &GroupSnapshot) -> Result<()>,
 ) -> Result<Code> {
-    let mut before = None;
+    let (mut before, mut noted) = (None, None);
     loop {
+        note_unplaced(&observer, &mut noted);
         let now = GroupSnapshot::of(&observer);
         if before.as_ref().is_none_or(|before| now.differs(before)) {
             print(&observer, &before.unwrap_or_default(), &now)?;

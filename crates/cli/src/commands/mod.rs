@@ -17,13 +17,14 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardwise::settings::LoadOptions;
-use shardwise::{PolicyName, Settings};
+use shardwise::discovery::settings::without_secrets;
+use shardwise::settings::{DiscoverySettings, LoadOptions};
+use shardwise::{PolicyName, Settings, ShardingFactory};
 use shardwise_outbox::settings::LoadedSettings;
 
 use crate::args::{Args, Command, Common};
 use crate::exit::{CliFailure, Code, Result};
-use crate::output;
+use crate::{last_error, output};
 
 pub(crate) fn run(args: Args) -> Result<Code> {
     let common = args.common;
@@ -63,7 +64,10 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
         options = options.with_file(file);
     }
     LoadedSettings::load(&options).map_err(|error| match settings_path(common).try_exists() {
-        Ok(false) => CliFailure::from(error).and("`shardwise init` writes one"),
+        Ok(false) => {
+            let named = common.settings.as_ref().map(|path| format!(" --settings {}", path.display())).unwrap_or_default();
+            CliFailure::from(error).and(format_args!("`shardwise init{named}` writes one"))
+        }
         _ => error.into(),
     })
 }
@@ -96,8 +100,20 @@ fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<(
 const WAITS_QUIETLY: Duration = Duration::from_secs(2);
 
 /// The description of a wait for a policy's group.
-fn waits_for(policy: &str) -> String {
-    format!("the discovery backend of policy {policy:?}")
+fn waits_for(factory: &ShardingFactory, policy: &str) -> String {
+    // An unknown policy is refused before anything is waited for.
+    let place = factory.discovery(policy).map(place_of).unwrap_or_default();
+    format!("the discovery backend of policy {policy:?}{place}")
+}
+
+/// The backend and its address, without secrets, such as ` (consul at http://127.0.0.1:8500)`.
+fn place_of(discovery: &DiscoverySettings) -> String {
+    let options = &discovery.options;
+    let endpoints: Vec<String> = options.texts("endpoints").iter().map(|endpoint| without_secrets(endpoint)).collect();
+    let endpoints = (!endpoints.is_empty()).then(|| endpoints.join(", "));
+    let path = options.path("path").map(|path| path.display().to_string());
+    let place = path.or_else(|| options.text("address").map(without_secrets)).or(endpoints);
+    format!(" ({}{})", discovery.backend, place.map(|place| format!(" at {place}")).unwrap_or_default())
 }
 
 /// What to look at while the backend of an observer or a store does not answer.
@@ -106,8 +122,9 @@ const IS_IT_THERE: &str = "is it running and reachable?";
 const WHY_NOT_JOINED: &str =
     "either it is not reachable, or it still has a record of this id from a process that was killed, which expires within a TTL";
 
-/// Runs `work`, and prints a note with the hint on stderr if it has to wait.
+/// Runs `work`, and prints a note on stderr if it has to wait: with the latest error in the log, else with the hint.
 async fn waiting<T>(what: &str, hint: &str, work: impl Future<Output = T>) -> T {
+    last_error::forget();
     let mut work = std::pin::pin!(work);
     if let Ok(done) = tokio::time::timeout(WAITS_QUIETLY, &mut work).await {
         return done;
@@ -117,7 +134,8 @@ async fn waiting<T>(what: &str, hint: &str, work: impl Future<Output = T>) -> T 
 }
 
 fn still_waiting(what: &str, hint: &str) {
-    output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; {hint}"));
+    let why = last_error::latest().unwrap_or_else(|| hint.to_owned());
+    output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; {why}"));
 }
 
 fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
@@ -126,4 +144,26 @@ fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
     // A blocked write to a pipe cannot be cancelled, but the process must still end.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise::discovery::settings::BackendValue;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_names_the_backend_and_its_address_without_secrets() {
+        let at = |backend: &str, key: &str, value: BackendValue| {
+            let mut discovery = DiscoverySettings::new(backend);
+            discovery.options = discovery.options.with(key, value);
+            place_of(&discovery)
+        };
+        let address = |text: &str| BackendValue::Text(text.to_owned());
+        assert_eq!(at("consul", "address", address("http://user:hush@h:8500")), " (consul at http://***@h:8500)");
+        let endpoints = BackendValue::Texts(vec!["http://a:2379".to_owned(), "hush@b:2379".to_owned()]);
+        assert_eq!(at("etcd", "endpoints", endpoints), " (etcd at http://a:2379, ***@b:2379)");
+        assert_eq!(at("local", "path", BackendValue::Path("/run/shardwise.db".into())), " (local at /run/shardwise.db)");
+        assert_eq!(place_of(&DiscoverySettings::new("memory")), " (memory)");
+    }
 }

@@ -19,6 +19,7 @@ use super::outbox::SidecarOutbox;
 use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for};
 use crate::args::Common;
 use crate::exit::{CliFailure, Code, Result};
+use crate::listen_address::listen_address;
 use crate::supervisor::Supervisor;
 use crate::{descriptors, output, recorder, signals, traces};
 
@@ -41,7 +42,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     id: IdArg,
     /// Listen here; port 0 is any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087", value_parser = listen_address)]
     listen: SocketAddr,
     /// Require the token in this file, of at least 16 bytes
     #[arg(long, value_name = "FILE")]
@@ -151,7 +152,7 @@ impl Serve {
                     if is_quiet && !has_joined.get() {
                         let hint = if policies.is_empty() { IS_IT_THERE } else { WHY_NOT_JOINED };
                         let what = match &[&policies[..], &self.observe].concat()[..] {
-                            [only] => waits_for(only),
+                            [only] => waits_for(&factory, only),
                             several => format!("the discovery backends of the policies {}", several.join(", ")),
                         };
                         still_waiting(&what, hint);

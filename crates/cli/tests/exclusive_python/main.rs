@@ -1,7 +1,7 @@
 //! Exclusive ownership with workers in Python: four pairs of `shardwise serve` and a worker that leases from it, on local, Consul and
 //! etcd. Workers, sidecars and both are killed and stopped, and sidecars are cut off from their backend. The test searches the workers'
 //! lines for a slot with two holders at once, by their own clocks, and for late writes that a fenced table accepted after one under a
-//! higher epoch. Then slots go from worker to worker in good order, and it measures how long that takes.
+//! higher epoch. In another fleet slots go from worker to worker in good order, and it measures how long that takes.
 //!
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive-python` makes it hundreds of faults, on three servers.
 
@@ -18,7 +18,6 @@ mod pair;
 mod soak;
 mod stage;
 
-use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use common::chance::Chance;
@@ -112,24 +111,29 @@ fn long(backend: &str, count: u32, chance: &mut Chance) -> Vec<Fault> {
     (0..count).map(|_| bag[chance.index(bag.len())]).collect()
 }
 
-fn no_slot_has_two_workers_whatever_is_done_to_a_fleet(backend: &str) {
-    // Faults come to the backends beside each other. Handovers are measured while nothing else is done, on one backend after the other.
-    static BUSY: RwLock<()> = RwLock::new(());
-    let busy = BUSY.read().unwrap_or_else(PoisonError::into_inner);
+/// A fleet on that backend and on how many servers; in a soak on three.
+fn fleet(backend: &str) -> (FaultRun, u64) {
     let seed = std::env::var("SHARDWISE_SEED").map_or_else(|_| seed_of_now(), |seed| seed.parse().unwrap());
     println!("{backend}: SHARDWISE_SEED={seed} repeats the order of the faults");
+    (FaultRun::start(backend, if soak::is_on() { 3 } else { 1 }, Chance(seed)), seed)
+}
+
+fn no_slot_has_two_workers_whatever_is_done_to_a_fleet(backend: &str) {
+    let (mut run, seed) = fleet(backend);
     let mut chance = Chance(seed);
-    let (faults, servers) = if soak::is_on() { (long(backend, soak::runs(0), &mut chance), 3) } else { (short(backend, &mut chance), 1) };
-    let mut run = FaultRun::start(backend, servers, chance);
+    let faults = if soak::is_on() { long(backend, soak::runs(0), &mut chance) } else { short(backend, &mut chance) };
     for fault in faults {
         run.strike(fault);
     }
-    drop(busy);
-    let _alone = BUSY.write().unwrap_or_else(PoisonError::into_inner);
-    let took = run.hand_over(ROUNDS[usize::from(soak::is_on())]);
     let mut summary = run.end();
     summary["seed"] = seed.into();
     soak::note(&summary);
+}
+
+fn slots_go_from_worker_to_worker(backend: &str) {
+    let (mut run, _) = fleet(backend);
+    let took = run.hand_over(ROUNDS[usize::from(soak::is_on())]);
+    run.end();
     soak::note(&figures::hands(backend, &took));
     assert!(took.iter().min().is_some_and(|fastest| *fastest < HANDOVER_MAX), "handovers of slots: {took:?}");
 }
@@ -140,17 +144,26 @@ fn seed_of_now() -> u64 {
     (since.as_secs() << 30) | u64::from(since.subsec_nanos()) | 1
 }
 
-#[test]
-fn local() {
-    no_slot_has_two_workers_whatever_is_done_to_a_fleet("local");
+macro_rules! on_each_backend {
+    ($scene:ident, $test:path) => {
+        mod $scene {
+            #[test]
+            fn local() {
+                $test("local");
+            }
+
+            #[test]
+            fn consul() {
+                $test("consul");
+            }
+
+            #[test]
+            fn etcd() {
+                $test("etcd");
+            }
+        }
+    };
 }
 
-#[test]
-fn consul() {
-    no_slot_has_two_workers_whatever_is_done_to_a_fleet("consul");
-}
-
-#[test]
-fn etcd() {
-    no_slot_has_two_workers_whatever_is_done_to_a_fleet("etcd");
-}
+on_each_backend!(faults, crate::no_slot_has_two_workers_whatever_is_done_to_a_fleet);
+on_each_backend!(hands, crate::slots_go_from_worker_to_worker);

@@ -97,6 +97,22 @@ fn a_worker_that_fails_loses_its_share_and_gets_it_back() {
     });
 }
 
+/// Regression: `/readyz` and the hint said only that all members were drained or their workers did not work.
+#[test]
+fn where_the_only_worker_fails_the_reason_is_shown() {
+    let place = place();
+    let worker = Worker::start(503);
+    let one = Served::start(&place, &["--worker-health", &worker.url()]);
+    eventually("the check has failed", PATIENCE, || {
+        one.ownership()["worker_failure"].as_str().is_some_and(|why| why.contains("status 503")).then_some(())
+    });
+    let ready = http::get(one.at, "/readyz").refuses(503, "no worker");
+    for reason in [&one.ownership()["hint"], &ready["detail"]] {
+        let reason = reason.as_str().unwrap();
+        assert!(reason.contains("the worker has not been seen yet: ") && reason.contains("status 503"), "{reason}");
+    }
+}
+
 #[test]
 fn each_reason_why_a_worker_fails_is_logged_once() {
     let place = place();

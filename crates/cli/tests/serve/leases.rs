@@ -51,10 +51,11 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     let mut served = Served::start(&place, &[]);
     assert_eq!((&served.ownership()["worker"], &served.ownership()["slots_owned"]), (&json!("absent"), &json!(0)));
     let why = http::get(served.at, "/readyz").refuses(503, "no worker has a lease");
-    assert!(why["detail"].as_str().unwrap().contains("POST …/leases"), "{why}");
+    assert!(why["detail"].as_str().unwrap().contains("POST /v1/policies/workers/leases"), "{why}");
     let owned = |headers: &[(&str, &str)]| request(served.at, "POST", &Lease::path("owned"), headers, Some(&json!(["a", "b"])));
-    refused(&owned(&[]), 409, "lease-missing");
-    refused(&owned(&[("shardwise-lease", "no id")]), 410, "lease-ended");
+    assert!(refused(&owned(&[]), 409, "lease-missing").contains("POST /v1/policies/workers/leases and send"));
+    let ended = refused(&owned(&[("shardwise-lease", "no id")]), 410, "lease-ended");
+    assert!(ended.contains("its id is not valid") && ended.ends_with("POST /v1/policies/workers/leases"), "{ended}");
 
     let lease = Lease::kept(served.at, 5_000);
     has_all(&lease);
@@ -85,6 +86,8 @@ fn nothing_is_owned_without_a_lease_and_everything_with_one() {
     for line in logged {
         assert_eq!(ran.err.matches(line).count(), 1, "{line}: {ran:?}");
     }
+    let ended = ran.err.lines().find(|line| line.contains("the worker's lease has ended"));
+    assert!(ended.is_some_and(|line| line.contains("it was ended by a request")), "{ran:?}");
 }
 
 #[test]
@@ -123,7 +126,7 @@ fn a_handover_waits_until_the_worker_has_finished() {
 #[test]
 fn what_a_dead_worker_held_is_held_by_others_after_its_lease_and_no_epoch_comes_twice() {
     let place = exclusive("");
-    let (one, two) = (Served::start(&place, &[]), Served::start(&place, &[]));
+    let (mut one, two) = (Served::start(&place, &[]), Served::start(&place, &[]));
     let second = Lease::kept(two.at, 5_000);
     has_all(&second);
     let first = Lease::kept(one.at, 5_000);
@@ -147,6 +150,13 @@ fn what_a_dead_worker_held_is_held_by_others_after_its_lease_and_no_epoch_comes_
     }
     for (slot, epoch) in &last {
         assert!(*epoch > highest(&after, *slot), "slot {slot}: {epoch}");
+    }
+    // Regression: the log did not distinguish a worker that stopped from one that died.
+    next.asks("DELETE", &format!("leases/{}", next.id), None);
+    one.process.signal(Signal::SIGTERM);
+    let log = one.process.ends("after SIGTERM").err;
+    for why in ["it was not renewed for 5s", "it was ended by a request"] {
+        assert!(log.lines().any(|line| line.contains("the worker's lease has ended") && line.contains(why)), "{why}: {log}");
     }
 }
 

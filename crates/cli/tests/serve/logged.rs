@@ -1,7 +1,9 @@
 //! Refusals are logged at a limited rate and without credentials; and the origin that browsers send is checked.
 
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
+use crate::common::lease::request;
 use crate::{Served, TOKEN, http, place};
 
 const WRONG: &str = "not-the-right-token-at-all";
@@ -36,6 +38,25 @@ fn refusals_are_logged_now_and_then_and_never_with_what_was_shown() {
         assert!((1..=most).contains(&lines), "{said:?} is in {lines} lines: {log}");
     }
     assert!(!log.contains(WRONG) && !log.contains(TOKEN) && !log.contains("evil-"), "{log}");
+}
+
+/// Regression: the log said of a refusal, too, that the outcome was unknown.
+#[test]
+fn a_refused_action_is_logged_as_one_that_stored_nothing() {
+    let place = place();
+    let mut one = Served::start(&place, &["--token-file", "token"]);
+    one.acts("drain", &json!({"instance_id": "worker-99"})).refuses(404, "the group has no such member");
+    let put = |rest: &str, body: &Value| {
+        let bearer = format!("Bearer {TOKEN}");
+        request(one.at, "PUT", &Served::path(rest), &[("Authorization", &bearer)], Some(body)).0
+    };
+    assert_eq!(put("daemons/ingest", &json!({"count": 1})), 409, "the policy has no claims");
+    one.process.signal(Signal::SIGTERM);
+    let log = one.process.ends("after SIGTERM").err;
+    for said in ["the drain or undrain was refused, and nothing was stored", "the number of daemons was refused, and nothing was stored"] {
+        assert_eq!(log.matches(said).count(), 1, "{said:?}: {log}");
+    }
+    assert!(!log.contains("it is unknown whether"), "{log}");
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn who_acts_has_tokens_and_who_is_no_member_is_not_let_in() {
         assert!(refusal["detail"].as_str().unwrap().contains("token"), "{refusal}");
     }
 
-    place.run(&["serve", "--policy", "workers", "--token-file", "token", "--peer-token-file", "token"]).fails(2, &["are the same"]);
+    let same = ["serve", "--listen", "127.0.0.1:0", "--policy", "workers", "--token-file", "token", "--peer-token-file", "token"];
+    place.run(&same).fails(2, &["are the same"]);
 
     let page = format!("Authorization: Bearer {TOKEN}\r\nOrigin: http://{}\r\n", closed.at);
     closed.post(&format!("instances/{}/status", closed.id), &page, "").refuses(403, "from a browser, and not from the page");

@@ -1,6 +1,7 @@
 //! Inputs and actions of the member's state machine.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -203,11 +204,7 @@ pub enum MemberRefusal {
         address: Option<Address>,
     },
     /// The group agrees on other constants.
-    #[error(
-        "this worker's policy has fingerprint {mine}{}, the group serves {group}; \
-         make placement, slots, virtual_nodes, load_margin, ownership, version_rule, min_members, rejoin_grace and next equal to the others'",
-        .next.map(|next| format!(" and next {next}")).unwrap_or_default()
-    )]
+    #[error("{}", mismatch("this worker", .mine, .next.as_ref(), .group))]
     OtherPolicy {
         /// What this member serves.
         mine: Fingerprint,
@@ -245,6 +242,20 @@ pub struct OtherWork {
     pub group: Serves,
     /// A member that serves it.
     pub member: InstanceId,
+}
+
+/// The message for a command or program, named by `whose`, that does not join and whose policy does not match the group's.
+pub fn policy_mismatch(whose: &str, policy: &Policy, group: Fingerprint) -> String {
+    mismatch(whose, policy.fingerprint(), policy.fingerprints().get(1), group)
+}
+
+fn mismatch(whose: &str, mine: impl fmt::Display, next: Option<impl fmt::Display>, group: impl fmt::Display) -> String {
+    let next = next.map(|next| format!(", and with next {next}")).unwrap_or_default();
+    format!(
+        "the policy of {whose} does not match the group: {whose} has fingerprint {mine}{next}, the members of the group serve {group}; compare \
+         these keys with the settings of a member and make them equal: placement, slots, virtual_nodes, load_margin, ownership, version_rule, \
+         min_members, rejoin_grace and next"
+    )
 }
 
 impl MemberRefusal {

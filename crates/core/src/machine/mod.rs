@@ -21,7 +21,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Action, ClaimInput, Input, MemberRefusal, Op, OpFailure, OtherWork};
+pub use io::{Action, ClaimInput, Input, MemberRefusal, Op, OpFailure, OtherWork, policy_mismatch};
 
 use std::sync::Arc;
 use std::time::Duration;

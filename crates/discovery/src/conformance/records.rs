@@ -144,7 +144,8 @@ pub async fn clause_08_a_silent_holder_is_waited_out(scope: &Scope) {
     loop {
         let asked = scope.clock.now().since(started);
         let Err(error) = scope.peer.register(&successor).await else { break };
-        assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
+        // While the record expires, a backend may know so little of it that it asks the worker to try again.
+        assert!(matches!(error.kind(), ErrorKind::InUse { .. }) || error.is_retryable(), "{error}");
         assert!(asked < scope.gone_within(scope.ttl), "the id is still taken: {error}");
         tokio::time::sleep(scope.ttl / 50).await;
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures::{FutureExt as _, StreamExt as _};
+use shardwise::discovery::LogThrottle;
 use shardwise::{Ownership, Serves, SlotSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,6 +30,8 @@ pub(super) struct PublisherRunner {
     failing: HashMap<StoreCall, String>,
     /// Whether the last attempt to listen for commits failed.
     deaf: bool,
+    /// Limits the log of refusals that may pass.
+    refusals: LogThrottle<()>,
     meters: PublisherMeters,
 }
 
@@ -47,6 +50,7 @@ impl PublisherRunner {
             jobs: Jobs::default(),
             failing: HashMap::new(),
             deaf: false,
+            refusals: LogThrottle::default(),
             meters,
         }
     }
@@ -246,6 +250,12 @@ impl PublisherRunner {
         for refusal in accepted.refusals() {
             let sink = self.publisher.sink.name();
             tracing::debug!(sink, error = %refusal, permanent = refusal.permanent, "an event was refused");
+            // One that is refused for good has a separate line.
+            let count = if refusal.permanent { None } else { self.refusals.another(()) };
+            if let Some(count) = count {
+                let error = one_line(&refusal.message, ERROR_CHARS_MAX);
+                tracing::warn!(sink, error, count, "an event was refused and is tried again; one line a minute at most");
+            }
         }
         if let Some(refusal) = accepted.refusals().last() {
             let trouble = if refusal.permanent { Trouble::Event } else { Trouble::Destination };

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{Acceptance, Refusal, Sink, Turns, encode};
 use crate::private_file::{for_this_user, warn_if_public};
-use crate::{Delivery, Result};
+use crate::{Delivery, Error, ErrorKind, Result};
 
 /// Appends events to a file.
 ///
@@ -33,14 +33,7 @@ impl FileSink {
     }
 
     fn append(&self, batch: &[Delivery]) -> Acceptance {
-        let refuse = |events, error: &io::Error| {
-            let what = match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space".to_owned(),
-                io::ErrorKind::NotFound => "its directory does not exist: create it".to_owned(),
-                _ => error.to_string(),
-            };
-            Acceptance::up_to(events, Refusal::retryable(format!("{}: {what}", self.name)))
-        };
+        let refuse = |events, error: &io::Error| Acceptance::up_to(events, Refusal::retryable(self.failure(error).to_string()));
         let (lines, ends) = self.lines(batch);
         let written = self.open().and_then(|mut file| append_once(&mut file, &lines).and_then(|bytes| file.sync_data().map(|()| bytes)));
         match written {
@@ -72,9 +65,37 @@ impl FileSink {
         }
         let file = for_this_user(&mut options).create(true).open(&self.path)?;
         // A new file's name is durable only once its directory is synced.
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(parent)?.sync_all()?;
+        File::open(self.directory())?.sync_all()?;
         Ok(file)
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Opens the file as a delivery does. A pipe is not opened, because that waits for a reader.
+    fn check_file(&self) -> Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+            _ => self.open().map(drop).map_err(|error| self.failure(&error)),
+        }
+    }
+
+    /// What prevents a write, and what to do. It is retryable if it may pass, or be corrected while the publisher runs.
+    fn failure(&self, error: &io::Error) -> Error {
+        use io::ErrorKind as Io;
+        let (kind, what) = match error.kind() {
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Unavailable, "the disk is full: free some space".to_owned()),
+            Io::NotFound if self.directory().is_dir() => {
+                (ErrorKind::Denied, "it cannot be created in that directory: name another path".to_owned())
+            }
+            Io::NotFound => (ErrorKind::Unavailable, "its directory does not exist: create it".to_owned()),
+            Io::PermissionDenied => (ErrorKind::Denied, "permission denied: let this user write the file, or name another path".to_owned()),
+            Io::IsADirectory => (ErrorKind::Denied, "this is a directory: name a file".to_owned()),
+            Io::NotADirectory | Io::ReadOnlyFilesystem => (ErrorKind::Denied, format!("{error}: name another path")),
+            _ => (ErrorKind::Unavailable, error.to_string()),
+        };
+        Error::new(kind, format!("{}: {what}", self.name))
     }
 }
 
@@ -95,8 +116,11 @@ impl Sink for FileSink {
     }
 
     async fn check(&self) -> Result<()> {
+        let sink = self.clone();
+        let checked = tokio::task::spawn_blocking(move || sink.check_file()).await;
         warn_if_public(&self.path);
-        Ok(())
+        // A check that did not finish decides nothing; a delivery reports the same.
+        checked.unwrap_or(Ok(()))
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {

@@ -163,24 +163,34 @@ impl Status {
     }
 
     fn without_publisher(&self) -> String {
-        let events = self.unpublished;
-        match (self.living(), self.slots) {
-            (0, None) => format!("{events} events wait, and no publisher has ever run: start `shardwise outbox run`"),
-            (0, Some(_)) => format!("{events} events wait, and no publisher is alive: start `shardwise outbox run`"),
-            (living, _) => format!(
-                "{events} events wait in slots that none of the {living} living publishers holds ({} slots without one): something else is a member of \
-                 their group, or a publisher does not take its slots; see `shardwise members` and the publishers' logs",
-                self.free_slots
-            ),
-        }
+        let events = if self.unpublished == 1 { "1 event waits".to_owned() } else { format!("{} events wait", self.unpublished) };
+        let holders = match (self.living(), self.slots) {
+            (0, None) => return format!("{events}, and no publisher has ever run: start `shardwise outbox run`"),
+            (0, Some(_)) => return format!("{events}, and no publisher is alive: start `shardwise outbox run`"),
+            (1, _) => "the only living publisher does not hold".to_owned(),
+            (living, _) => format!("none of the {living} living publishers holds"),
+        };
+        let free = if self.free_slots == 1 { "1 slot".to_owned() } else { format!("{} slots", self.free_slots) };
+        format!(
+            "{events} in slots that {holders} ({free} without one): something else is a member of their group, or a publisher does not take its \
+             slots; see `shardwise members` and the publishers' logs"
+        )
     }
 
     /// The likely causes, most likely first.
     fn of_age(&self, age: Duration, limit: Duration) -> String {
         let cause = if self.blocked_aggregates > 0 {
-            format!("{} aggregates are blocked: `shardwise outbox list` shows their heads", self.blocked_aggregates)
+            let blocked = match self.blocked_aggregates {
+                1 => "1 aggregate is blocked".to_owned(),
+                blocked => format!("{blocked} aggregates are blocked"),
+            };
+            format!("{blocked}: `shardwise outbox list` shows what blocks them")
         } else if let Some(retrying) = &self.retrying {
-            format!("{} aggregates fail and are tried again, the last one with: {}", retrying.aggregates, retrying.error)
+            let fail = match retrying.aggregates {
+                1 => "1 aggregate fails and is tried again".to_owned(),
+                aggregates => format!("{aggregates} aggregates fail and are tried again, the last one"),
+            };
+            format!("{fail} with: {}", retrying.error)
         } else if self.living() == 0 {
             "no publisher is alive".to_owned()
         } else {
@@ -212,7 +222,10 @@ mod tests {
         assert!(status.stuck(poll)[0].detail.contains("no publisher is alive"));
         (status.publishers, status.free_slots) = (vec![publisher(true)], 31);
         let detail = &status.stuck(poll)[0].detail;
-        assert!(detail.contains("none of the 1 living publishers") && detail.contains("31 slots"), "{detail}");
+        assert!(detail.starts_with("5 events wait in slots that the only living publisher does not hold (31 slots"), "{detail}");
+        (status.publishers, status.free_slots, status.unpublished) = (vec![publisher(true), publisher(true)], 1, 1);
+        let detail = &status.stuck(poll)[0].detail;
+        assert!(detail.starts_with("1 event waits in slots that none of the 2 living publishers holds (1 slot without"), "{detail}");
         status.unpublished = 0;
         assert_eq!(causes(&status, poll), [""; 0]);
     }
@@ -228,5 +241,7 @@ mod tests {
         assert!(detail(&status).contains("do not keep up"));
         status.blocked_aggregates = 2;
         assert!(detail(&status).contains("2 aggregates are blocked"));
+        status.blocked_aggregates = 1;
+        assert!(detail(&status).contains(": 1 aggregate is blocked: "));
     }
 }

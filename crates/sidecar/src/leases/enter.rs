@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 
 use super::lease::leasable;
 use super::state::LeaseState;
-use super::{refused, shown};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
 use crate::body;
@@ -52,7 +51,7 @@ pub(crate) struct EnteredKey {
 pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Vec<EnteredKey>>> {
     let leases = leasable(&joined)?;
     leases.grants_anything()?;
-    let id = shown(request.headers())?;
+    let id = leases.shown(request.headers())?;
     let EnterRequest { keys } = body::json(&app, request).await?;
     if keys.len() > KEYS_MOST {
         return Err(BAD_REQUEST.because(format!("at most {KEYS_MOST} keys in one request")));
@@ -69,7 +68,7 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         });
         Ok(entered.collect())
     });
-    Ok(Json(entered.map_err(refused)?))
+    Ok(Json(entered.map_err(|refusal| leases.refused(refusal))?))
 }
 
 /// The fence under which work on that key may start: its slot is open, and this member holds it under the epoch that was granted.

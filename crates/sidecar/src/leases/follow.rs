@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::lease::leasable;
 use super::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
-use super::{FOLLOWERS_MOST, Leases, refused, shown};
+use super::{FOLLOWERS_MOST, Leases};
 use crate::answers::millis;
 use crate::app::{App, PolicyPath};
 use crate::body::{self, Whole};
@@ -105,7 +105,7 @@ pub(crate) struct GrantLine {
 pub(crate) async fn grants(PolicyPath(joined): PolicyPath, RawQuery(query): RawQuery, headers: HeaderMap) -> Result<Response> {
     let leases = leasable(&joined)?;
     leases.grants_anything()?;
-    let id = shown(&headers)?;
+    let id = leases.shown(&headers)?;
     let wanted = wanted(query.as_deref().unwrap_or_default())?;
     let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MOST} requests follow the grants of a policy at a time"));
     let permit = Arc::clone(&leases.followers).try_acquire_owned().map_err(busy)?;
@@ -114,7 +114,7 @@ pub(crate) async fn grants(PolicyPath(joined): PolicyPath, RawQuery(query): RawQ
     if let Some((wait, after)) = wanted {
         return Ok(Json(follower.list_after(wait, after).await?).into_response());
     }
-    leases.update(|state, now| state.check(now, id)).map_err(refused)?;
+    leases.update(|state, now| state.check(now, id)).map_err(|refusal| leases.refused(refusal))?;
     let lines = stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
     let body = Body::from_stream(futures::StreamExt::map(lines, Ok::<_, Infallible>));
     Ok(([(CONTENT_TYPE, "application/x-ndjson"), (CACHE_CONTROL, "no-store")], body).into_response())
@@ -166,7 +166,7 @@ pub(crate) struct Finished {
 pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Finished>> {
     let leases = leasable(&joined)?;
     leases.grants_anything()?;
-    let id = shown(request.headers())?;
+    let id = leases.shown(request.headers())?;
     let FinishRequest { grants } = body::json(&app, request).await?;
     if grants.len() > FINISHED_MOST {
         return Err(BAD_REQUEST.because(format!("at most {FINISHED_MOST} grants in one request")));
@@ -174,7 +174,7 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
     let grants: Vec<u64> = grants.into_iter().map(|Whole(number)| number).collect();
     let finished = leases.update(|state, now| state.check(now, id).map(|_| state.finished(&grants)));
     leases.wake.notify_one();
-    Ok(Json(Finished { finished: finished.map_err(refused)? }))
+    Ok(Json(Finished { finished: finished.map_err(|refusal| leases.refused(refusal))? }))
 }
 
 impl ShownGrant {
@@ -210,7 +210,7 @@ impl GrantFollower {
                 state.saw(after);
                 Ok(GrantList::whole(state, valid))
             });
-            let list = list.map_err(refused)?;
+            let list = list.map_err(|refusal| self.leases.refused(refusal))?;
             let is_late = tokio::time::timeout_at(until, async { after == Some(list.version) && self.news.changed().await.is_ok() }).await;
             if is_late != Ok(true) {
                 return Ok(list);

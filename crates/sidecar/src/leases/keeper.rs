@@ -33,13 +33,18 @@ impl Leases {
 
     fn settle(self: &Arc<Self>, guards: &mut JoinSet<()>) {
         let ownership = self.service.ownership();
-        let (is_present, counts) = self.update(|state, now| {
+        let (is_present, counts, end_cause) = self.update(|state, now| {
             state.expire(now);
-            (state.live().is_some() && !state.is_stale(&ownership), self.are_required() || state.was_opened())
+            let is_present = state.live().is_some() && !state.is_stale(&ownership);
+            let end_cause = if is_present { None } else { state.end_cause() };
+            (is_present, self.are_required() || state.was_opened(), end_cause)
         });
         if counts {
             // A policy under a key placement never gets a lease.
-            let _ = self.service.set_worker_leased(is_present);
+            let _ = match end_cause {
+                Some(why) => self.service.end_worker_lease(&why),
+                None => self.service.set_worker_leased(is_present),
+            };
         }
         drop(self.offers_of_ended_lease());
         if !is_present || !self.are_required() || !ownership.is_live_at(self.service.now()) {

@@ -10,8 +10,8 @@ use axum::http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Leases;
 use super::state::{self, LeaseId, LeaseRefusal, LeaseState};
-use super::{Leases, refused};
 use crate::answers::millis;
 use crate::app::{App, NamePath, PolicyPath, ServedGroup};
 use crate::body::{self, Whole};
@@ -74,7 +74,7 @@ pub(crate) async fn open(
         let name = &joined.service.policy().name;
         return Err(CONFLICT.because(format!(
             "policy {name} has ownership = \"eventual\": a lease grants nothing there, and when it ends this member is drained. Send \
-             \"health\": true too if that is meant, ask owned without a lease, or write ownership = \"exclusive\""
+             \"health\": true too if that is meant, ask owned without a lease, or use a policy with ownership = \"exclusive\" and its own group_name"
         )));
     }
     if !TTL_MS.contains(&ttl_ms) {
@@ -87,7 +87,7 @@ pub(crate) async fn open(
         // Nothing is granted yet.
         Ok(WorkerLease::of(state, id, ttl, Duration::ZERO))
     });
-    let opened = opened.map_err(refused)?;
+    let opened = opened.map_err(|refusal| leases.refused(refusal))?;
     leases.wake.notify_one();
     tracing::info!(policy = %joined.service.policy().name, ttl_ms, "the worker has opened a lease");
     Ok((StatusCode::CREATED, Json(opened)))
@@ -109,13 +109,14 @@ pub(crate) async fn renew(
 ) -> Result<Json<WorkerLease>> {
     let has_body = request.headers().contains_key(CONTENT_TYPE);
     let LeaseRenewal { seen } = if has_body { body::json(&app, request).await? } else { LeaseRenewal::default() };
-    let (leases, id) = (leasable(&joined)?, named(&id)?);
-    leases.update(|state, now| state.renew(now, id, seen.map(|Whole(version)| version))).map_err(refused)?;
+    let leases = leasable(&joined)?;
+    let id = named(leases, &id)?;
+    leases.update(|state, now| state.renew(now, id, seen.map(|Whole(version)| version))).map_err(|refusal| leases.refused(refusal))?;
     let renewed = leases.look(|state, now, valid| {
         let ttl = state.check(now, id)?;
         Ok(WorkerLease::of(state, id, ttl, valid))
     });
-    Ok(Json(renewed.map_err(refused)?))
+    Ok(Json(renewed.map_err(|refusal| leases.refused(refusal))?))
 }
 
 /// End the worker's lease.
@@ -126,16 +127,17 @@ pub(crate) async fn renew(
     responses((status = 204, description = "The lease has ended"))
 )]
 pub(crate) async fn close(PolicyPath(joined): PolicyPath, NamePath(id): NamePath) -> Result<StatusCode> {
-    let (leases, id) = (leasable(&joined)?, named(&id)?);
+    let leases = leasable(&joined)?;
+    let id = named(leases, &id)?;
     let closed = leases.update(|state, now| state.check(now, id).map(|_| state.end(state::CLOSED)));
-    closed.map_err(refused)?;
+    closed.map_err(|refusal| leases.refused(refusal))?;
     leases.wake.notify_one();
     tracing::info!(policy = %joined.service.policy().name, "the worker has ended its lease");
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn named(id: &str) -> Result<LeaseId> {
-    LeaseId::parse(id).ok_or_else(|| refused(LeaseRefusal::Ended("its id is not one")))
+fn named(leases: &Leases, id: &str) -> Result<LeaseId> {
+    LeaseId::parse(id).ok_or_else(|| leases.refused(LeaseRefusal::Ended(state::BAD_ID)))
 }
 
 /// The leases of a policy; an error if it has none.

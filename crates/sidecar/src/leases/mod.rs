@@ -74,7 +74,7 @@ impl Leases {
             let is_live = self.service.ownership().is_live_at(now);
             Ok(if is_live { state.slots().clone() } else { SlotSet::empty(state.slots().slots()) })
         });
-        opened.map_err(refused)
+        opened.map_err(|refusal| self.refused(refusal))
     }
 
     /// Whether work on that key may start now: without a lease where none is needed, else under the live one.
@@ -105,6 +105,37 @@ impl Leases {
         })
     }
 
+    /// The lease in the header of a request.
+    pub(crate) fn shown(&self, headers: &HeaderMap) -> Result<LeaseId> {
+        let missing = || {
+            let route = self.route();
+            LEASE_MISSING
+                .because(format!("this needs the worker's lease: open one with POST {route} and send its id in the header shardwise-lease"))
+        };
+        let shown = headers.get(LEASE).ok_or_else(missing)?;
+        // What is no id names no lease.
+        shown.to_str().ok().and_then(LeaseId::parse).ok_or_else(|| self.refused(LeaseRefusal::Ended(state::BAD_ID)))
+    }
+
+    fn refused(&self, refusal: LeaseRefusal) -> Problem {
+        match refusal {
+            LeaseRefusal::Taken { age, left } => LEASE_TAKEN.because(format!(
+                "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy. \
+                 One process of a worker keeps its lease; the worker's other processes use its id with owned and enter",
+                millis(left)
+            )),
+            LeaseRefusal::Ended(why) => LEASE_ENDED.because(format!(
+                "the lease is not live: {why}. Stop all work under it, and open another one with POST {}",
+                self.route()
+            )),
+        }
+    }
+
+    /// The route at which a lease is opened.
+    pub(crate) fn route(&self) -> String {
+        format!("/v1/policies/{}/leases", self.service.policy().name)
+    }
+
     fn locked(&self) -> MutexGuard<'_, LeaseState> {
         // Each change of the state is complete before anything could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -126,7 +157,8 @@ impl Leases {
         }
         let name = &self.service.policy().name;
         Err(CONFLICT.because(format!(
-            "policy {name} has ownership = \"eventual\", so nothing is granted: ask owned, or write ownership = \"exclusive\""
+            "policy {name} has ownership = \"eventual\", so nothing is granted: ask owned, or use a policy with ownership = \"exclusive\" and its own \
+             group_name"
         )))
     }
 }
@@ -143,28 +175,5 @@ pub(crate) fn keeps_lease(method: &Method, route: &str) -> bool {
         Some("leases/{lease}") => *method == Method::PUT,
         Some("grants/finished") => *method == Method::POST,
         _ => false,
-    }
-}
-
-/// The lease in the header of a request.
-pub(crate) fn shown(headers: &HeaderMap) -> Result<LeaseId> {
-    let missing = || {
-        LEASE_MISSING.because("this needs the worker's lease: open one with POST …/leases and send its id in the header shardwise-lease")
-    };
-    let shown = headers.get(LEASE).ok_or_else(missing)?;
-    // What is no id names no lease.
-    shown.to_str().ok().and_then(LeaseId::parse).ok_or_else(|| refused(LeaseRefusal::Ended("its id is not one")))
-}
-
-fn refused(refusal: LeaseRefusal) -> Problem {
-    match refusal {
-        LeaseRefusal::Taken { age, left } => LEASE_TAKEN.because(format!(
-            "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy. \
-             One process of a worker keeps its lease; the worker's other processes use its id with owned and enter",
-            millis(left)
-        )),
-        LeaseRefusal::Ended(why) => {
-            LEASE_ENDED.because(format!("the lease is not live: {why}. Stop all work under it, and open another one with POST …/leases"))
-        }
     }
 }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use shardwise::{Period, Run, Tenure};
 use utoipa::ToSchema;
 
+use super::Leases;
 use super::lease::leasable;
-use super::{Leases, refused, shown};
 use crate::app::{App, PolicyPath};
 use crate::body::{self, Whole};
 use crate::daemons;
@@ -93,11 +93,13 @@ pub(crate) struct Offered {
 pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): PolicyPath, request: Request) -> Result<Json<Offered>> {
     let leases = leasable(&joined)?;
     leases.grants_anything()?;
-    let id = shown(request.headers())?;
+    let id = leases.shown(request.headers())?;
     let offer: OfferRequest = body::json(&app, request).await?;
     let counts = offer.checked_counts()?;
     let offered = offer.offered()?;
-    let lease = leases.update(|state, now| state.check(now, id).map(|_| state.live().unwrap_or_default())).map_err(refused)?;
+    let lease = leases
+        .update(|state, now| state.check(now, id).map(|_| state.live().unwrap_or_default()))
+        .map_err(|refusal| leases.refused(refusal))?;
     // All are checked before one is begun.
     let work = offered.into_iter().map(|work| Ok((work.begin(leases, lease)?, work))).collect::<Result<Vec<_>>>()?;
     leases.set_missing_counts(&app, counts).await?;
@@ -106,7 +108,7 @@ pub(crate) async fn offer(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         let _on = app.renewals.enter();
         leases.update(|state, now| state.check(now, id).map(|_| leases.replace_offers(lease, work)))
     };
-    let (names, withdrawn) = withdrawn.map_err(refused)?;
+    let (names, withdrawn) = withdrawn.map_err(|refusal| leases.refused(refusal))?;
     drop(withdrawn);
     Ok(Json(Offered { names }))
 }

@@ -35,7 +35,7 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// The lease that is live.
+/// A lease that is or was live.
 #[derive(Clone, Copy)]
 struct LiveLease {
     id: LeaseId,
@@ -58,6 +58,7 @@ pub(crate) enum LeaseRefusal {
 /// Why a lease has ended.
 const EXPIRED: &str = "it was not renewed in time";
 pub(crate) const CLOSED: &str = "it was ended by a request";
+pub(crate) const BAD_ID: &str = "its id is not valid: it has 32 hexadecimal digits";
 const UNREAD: &str = "its grants were not read: a renewal says with seen which version of them the worker has processed";
 const UNKNOWN: &str = "this sidecar has no such lease: it has ended, or the sidecar has started again since";
 
@@ -102,7 +103,7 @@ pub(crate) struct LeaseState {
     lease: Option<LiveLease>,
     opened: u64,
     /// The lease that ended last, and why.
-    ended: Option<(LeaseId, &'static str)>,
+    ended: Option<(LiveLease, &'static str)>,
     grants: BTreeMap<u64, WorkerGrant>,
     /// The latest grant of each slot.
     of_slot: HashMap<u32, u64>,
@@ -176,7 +177,7 @@ impl LeaseState {
         self.expire(now);
         match (&self.lease, &self.ended) {
             (Some(lease), _) if lease.id == id => Ok(lease.ttl),
-            (_, Some((ended, why))) if *ended == id => Err(LeaseRefusal::Ended(why)),
+            (_, Some((ended, why))) if ended.id == id => Err(LeaseRefusal::Ended(why)),
             _ => Err(LeaseRefusal::Ended(UNKNOWN)),
         }
     }
@@ -191,7 +192,7 @@ impl LeaseState {
     /// Ends the lease, and releases all that was granted under it at once.
     pub(crate) fn end(&mut self, why: &'static str) {
         let Some(lease) = self.lease.take() else { return };
-        self.ended = Some((lease.id, why));
+        self.ended = Some((lease, why));
         for grant in std::mem::take(&mut self.grants).into_values() {
             grant.released.cancel();
         }
@@ -199,6 +200,12 @@ impl LeaseState {
         self.changes.clear();
         self.slots = SlotSet::empty(self.slots.slots());
         self.version += 1;
+    }
+
+    /// Why the latest lease has ended, for the log; `None` before the first end.
+    pub(crate) fn end_cause(&self) -> Option<String> {
+        let (ended, why) = self.ended.as_ref()?;
+        Some(if *why == EXPIRED { format!("it was not renewed for {:?}", ended.ttl) } else { (*why).to_owned() })
     }
 
     /// The number of the live lease; `None` without one.

@@ -53,8 +53,10 @@ fn one_lease_at_a_time_and_it_ends_by_time_or_by_request() {
     assert_eq!(state.renew(at(9_999), id(1), None), Err(LeaseRefusal::Ended(EXPIRED)), "a renewal that comes late renews nothing");
     assert_eq!(state.open(at(9_999), id(2), TTL), Ok(()));
     assert_eq!(state.check(at(9_999), id(1)), Err(LeaseRefusal::Ended(EXPIRED)));
+    assert_eq!(state.end_cause().as_deref(), Some("it was not renewed for 5s"), "the log distinguishes a worker that died");
     state.end(CLOSED);
     assert_eq!((state.check(at(9_999), id(2)), state.live()), (Err(LeaseRefusal::Ended(CLOSED)), None));
+    assert_eq!(state.end_cause().as_deref(), Some(CLOSED));
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl ConfirmLoss {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy) = self.group.open(common)?;
         // How many members waited for this and now continue.
-        let members = waiting(&waits_for(&policy), IS_IT_THERE, factory.confirm_loss(&policy)).await?;
+        let members = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.confirm_loss(&policy)).await?;
         common.print(&json!({"policy": policy, "members": members}), || match members as u64 {
             0 => format!("{policy}: no member is waiting for confirmation\n"),
             waited => format!("{policy}: confirmed; {} may take over what the missing ones had\n", count(waited, "member")),
@@ -55,7 +55,7 @@ impl EndAbsence {
         let given = &self.instance_id;
         let id = InstanceId::new(given).map_err(|error| CliFailure::usage(format!("{given:?}: {error}")))?;
         let (factory, policy) = self.group.open(common)?;
-        let ended = waiting(&waits_for(&policy), IS_IT_THERE, factory.end_absence(&policy, &id)).await?;
+        let ended = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.end_absence(&policy, &id)).await?;
         common.print(&json!({"policy": policy, "instance_id": given, "ended": ended}), || {
             if ended { format!("{policy}: the others take over what {id} held\n") } else { format!("{policy}: no member is called {id}\n") }
         })?;

@@ -14,6 +14,9 @@ use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 
+/// The most sets in one message.
+const SETS_SHOWN_MAX: usize = 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Daemons are numbered workers, each alive on one member (`sharding.daemons(SET)`, `daemons` of a sidecar's clients). Members offer a set; its \
@@ -43,7 +46,7 @@ impl DaemonsArgs {
 
     async fn change(&self, number: u32, common: &Common) -> Result<Code> {
         let (factory, policy) = self.group.open(common)?;
-        let before = waiting(&waits_for(&policy), IS_IT_THERE, factory.set_daemon_count(&policy, &self.set, number)).await?;
+        let before = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.set_daemon_count(&policy, &self.set, number)).await?;
         let before = before.is_set().then(|| before.get());
         let changed = before != Some(number);
         let json = json!({"policy": policy, "set": self.set, "count": number, "before": before, "changed": changed});
@@ -55,12 +58,17 @@ impl DaemonsArgs {
                 None => format!("{name}: {number}; members that offer this set read it within a TTL\n"),
             }
         })?;
+        if before.is_none()
+            && let Ok(observer) = factory.observe(&policy).await
+        {
+            self.note_other_sets(&observer.holders().unwrap_or_default());
+        }
         Ok(Code::Ok)
     }
 
     async fn show(&self, common: &Common) -> Result<Code> {
         let (factory, policy, observer) = self.group.observe(common).await?;
-        let wanted = waiting(&waits_for(&policy), IS_IT_THERE, factory.daemon_count(&policy, &self.set)).await?;
+        let wanted = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.daemon_count(&policy, &self.set)).await?;
         let holdings = observer.holders()?;
         output::release_log();
         let held: BTreeMap<u32, &Holding> = holdings.iter().filter_map(|holding| Some((self.number(holding)?, holding))).collect();
@@ -85,7 +93,25 @@ impl DaemonsArgs {
         if wanted.get() > 0 && held.is_empty() {
             output::note(format_args!("shardwise: no member holds any of them: check that a member offers the daemons {:?}", self.set));
         }
+        self.note_other_sets(&holdings);
         Ok(if wanted.is_set() { Code::Ok } else { Code::No })
+    }
+
+    /// Notes on stderr which sets have daemons that are held, if this one has none: its name may be misspelled. Which sets are offered
+    /// cannot be seen.
+    fn note_other_sets(&self, holdings: &[Holding]) {
+        let sets: BTreeSet<&str> = holdings.iter().filter_map(set_of).collect();
+        if sets.is_empty() || sets.contains(self.set.as_str()) {
+            return;
+        }
+        let shown: Vec<_> = sets.iter().take(SETS_SHOWN_MAX).map(|set| format!("{set:?}")).collect();
+        let more = sets.len().saturating_sub(shown.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        output::note(format_args!(
+            "shardwise: no member holds a daemon of the set {:?}; sets with daemons that are held: {}{more}",
+            self.set,
+            shown.join(", ")
+        ));
     }
 
     /// What the names of its daemons begin with.
@@ -98,6 +124,13 @@ impl DaemonsArgs {
         let Resource::Name(name) = &holding.resource else { return None };
         name.as_str().strip_prefix(&self.name())?.strip_prefix('/')?.parse().ok()
     }
+}
+
+/// The set of a daemon.
+fn set_of(holding: &Holding) -> Option<&str> {
+    let Resource::Name(name) = &holding.resource else { return None };
+    let (set, number) = name.as_str().strip_prefix("daemon/").map(|rest| rest.rsplit_once('/').unwrap_or(("", rest)))?;
+    number.parse::<u32>().ok().map(|_| set)
 }
 
 fn as_json(number: u32, holding: Option<&Holding>, observer: &Observer) -> Value {

@@ -47,7 +47,7 @@ impl Drain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let id = &InstanceId::new(&self.id).map_err(|error| CliFailure::usage(error.to_string()))?;
         let (factory, policy) = self.group.open(common)?;
-        let observer = waiting(&waits_for(&policy), IS_IT_THERE, factory.observe(&policy)).await?;
+        let observer = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.observe(&policy)).await?;
         let known: Vec<_> = observer.members().members().iter().map(|member| member.instance_id.clone()).collect();
         if known.is_empty() {
             return Err(CliFailure::new(
@@ -56,9 +56,9 @@ impl Drain {
             ));
         }
         let id = full_id(id, &known)?;
-        let drained = waiting(&waits_for(&policy), IS_IT_THERE, factory.drained(&policy)).await?;
+        let drained = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.drained(&policy)).await?;
         warn_no_owner(&observer, &drained, id);
-        let changed = waiting(&waits_for(&policy), IS_IT_THERE, factory.drain(&policy, id)).await?;
+        let changed = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.drain(&policy, id)).await?;
         let owns_nothing = if self.wait { Some(factory.wait_until_drained(&policy, id).await?) } else { None };
         let mut json = json!({"policy": policy, "instance_id": id, "drained": true, "changed": changed});
         if let Some(owns_nothing) = owns_nothing {
@@ -80,9 +80,9 @@ impl Undrain {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let id = &InstanceId::new(&self.id).map_err(|error| CliFailure::usage(error.to_string()))?;
         let (factory, policy) = self.group.open(common)?;
-        let known = waiting(&waits_for(&policy), IS_IT_THERE, factory.drained(&policy)).await?;
+        let known = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.drained(&policy)).await?;
         let id = full_id(id, &known)?;
-        let changed = waiting(&waits_for(&policy), IS_IT_THERE, factory.undrain(&policy, id)).await?;
+        let changed = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.undrain(&policy, id)).await?;
         common.print(&json!({"policy": policy, "instance_id": id, "drained": false, "changed": changed}), || {
             if changed { format!("{id} takes its share again within a TTL\n") } else { format!("{id} is not drained in policy {policy}\n") }
         })?;

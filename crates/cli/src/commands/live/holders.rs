@@ -9,6 +9,7 @@ use shardwise::{Epoch, Holding, InstanceId, Observer, View};
 
 use super::held;
 use super::members::note_frozen;
+use super::owner::no_owner;
 use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::exit::{Code, Result};
@@ -38,12 +39,15 @@ pub(crate) struct HoldersArgs {
 
 impl HoldersArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        let (_, policy, observer) = self.group.observe(common).await?;
+        let (factory, policy, observer) = self.group.observe(common).await?;
         let holdings = observer.holders()?;
         output::release_log();
         let view = observer.members();
         common.print(&as_json(&policy, &view, &holdings, &observer), || self.in_words(&policy, &view, &holdings))?;
         note_frozen(&view, &policy);
+        if holdings.iter().any(is_without_owner) {
+            output::note(no_owner(&factory, &policy, &observer).await);
+        }
         Ok(if holdings.iter().any(|holding| holding.held.is_some()) { Code::Ok } else { Code::No })
     }
 
@@ -60,8 +64,7 @@ impl HoldersArgs {
         } else if elsewhere > 0 {
             text += &(table(&["count", "holder", "epochs", "wanted", "why", "slots"], &mismatches(holdings)) + "\n");
         }
-        // Where no member may own anything, the placement names none either.
-        let free = holdings.iter().filter(|holding| holding.held.is_none() && holding.mismatch.is_none()).count();
+        let free = holdings.iter().filter(|holding| is_without_owner(holding)).count();
         let agree = match (elsewhere, free) {
             (0, 0) => "each is held by the member that the placement names".to_owned(),
             (0, free) => format!("{free} held by no member, and the placement names none"),
@@ -70,6 +73,11 @@ impl HoldersArgs {
         let (slots, revision, fingerprint) = (count(slots.len() as u64, "slot"), view.revision(), view.fingerprint());
         format!("{text}policy {policy}: {slots}, {agree}; revision {revision}, view {fingerprint}\n")
     }
+}
+
+/// Whether no member holds it, and the placement names none, because no member may own anything.
+const fn is_without_owner(holding: &Holding) -> bool {
+    holding.held.is_none() && holding.mismatch.is_none()
 }
 
 fn as_json(policy: &str, view: &View, holdings: &[Holding], observer: &Observer) -> Value {

@@ -7,7 +7,7 @@ use shardwise::{InstanceId, Member, MemberState, View};
 
 use super::drain::drained_members;
 use crate::args::Common;
-use crate::commands::group::{GroupSnapshot, PolicyArg};
+use crate::commands::group::{GroupSnapshot, PolicyArg, note_unplaced};
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 
@@ -16,9 +16,10 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-slots is what the placement gives a member, holds what it holds by its claims (exclusive ownership). States: active; draining (leaves); \
-drained (stays and owns nothing, after `shardwise drain`); with serve --worker-health also why the worker does not work; drain requested (has not seen that yet, in JSON drain_requested); pausing and \
-away (leaves or has left for a while and keeps its place).
+slots is what the placement gives a member, holds what it holds by its claims (exclusive ownership). States: active; draining (leaves, or \
+was undrained and has not seen that yet); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that \
+yet, in JSON drain_requested); no worker and worker fails (stays and owns nothing until the worker of `serve` works, in JSON draining and \
+worker); pausing and away (leaves or has left for a while and keeps its place).
 Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
 Exit code 1: there is no member.
 
@@ -71,6 +72,7 @@ impl Members {
             format!("{}\npolicy {policy}: {total} at revision {revision}, view {fingerprint}\n", table(&heading, &cells))
         })?;
         note_frozen(&group.view, &policy);
+        note_unplaced(&observer, &mut None);
         Ok(if rows.is_empty() { Code::No } else { Code::Ok })
     }
 }
@@ -100,11 +102,13 @@ impl<'a> LiveMember<'a> {
 
     fn shown_state(&self) -> String {
         let state = if self.drain_requested { "drain requested" } else { self.state };
-        match self.member.worker {
-            None => state.to_owned(),
-            Some(WorkerHealth::Absent) => format!("{state} (no worker)"),
-            Some(WorkerHealth::Failing(_)) => format!("{state} (worker fails)"),
-        }
+        let worker = match self.member.worker {
+            None => return state.to_owned(),
+            Some(WorkerHealth::Absent) => "no worker",
+            Some(WorkerHealth::Failing(_)) => "worker fails",
+        };
+        // Such a member drains for its worker: it does not leave.
+        if state == MemberState::Draining.as_str() { worker.to_owned() } else { format!("{state} ({worker})") }
     }
 
     fn cells(&self) -> Vec<String> {
@@ -135,4 +139,27 @@ pub(super) fn note_frozen(view: &View, policy: &str) {
         "vanished: {shown}{more}. That is more than max_loss allows, so no member takes over their keys until enough members are back. \
          If they are gone for good: shardwise confirm-loss --policy {policy}"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_drains_for_its_worker_is_not_shown_as_leaving() {
+        let shown = |state, worker, drained: &[&str]| {
+            let member = Member { state, worker, ..Member::named(InstanceId::new("worker-1").unwrap()) };
+            let drained: Vec<_> = drained.iter().map(|id| InstanceId::new(id).unwrap()).collect();
+            LiveMember::of(&member, &GroupSnapshot::default(), &drained).shown_state()
+        };
+        let (absent, fails) = (Some(WorkerHealth::Absent), Some(WorkerHealth::Failing(1)));
+        assert_eq!(shown(MemberState::Draining, absent, &[]), "no worker");
+        assert_eq!(shown(MemberState::Draining, fails, &["worker-2"]), "worker fails");
+        assert_eq!(shown(MemberState::Active, fails, &[]), "active (worker fails)");
+        assert_eq!(shown(MemberState::Draining, absent, &["worker-1"]), "drained (no worker)");
+        assert_eq!(shown(MemberState::Draining, None, &["worker-1"]), "drained");
+        assert_eq!(shown(MemberState::Active, None, &["worker-1"]), "drain requested");
+        // One that was just undrained cannot be distinguished from one that leaves.
+        assert_eq!(shown(MemberState::Draining, None, &[]), "draining");
+    }
 }

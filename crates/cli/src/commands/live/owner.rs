@@ -131,7 +131,7 @@ fn note_holder(holding: Option<&Holding>) {
 }
 
 /// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked which members are drained.
-async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
+pub(super) async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
     let (view, needed) = (observer.members(), observer.policy().min_members);
     if view.all_draining() {
         let drained = match drained_members(factory, policy).await {

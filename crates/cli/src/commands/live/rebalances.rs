@@ -1,4 +1,4 @@
-//! `shardwise rebalances --follow`: prints what moves between the members.
+//! `shardwise rebalances`: prints what moves between the members.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use shardwise::{InstanceId, MemberState, Observer, SlotOwners};
 
 use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg, follow, vanished_between};
-use crate::exit::{CliFailure, Code, Result};
+use crate::exit::{Code, Result};
 use crate::{output, signals};
 
 #[derive(Debug, Args)]
@@ -19,20 +19,17 @@ died or lost their lease; drained ones count as left), state_changed, moved (slo
 are null.
 The backend keeps no history; a sidecar (`shardwise serve`) keeps that of its own worker. Ctrl-C and SIGTERM end the command.
 
-  shardwise rebalances --follow")]
+  shardwise rebalances")]
 pub(crate) struct RebalancesArgs {
-    /// Continue until the command is stopped
-    #[arg(long)]
-    follow: bool,
+    /// Continue until the command is stopped, as it does without this flag
+    #[arg(long = "follow")]
+    _follow: bool,
     #[command(flatten)]
     group: PolicyArg,
 }
 
 impl RebalancesArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
-        if !self.follow {
-            return Err(CliFailure::usage("write --follow: the backend keeps no history; ask a sidecar for what has happened before"));
-        }
         let shutdown = signals::shutdown()?;
         let (_, _, observer) = self.group.observe(common).await?;
         output::release_log();

@@ -1,6 +1,6 @@
 //! `--listen`: `/livez`, `/readyz` and `/metrics` of a publisher, for monitoring.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +20,6 @@ const TURN_MIN: Duration = Duration::from_secs(30);
 /// The upper bounds of the histograms' buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
-/// An address with a port, or only a port, which listens on loopback.
-pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, &'static str> {
-    let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let wrong = "write a port, such as 9600, for this machine alone, or an IP address and a port, such as 0.0.0.0:9600";
-    port.ok().or_else(|| text.parse().ok()).ok_or(wrong)
-}
-
 /// The state that the answers report.
 pub(super) struct ListenState {
     pub(super) stats: PublisherStats,
@@ -35,7 +28,7 @@ pub(super) struct ListenState {
 
 /// Listens, and records metrics from now on: this must precede the publisher's request for its counters.
 pub(super) async fn bind(address: SocketAddr) -> Result<(TcpListener, Option<Render>)> {
-    let listener = TcpListener::bind(address).await.map_err(|error| CliFailure::io(format_args!("listen on {address}"), &error))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| CliFailure::listen(address, &error))?;
     Ok((listener, recorder::install(&BUCKETS)?))
 }
 
@@ -83,21 +76,4 @@ fn ready(publisher: &ListenState) -> Reading {
         "destination_down": now.destinations_down > 0, "trouble": now.trouble.map(Trouble::as_str),
     });
     Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_alone_is_for_this_machine() {
-        for (text, expected) in
-            [("9600", "127.0.0.1:9600"), (":9600", "127.0.0.1:9600"), ("0.0.0.0:9600", "0.0.0.0:9600"), ("[::1]:1", "[::1]:1")]
-        {
-            assert_eq!(address(text), Ok(expected.parse().unwrap()), "{text}");
-        }
-        for text in ["", "localhost:9600", "127.0.0.1", "70000"] {
-            assert!(address(text).unwrap_err().starts_with("write a port"), "{text}");
-        }
-    }
 }

@@ -29,6 +29,7 @@ use super::{IS_IT_THERE, WHY_NOT_JOINED, load_with_outboxes, waiting, waits_for}
 use crate::args::Common;
 use crate::events::{self, EventLine};
 use crate::exit::{CliFailure, Code, Result};
+use crate::listen_address::listen_address;
 use crate::output::{self, Format, count};
 use crate::supervisor::Supervisor;
 use crate::{signals, status_line, traces};
@@ -131,7 +132,7 @@ pub(crate) struct RunPublisher {
     #[command(flatten)]
     id: IdArg,
     /// Serve /livez, /readyz and /metrics on a local port or ADDRESS:PORT
-    #[arg(long, value_name = "ADDR", value_parser = listen::address)]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Accept requests for this host name too; repeatable
     #[arg(long, value_name = "NAME", requires = "listen")]
@@ -182,10 +183,13 @@ impl OutboxArgs {
         match (&self.name, settings.outboxes.iter().next()) {
             (Some(name), _) => Ok((name, settings.outbox(name)?)),
             (None, Some((name, outbox))) if settings.outboxes.len() == 1 => Ok((name.as_str(), outbox)),
-            (None, _) => {
+            (None, None) => Err(CliFailure::usage(
+                "the settings have no outbox: add [default.outbox.NAME] with policy, store and sink, and the policy; `shardwise init --outbox` \
+                 writes both into a new file",
+            )),
+            (None, Some(_)) => {
                 let names: Vec<_> = settings.outboxes.keys().map(shardwise::PolicyName::as_str).collect();
-                let known = if names.is_empty() { "there is none; write [default.outbox.<name>]".into() } else { names.join(", ") };
-                Err(CliFailure::usage(format!("which outbox? Write --name NAME; in the settings: {known}")))
+                Err(CliFailure::usage(format!("which outbox? Write --name NAME; the settings have: {}", names.join(", "))))
             }
         }
     }
@@ -275,7 +279,7 @@ impl RunPublisher {
             None => None,
         };
         let store = waiting(&format!("the outbox's store {}", outbox.store), IS_IT_THERE, OpenedStore::open(outbox)).await?;
-        let what = waits_for(outbox.policy.as_str());
+        let what = waits_for(&factory, outbox.policy.as_str());
         let joining = async {
             // An unreachable sink may become reachable; an error that an operator must fix prevents the start.
             match sink.check().await {

@@ -125,13 +125,16 @@ impl WatchArgs {
         }
         joins_no_outbox(&settings, &policy, "leave --join out to observe it")?;
         self.id.put(&mut settings)?;
-        let service = ShardingFactory::from_settings(settings)?.create(&policy)?;
+        let (what, service) = {
+            let factory = ShardingFactory::from_settings(settings)?;
+            (waits_for(&factory, &policy), factory.create(&policy)?)
+        };
         let items = self.items.as_deref().map(read_items).transpose()?;
         let shutdown = signals::shutdown()?;
         let mut snapshots = service.snapshots();
         let mut watched = WatchedWorker { watch: self, service: &service, items, before: None, printer };
 
-        let followed = watched.follow(&mut snapshots, &shutdown).await;
+        let followed = watched.follow(&what, &mut snapshots, &shutdown).await;
         watched.leave(&mut snapshots, followed).await?;
         Ok(Code::Ok)
     }
@@ -143,7 +146,7 @@ async fn observe(factory: &ShardingFactory, policy: &str, discovery: &DiscoveryS
         "shardwise: observing policy {policy}: this process joins nothing and owns nothing (--join joins as a worker)"
     ));
     let shutdown = signals::shutdown()?;
-    let what = waits_for(policy);
+    let what = waits_for(factory, policy);
     let observer = tokio::select! {
         observer = waiting(&what, IS_IT_THERE, factory.observe(policy)) => observer?,
         () = shutdown.cancelled() => return Ok(Code::Ok),
@@ -173,11 +176,10 @@ struct WatchedWorker<'a> {
 }
 
 impl WatchedWorker<'_> {
-    /// Joins, and prints every change until the shutdown or a failure.
-    async fn follow(&mut self, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
+    /// Joins, and prints every change until the shutdown or a failure. `what` is waited for.
+    async fn follow(&mut self, what: &str, snapshots: &mut Snapshots, shutdown: &CancellationToken) -> Result<()> {
         let service = self.service;
-        let what = waits_for(service.policy().name.as_str());
-        let join = waiting(&what, WHY_NOT_JOINED, service.register_self());
+        let join = waiting(what, WHY_NOT_JOINED, service.register_self());
         tokio::pin!(join);
         let mut joined = false;
         while !shutdown.is_cancelled() {

@@ -131,6 +131,8 @@ fn who_cannot_serve_what_the_group_serves_is_refused_and_both_are_named() {
     for named in [old().fingerprint(), done().fingerprint(), third.fingerprint()] {
         assert!(reason.contains(&named.to_string()), "{reason}");
     }
+    let sides = ["this worker has fingerprint ", ", and with next ", "the members of the group serve "];
+    assert!(sides.iter().all(|side| reason.contains(side)), "{reason}");
     // The draining record of a member that lists only the old placement still counts.
     let mut run = beside(changing(), &changing());
     let draining = Member { state: MemberState::Draining, ..under(&old(), "b", 2) };
