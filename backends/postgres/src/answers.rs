@@ -13,11 +13,11 @@ impl Answers {
 
     /// The rows of the last statement.
     pub(crate) fn last(&self) -> &[PgRow] {
-        self.from_end(0)
+        self.before_last(0)
     }
 
     /// The rows of the statement that stands so many before the last one.
-    pub(crate) fn from_end(&self, before: usize) -> &[PgRow] {
+    pub(crate) fn before_last(&self, before: usize) -> &[PgRow] {
         let index = self.0.len().checked_sub(before + 1);
         index.and_then(|index| self.0.get(index)).map_or(&[], Vec::as_slice)
     }

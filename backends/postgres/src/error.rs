@@ -165,6 +165,7 @@ impl Failure {
     }
 
     /// A row that does not have what its statement asks for.
+    #[expect(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
     pub(crate) fn of_row(error: sqlx::Error) -> Self {
         Self::BadRow { why: one_line(&error.to_string()) }
     }

@@ -134,7 +134,7 @@ impl GroupMirror {
     pub(crate) fn seen(&self, group: &GroupName, id: &InstanceId) -> Option<SeenRecord> {
         let row = self.members.get(id)?;
         let record = RecordId { group: group.clone(), instance_id: id.clone(), incarnation: row.member.incarnation };
-        Some(SeenRecord { record, ttl: row.beat.ttl, beat: Some(row.beat.beat) })
+        Some(SeenRecord { record, ttl: row.beat.ttl, beat: Some(row.beat.count) })
     }
 
     /// All records as an observer takes them.

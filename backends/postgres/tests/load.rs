@@ -124,9 +124,10 @@ async fn three_hundred_members_of_sixteen_processes_stay() {
     let joining = (0..MEMBERS).zip(processes.iter().cycle()).map(|(n, process)| async move {
         let member = Registration { ttl, ..registration(&format!("m{n:03}"), n) };
         eventually("a registration", async || process.register(&member).await.ok()).await;
-        tokio::spawn(live(Arc::clone(process), member))
+        (Arc::clone(process), member)
     });
-    let members: Vec<JoinHandle<ErrorKind>> = join_all(joining).await;
+    let joined = join_all(joining).await;
+    let members: Vec<JoinHandle<ErrorKind>> = joined.into_iter().map(|(process, member)| tokio::spawn(live(process, member))).collect();
     println!("{MEMBERS} joined in {:?}", started.elapsed());
     let mut watches: Vec<_> = processes.iter().map(|process| process.watch(&group(), ttl / 4)).collect();
     for watch in &mut watches {
@@ -210,5 +211,7 @@ async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     assert!(!steady.is_finished() && !watching.is_finished() && living.values().all(|(_, _, task)| !task.is_finished()));
     watching.abort();
     steady.abort();
-    living.into_values().for_each(|(_, _, task)| task.abort());
+    for (_, _, task) in living.into_values() {
+        task.abort();
+    }
 }

@@ -14,7 +14,7 @@ fn id(name: &str) -> InstanceId {
 
 fn member(name: &str, life: i64, beat: u64) -> MirroredMember {
     let member = Member { incarnation: Incarnation::new(life.unsigned_abs()), ..Member::named(id(name)) };
-    MirroredMember { member, beat: Beat { life, beat, ttl: Duration::from_secs(3) } }
+    MirroredMember { member, beat: Beat { life, count: beat, ttl: Duration::from_secs(3) } }
 }
 
 fn claim(slot: u32, holder: Option<i64>, epoch: u64) -> ClaimRow {
@@ -102,7 +102,7 @@ fn numbers_say_whether_something_has_changed() {
 #[test]
 fn beats_that_were_looked_at_are_news_if_they_differ() {
     let mut mirror = mirror();
-    let beat = |life, beat| Beat { life, beat, ttl: Duration::from_secs(3) };
+    let beat = |life, count| Beat { life, count, ttl: Duration::from_secs(3) };
     assert_eq!(mirror.take_beats(&[1, 2], &[beat(1, 5), beat(2, 6)]), Some(vec![id("b")]));
     assert_eq!(mirror.take_beats(&[1, 2], &[beat(1, 5), beat(2, 6)]), Some(vec![]));
     let longer = Beat { ttl: Duration::from_secs(9), ..beat(1, 5) };

@@ -162,7 +162,7 @@ impl StoreStanding {
 /// The answers to an acquisition; an error is a row that is no claim, with its reason.
 pub(crate) fn read_acquired(answers: &Answers) -> sqlx::Result<Result<Vec<ClaimAnswer>, String>> {
     let mut read = Vec::new();
-    for row in answers.from_end(1) {
+    for row in answers.before_last(1) {
         let resource = match resource_of(row)? {
             Ok(resource) => resource,
             Err(why) => return Ok(Err(why)),

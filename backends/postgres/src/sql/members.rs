@@ -33,7 +33,7 @@ impl RecordLiterals {
 
 fn millis(duration: Duration) -> i64 {
     // Up, so that nothing ends early.
-    let up = u128::from(duration.subsec_nanos() % 1_000_000 > 0);
+    let up = u128::from(!duration.subsec_nanos().is_multiple_of(1_000_000));
     i64::try_from(duration.as_millis() + up).unwrap_or(i64::MAX)
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct HolderRow {
 
 impl Registered {
     pub(crate) fn read(answers: &Answers) -> sqlx::Result<Self> {
-        if !answers.from_end(1).is_empty() {
+        if !answers.before_last(1).is_empty() {
             return Ok(Self::Written);
         }
         let Some(row) = answers.last().first() else { return Ok(Self::Refused) };
@@ -163,7 +163,7 @@ pub(crate) enum Changed {
 
 impl Changed {
     pub(crate) fn read(answers: &Answers) -> sqlx::Result<Self> {
-        if !answers.from_end(1).is_empty() {
+        if !answers.before_last(1).is_empty() {
             return Ok(Self::Written);
         }
         let away = |row: &PgRow| row.try_get::<bool, _>("away");

@@ -38,7 +38,7 @@ pub(crate) fn write(schema: &Schema, group: &GroupName, name: &ClaimName, expect
 
 /// The version that was written, if any was.
 pub(crate) fn read_written(answers: &Answers) -> sqlx::Result<Option<u64>> {
-    answers.from_end(1).first().map(|row| unsigned(row, "version")).transpose()
+    answers.before_last(1).first().map(|row| unsigned(row, "version")).transpose()
 }
 
 /// The note, and whether a replica said so.

@@ -45,7 +45,7 @@ impl Bench {
     async fn only(&self, group: &GroupName) -> (i64, Option<(u64, i64)>) {
         let known = KnownNumbers { members: NOTHING_KNOWN, claims: None };
         let news = GroupNews::read(&self.run(reads::news(&self.client.schema, group, known)).await, known).unwrap();
-        (news.head.revision, news.members.first().map(|row| (row.beat.beat, row.beat.life)))
+        (news.head.revision, news.members.first().map(|row| (row.beat.count, row.beat.life)))
     }
 }
 

@@ -44,7 +44,7 @@ impl Head {
 pub(crate) struct Beat {
     /// The number of joining.
     pub(crate) life: i64,
-    pub(crate) beat: u64,
+    pub(crate) count: u64,
     pub(crate) ttl: Duration,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
 fn beat(entry: &str) -> Option<Beat> {
     let mut numbers = entry.split(' ').map(|number| number.parse::<u64>().ok());
     let (life, beat, ttl) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    Some(Beat { life: i64::try_from(life).ok()?, beat, ttl: Duration::from_millis(ttl) })
+    Some(Beat { life: i64::try_from(life).ok()?, count: beat, ttl: Duration::from_millis(ttl) })
 }
 
 /// What of a group is known already; [`NOTHING_KNOWN`] if nothing is.
@@ -147,12 +147,12 @@ impl GroupNews {
     pub(crate) fn read(answers: &Answers, known: KnownNumbers) -> PgResult<Self> {
         let head = answers.last().first().ok_or(Failure::Emptied)?;
         let head = Head::read(head).map_err(Failure::of_row)?;
-        let members = answers.from_end(1).iter().map(member_of).collect::<PgResult<Vec<_>>>()?;
+        let members = answers.before_last(1).iter().map(member_of).collect::<PgResult<Vec<_>>>()?;
         if members.len() > MEMBERS_MAX as usize {
             return Err(Failure::TooManyMembers);
         }
-        let departed = answers.from_end(2).iter().map(departure_of).collect::<PgResult<_>>()?;
-        let claims = known.claims.map(|_| answers.from_end(3).iter().map(claim_of).collect::<PgResult<Vec<_>>>()).transpose()?;
+        let departed = answers.before_last(2).iter().map(departure_of).collect::<PgResult<_>>()?;
+        let claims = known.claims.map(|_| answers.before_last(3).iter().map(claim_of).collect::<PgResult<Vec<_>>>()).transpose()?;
         if claims.as_ref().is_some_and(|claims| claims.len() > CLAIMS_MAX as usize) {
             return Err(Failure::TooManyClaimsThere { max: CLAIMS_MAX });
         }
@@ -173,7 +173,7 @@ fn member_of(row: &PgRow) -> PgResult<MirroredMember> {
     let (life, beat, ttl_ms, record) = read().map_err(Failure::of_row)?;
     let unreadable = |error: &dyn std::fmt::Display| Failure::Unreadable { instance_id: instance_id.to_string(), why: error.to_string() };
     let member = Record::decode(instance_id.clone(), life.unsigned_abs(), &record).map_err(|error| unreadable(&error))?;
-    Ok(MirroredMember { member, beat: Beat { life, beat, ttl: Duration::from_millis(ttl_ms) } })
+    Ok(MirroredMember { member, beat: Beat { life, count: beat, ttl: Duration::from_millis(ttl_ms) } })
 }
 
 fn departure_of(row: &PgRow) -> PgResult<(InstanceId, i64)> {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn beats_are_three_numbers() {
         let read = beat("12 7 3000");
-        assert_eq!(read, Some(Beat { life: 12, beat: 7, ttl: Duration::from_secs(3) }));
+        assert_eq!(read, Some(Beat { life: 12, count: 7, ttl: Duration::from_secs(3) }));
         for entry in ["", "1", "1 2", "1 2 x", "-1 2 3", "18446744073709551615 2 3"] {
             assert_eq!(beat(entry), None, "{entry:?}");
         }

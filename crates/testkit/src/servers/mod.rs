@@ -69,8 +69,7 @@ pub(crate) const REDIS: ServerPackage =
     debian("redis-server", "5:7.0.15", "bookworm", "redis-tools libjemalloc2 liblzf1", &["usr/bin/redis-check-rdb"]);
 
 /// A pooler for PostgreSQL, as old as Debian has it.
-pub(crate) const PGBOUNCER: ServerPackage =
-    debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
+pub(crate) const PGBOUNCER: ServerPackage = debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
 
 /// With the Erlang that it runs on.
 pub(crate) const RABBITMQ: ServerPackage = debian(
