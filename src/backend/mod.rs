@@ -38,11 +38,17 @@ backends! {
     "local" => shardwise_backend_local,
     "consul" => shardwise_backend_consul,
     "etcd" => shardwise_backend_etcd,
+    "postgres" => shardwise_backend_postgres,
 }
 
 /// Workers of one process, for tests: always available.
-const MEMORY: BackendKind =
-    BackendKind { name: "memory", keys: &[], claims_share: 1, open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))) };
+const MEMORY: BackendKind = BackendKind {
+    name: "memory",
+    keys: &[],
+    claims_share: 1,
+    open: |_, clock| Ok(Arc::new(MemoryBackend::new(clock.clone()))),
+    init: None,
+};
 
 /// The backend of that name, if this program has it.
 pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {

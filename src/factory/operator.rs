@@ -4,6 +4,7 @@ use shardwise_core::routing::{KeyHash, KeyRoute, Routes};
 use shardwise_core::{InstanceId, OwnershipMode};
 
 use super::ShardingFactory;
+use crate::backend;
 use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
 use crate::membership::{DrainStore, RouteStore};
 use crate::operate::{Group, Observer, unknown_member};
@@ -13,6 +14,28 @@ use crate::work::{DaemonCount, DaemonCounter};
 /// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
 /// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
 impl ShardingFactory {
+    /// Makes what a policy's backend needs before workers can meet in it, such as the tables of `postgres`, and answers in words what was
+    /// done. Does nothing to what is there. It may need rights that workers do not need.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if the backend needs nothing, or is one of your own; [`ErrorKind::Backend`] also if what is there is of a newer
+    /// version or of another program.
+    pub async fn init_backend(&self, policy_name: &str) -> Result<String> {
+        inside_runtime()?;
+        let discovery = &self.policy(policy_name)?.discovery;
+        let is_own = self.inner.own_backends.contains_key(&discovery.backend);
+        let init = if is_own { None } else { discovery.kind()?.init };
+        let Some(init) = init else {
+            let message =
+                format!("policy {policy_name:?}: the backend {:?} has nothing that must be made before workers start", discovery.backend);
+            return Err(Error::new(ErrorKind::Settings, message));
+        };
+        // Its settings are checked as for a worker.
+        drop(backend::open(discovery.kind()?, &discovery.options, &self.inner.clock)?);
+        Ok(init(&discovery.options).await?)
+    }
+
     /// Observes the members and owners of a policy's group without joining it. Waits for the first view, one TTL at most.
     pub async fn observe(&self, policy_name: &str) -> Result<Observer> {
         Observer::start(self.group(policy_name)?, self.inner.clock.clone()).await
@@ -184,7 +207,7 @@ impl ShardingFactory {
             );
             return Err(refused(why));
         }
-        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\" or \"etcd\"";
+        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\" or \"postgres\"";
         let drains = DrainStore::of(group.policy, group.limit(), &group.backend).ok_or_else(|| refused(why.to_owned()))?;
         Ok((drains, group))
     }

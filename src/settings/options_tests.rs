@@ -24,6 +24,7 @@ const KIND: BackendKind = BackendKind {
     ],
     claims_share: 1,
     open: |_, _| unreachable!("nobody opens it here"),
+    init: None,
 };
 
 /// Settings for a policy `p` and for all, in `[default]` and in `[production]`, which is in force.

@@ -48,6 +48,7 @@ pub const BACKEND: BackendKind = BackendKind {
     ],
     claims_share: SHARE,
     open,
+    init: None,
 };
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {

@@ -9,11 +9,11 @@ use shardwise_core::{GroupName, MEMBERS_MAX, Member, MemberState};
 use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::settings::is_this_machine;
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, UsedStores, ViewSnapshot, WatchStream,
 };
 
 use crate::EtcdConfig;
-use crate::claim_records::{ClaimMirror, Stores};
+use crate::claim_records::ClaimMirror;
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
 use crate::dial::load;
 use crate::error::{EtcdResult, Failure};
@@ -46,7 +46,7 @@ pub(crate) struct EtcdInner {
     pub(crate) clock: Clock,
     pub(crate) revisions: Revisions,
     pub(crate) prefix: Prefix,
-    pub(crate) stores: Stores,
+    pub(crate) stores: UsedStores,
 }
 
 impl EtcdBackend {
@@ -72,7 +72,7 @@ impl EtcdBackend {
                 clock,
                 revisions: Revisions::default(),
                 prefix,
-                stores: Stores::default(),
+                stores: UsedStores::default(),
             })
         };
         let inner = Arc::new(made().map_err(|failure| failure.during("open"))?);

@@ -101,7 +101,13 @@ impl EtcdInner {
         if now != *store {
             return Err(other(known(&now)));
         }
-        self.stores.admit(&record_id.group, store, self.revisions.now().era)?;
+        if !self.stores.admit(&record_id.group, store, self.revisions.now().era) {
+            return Err(Failure::OtherStore(format!(
+                "etcd's data was replaced by older data, so the store of claims {} would give epochs that were given before; \
+                 set epoch_floor above the highest epoch used",
+                store.id
+            )));
+        }
         Ok(ClaimPreconditions { record, lease, store: key, written: there.modified })
     }
 

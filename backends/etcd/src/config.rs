@@ -22,7 +22,7 @@ pub const ENDPOINT_DEFAULT: &str = "http://127.0.0.1:2379";
 pub const ENDPOINTS_MAX: usize = 16;
 
 /// `discovery.backend = "etcd"`.
-pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, claims_share: 1, open };
+pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, claims_share: 1, open, init: None };
 
 const KEYS: &[BackendKey] = &[
     BackendKey::new("endpoints", BackendShape::Texts, "the etcd servers, each as http://host:port or https://host:port")

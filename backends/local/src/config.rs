@@ -17,6 +17,7 @@ pub const BACKEND: BackendKind = BackendKind {
     keys: &[BackendKey::new("path", BackendShape::Path, "the SQLite file where the workers of this machine meet").or(PATH_DEFAULT)],
     claims_share: 1,
     open,
+    init: None,
 };
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use serde::Serialize;
 
-use crate::commands::{demo, init, live, manual, outbox, probe, ring, serve, settings, watch};
+use crate::commands::{backend, demo, init, live, manual, outbox, probe, ring, serve, settings, watch};
 use crate::exit::{CliFailure, Code, Result};
 use crate::features;
 use crate::output::{self, Format};
@@ -117,6 +117,9 @@ pub(crate) enum Command {
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),
+    /// Prepare the place where workers meet
+    #[command(subcommand)]
+    Backend(backend::BackendCommand),
     /// Create, fill, publish and inspect an outbox
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),

@@ -21,11 +21,14 @@ pub mod feeds;
 mod log_throttle;
 mod memory;
 mod notes;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod record;
 pub mod settings;
 pub mod silence;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod used_stores;
 
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;
@@ -37,6 +40,7 @@ pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
 pub use shardwise_core::AcquireOutcome;
+pub use used_stores::UsedStores;
 
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{Clock, Discovery, Result};
@@ -23,7 +24,13 @@ pub struct BackendKind {
     /// Makes the backend. Cheap: it checks the settings and contacts nothing. An error is [`crate::ErrorKind::Misconfigured`] and names
     /// the setting and the cause.
     pub open: fn(&BackendSettings, &Clock) -> Result<Arc<dyn Discovery>>,
+    /// Makes what an operator must make before members can meet, such as tables: see [`InitBackend`]. `None`: there is no such thing.
+    pub init: Option<InitBackend>,
 }
+
+/// Makes what is missing, such as tables, and does nothing where nothing is. It may need rights that members do not need. The answer says
+/// what was done, in words. An error of the settings is [`crate::ErrorKind::Misconfigured`].
+pub type InitBackend = fn(&BackendSettings) -> BoxFuture<'static, Result<String>>;
 
 /// One key below `discovery.<backend>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`], [`Etcd`], [`Postgres`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
+//! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
 //! its own ports and folder, and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is
 //! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
 
+mod account;
 mod browser;
 mod certs;
 mod command;
@@ -17,6 +18,7 @@ mod lag;
 mod namespace;
 mod nats;
 mod packages;
+mod pgbouncer;
 mod pods;
 mod ports;
 mod postgres;
@@ -39,6 +41,7 @@ pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 pub use lag::Lag;
 pub use nats::{Nats, NatsOptions};
 pub use packages::{node_modules, python_with};
+pub use pgbouncer::PgBouncer;
 pub use pods::{Pod, PodNetwork};
 pub use ports::Port;
 pub use postgres::{Database, Postgres, PostgresOptions};

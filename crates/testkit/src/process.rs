@@ -155,6 +155,21 @@ impl Process {
         }
     }
 
+    /// Sends a signal to every process that this one has started itself.
+    pub(crate) fn signal_children(&self, signal: Signal) -> Result<()> {
+        let id = self.id()?;
+        let entries = std::fs::read_dir("/proc").map_err(Error::io("/proc"))?;
+        for entry in entries.flatten() {
+            let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            // One that ends meanwhile needs no signal.
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            if parent_in(&stat) == Some(id) {
+                let _ = kill(Pid::from_raw(child), signal);
+            }
+        }
+        Ok(())
+    }
+
     fn id(&self) -> Result<u32> {
         self.child().as_ref().map(Child::id).ok_or_else(|| Error::new(format!("{} is not running", self.launch.name)))
     }
@@ -214,6 +229,12 @@ impl Drop for Process {
         }
         let _ = self.kill();
     }
+}
+
+/// The parent, in the text of `/proc/PID/stat`: behind the name, which is in brackets and may have any character, stand the state and it.
+fn parent_in(stat: &str) -> Option<u32> {
+    let (_, behind) = stat.rsplit_once(") ")?;
+    behind.split(' ').nth(1)?.parse().ok()
 }
 
 /// A command that gets this signal from the kernel when we die, without our environment, from which servers read settings.

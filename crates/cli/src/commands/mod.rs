@@ -1,5 +1,6 @@
 //! One module for each verb.
 
+pub(crate) mod backend;
 pub(crate) mod demo;
 mod group;
 pub(crate) mod init;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: Args) -> Result<Code> {
         Command::Demo(command) => block_on(command.run(&common)),
         Command::Init(command) => command.run(&common),
         Command::Settings(command) => command.run(&common),
+        Command::Backend(command) => block_on(command.run(&common)),
         Command::Watch(command) => block_on(command.run(&common)),
         Command::ConfirmLoss(command) => block_on(command.run(&common)),
         Command::EndAbsence(command) => block_on(command.run(&common)),

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
-use sqlx::ConnectOptions;
+use shardwise::discovery::postgres;
 use sqlx::postgres::PgConnectOptions;
 
 use crate::{Error, ErrorKind, Result, secret};
@@ -32,21 +31,7 @@ impl PostgresConfig {
     /// the server's identity is not verified; only `verify-full` verifies it. `options[search_path]=NAME` selects the schema.
     pub fn from_url(url: &str) -> Result<Self> {
         let wrong = |what: String| Error::new(ErrorKind::Settings, format!("the address of the outbox's database {what}"));
-        // The parser's message is dropped: it may repeat a password.
-        let known = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
-        if !known {
-            return Err(wrong("must begin with postgres://, as in postgres://user@host:5432/database".into()));
-        }
-        let query = url.split_once('?').map_or("", |(_, query)| query);
-        for name in query.split('&').filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty()) {
-            let name = name.replace("%5B", "[").replace("%5D", "]");
-            if !PARAMETERS.contains(&name.as_str()) {
-                return Err(wrong(format!("has the parameter {name}, which is not known; known are {}", PARAMETERS.join(", "))));
-            }
-        }
-        let options = PgConnectOptions::from_str(url)
-            .map_err(|_| wrong("cannot be read: write postgres://user@host:5432/database, special characters as %XX".into()))?;
-        Ok(Self { options: options.disable_statement_logging(), listen: false })
+        Ok(Self { options: postgres::connect_options(url, &PARAMETERS).map_err(wrong)?, listen: false })
     }
 
     /// The same configuration with this password.
@@ -70,9 +55,7 @@ impl PostgresConfig {
 
     /// Host, port and database, for messages.
     pub fn place(&self) -> String {
-        let options = &self.options;
-        let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());
-        format!("{host}:{}/{}", options.get_port(), options.get_database().unwrap_or_else(|| options.get_username()))
+        postgres::place(&self.options)
     }
 }
 

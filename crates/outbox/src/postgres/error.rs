@@ -1,5 +1,6 @@
 //! Errors for PostgreSQL's answers: what they mean to the operator, and what to do.
 
+use shardwise::discovery::postgres::{ConnectFault, connect_fault};
 use sqlx::error::DatabaseError;
 
 use super::PostgresStore;
@@ -45,17 +46,16 @@ pub(super) fn classify(error: &sqlx::Error) -> Error {
         sqlx::Error::PoolTimedOut => {
             Error::new(ErrorKind::Unavailable, "the server has not answered in time, or no connection came free: try again")
         }
-        // A rejection by rustls arrives as a connection error, and a retry does not help.
-        sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => tls(error),
-        sqlx::Error::Io(error) => {
-            Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({error})"))
-        }
-        // A PEM parser's message quotes the line that it failed at, which may be part of a private key.
-        sqlx::Error::Tls(error) if error.is::<rustls::pki_types::pem::Error>() => unusable_files(),
-        sqlx::Error::Tls(error) => tls(error),
-        // The URL's text was checked before, so this concerns the files that it names; the message may quote them as well.
-        sqlx::Error::Configuration(_) => unusable_files(),
-        other => Error::new(ErrorKind::Internal, other.to_string()),
+        other => match connect_fault(other) {
+            Some(ConnectFault::Tls(why)) => {
+                Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({why})"))
+            }
+            Some(ConnectFault::Files) => unusable_files(),
+            Some(ConnectFault::Unreachable(why)) => {
+                Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({why})"))
+            }
+            None => Error::new(ErrorKind::Internal, other.to_string()),
+        },
     }
 }
 
@@ -63,10 +63,6 @@ fn unusable_files() -> Error {
     let text = "its address names a file that cannot be used: sslcert, sslkey and sslrootcert must be PEM files, with their line breaks, and sslcert and \
                 sslkey belong together";
     Error::new(ErrorKind::Settings, text)
-}
-
-fn tls(error: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({error})"))
 }
 
 fn answered(error: &dyn DatabaseError) -> Error {

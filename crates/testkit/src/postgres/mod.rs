@@ -1,6 +1,5 @@
 //! PostgreSQL: a server alone, and databases in it for a test each.
 
-mod account;
 mod options;
 mod wire;
 
@@ -16,6 +15,7 @@ use tokio::sync::OnceCell;
 
 pub use options::PostgresOptions;
 
+use crate::account;
 use crate::command::run_beside;
 use crate::error::{Error, Result};
 use crate::folder;
@@ -104,6 +104,18 @@ impl Postgres {
     /// Runs statements, separated by semicolons, with all rights and in no test's database; gives back rows as text.
     pub async fn execute(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
         wire::execute(self.socket_addr(), SUPERUSER, ALWAYS_THERE, sql).await
+    }
+
+    /// Stops every process of the server: connections stay, answers do not come. [`Process::pause`] alone stops only the one that listens.
+    pub fn freeze(&self) -> Result<()> {
+        self.pause()?;
+        self.signal_children(Signal::SIGSTOP)
+    }
+
+    /// Ends [`Postgres::freeze`].
+    pub fn thaw(&self) -> Result<()> {
+        self.signal_children(Signal::SIGCONT)?;
+        self.resume()
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

@@ -68,6 +68,9 @@ pub(crate) const POSTGRES_NEWEST: ServerPackage = ServerPackage {
 pub(crate) const REDIS: ServerPackage =
     debian("redis-server", "5:7.0.15", "bookworm", "redis-tools libjemalloc2 liblzf1", &["usr/bin/redis-check-rdb"]);
 
+/// A pooler for PostgreSQL, as old as Debian has it.
+pub(crate) const PGBOUNCER: ServerPackage = debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
+
 /// With the Erlang that it runs on.
 pub(crate) const RABBITMQ: ServerPackage = debian(
     "rabbitmq-server",
@@ -103,6 +106,7 @@ pub const SERVERS: &[ServerPackage] = &[
     // With promtool, which checks rules and tries them.
     debian("prometheus", "2.42.0", "bookworm", "", &["usr/bin/promtool", "usr/bin/prometheus"]),
     REDIS,
+    PGBOUNCER,
     RABBITMQ,
     CHROMIUM,
     POSTGRES_OLDEST,

@@ -1,4 +1,4 @@
-//! The user who runs the server. PostgreSQL refuses to run as root, so root uses `nobody`.
+//! The user who runs a server that refuses to run as root, as PostgreSQL and PgBouncer do: then it is `nobody`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::command::run;
 use crate::error::{Error, Result};
 
 /// For root, `nobody`; otherwise the present user.
-pub(super) fn other_than_root() -> Result<Option<User>> {
+pub(crate) fn other_than_root() -> Result<Option<User>> {
     if !geteuid().is_root() {
         return Ok(None);
     }
     let found = User::from_name("nobody").map_err(|error| Error::new(format!("the user nobody: {error}")))?;
-    found.map(Some).ok_or_else(|| Error::new("PostgreSQL does not run as root, and there is no user nobody to run it"))
+    found.map(Some).ok_or_else(|| Error::new("this server does not run as root, and there is no user nobody to run it"))
 }
 
 /// Gives the folder to that user and says where he finds the programs: where they are if he gets there, else in a copy in the folder.
-pub(super) fn settle(user: Option<&User>, home: &Path, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn settle(user: Option<&User>, home: &Path, folder: &Path) -> Result<PathBuf> {
     let Some(user) = user else { return Ok(home.to_owned()) };
     std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(Error::io(folder.display()))?;
     if reachable(home) {

@@ -1,0 +1,144 @@
+//! The backend's settings, checked before the database is contacted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use secrecy::{ExposeSecret, SecretString};
+use shardwise_discovery::postgres::connect_options;
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
+use shardwise_discovery::{Clock, Discovery};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::PostgresBackend;
+use crate::error::{Failure, PgResult};
+
+/// The schema unless another one is set.
+pub const SCHEMA_DEFAULT: &str = "shardwise";
+/// What the server shows of a connection unless the address says something else.
+const APPLICATION_NAME: &str = "shardwise";
+/// What may stand behind the `?` of the address.
+const PARAMETERS: [&str; 6] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "application_name", "host"];
+
+/// `discovery.backend = "postgres"`.
+pub const BACKEND: BackendKind = BackendKind { name: "postgres", keys: KEYS, claims_share: 1, open, init: Some(init) };
+
+const KEYS: &[BackendKey] = &[
+    BackendKey::new("url", BackendShape::Text, "the database, as postgres://user@host:5432/database?sslmode=verify-full"),
+    BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
+        name: "password_file",
+        variable: None,
+        why: "a file with the user's password, instead of password",
+    }),
+    BackendKey::new("schema", BackendShape::Text, "the schema with shardwise's tables, which `shardwise backend init` makes")
+        .or(SCHEMA_DEFAULT),
+];
+
+fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
+    Ok(Arc::new(PostgresBackend::open(&config_of(settings)?, clock.clone())?))
+}
+
+fn init(settings: &BackendSettings) -> BoxFuture<'static, shardwise_discovery::Result<String>> {
+    let config = config_of(settings);
+    Box::pin(async move { PostgresBackend::init(&config?).await })
+}
+
+fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<PostgresBackendConfig> {
+    let missing = || {
+        let why = "discovery.postgres.url is missing; set it to postgres://user@host:5432/database";
+        shardwise_discovery::Error::new(shardwise_discovery::ErrorKind::Misconfigured, "open", why)
+    };
+    Ok(PostgresBackendConfig {
+        url: settings.text("url").ok_or_else(missing)?.into(),
+        password: settings.secret("password").cloned(),
+        schema: settings.text("schema").unwrap_or(SCHEMA_DEFAULT).to_owned(),
+    })
+}
+
+/// Which database, who asks, and where the tables are. Its `Debug` shows no password.
+#[derive(Clone)]
+pub struct PostgresBackendConfig {
+    /// An address such as `postgres://user@host:5432/database?sslmode=verify-full`. Missing parts come from the variables `PGHOST`,
+    /// `PGUSER`, `PGPASSWORD` and so on, and from `~/.pgpass`. The default `sslmode` is `prefer`: encrypted if the server supports it, but
+    /// the server's identity is not verified; only `verify-full` verifies it. It names the primary, or a pooler in front of it.
+    pub url: SecretString,
+    /// The user's password, in place of one in the address.
+    pub password: Option<SecretString>,
+    /// The schema with the tables: 1 to 40 lower-case letters, digits and underscores. Members that name the same database and schema meet.
+    pub schema: String,
+}
+
+impl PostgresBackendConfig {
+    /// That database, with the default schema and no other password than the address has.
+    pub fn new(url: impl Into<SecretString>) -> Self {
+        Self { url: url.into(), password: None, schema: SCHEMA_DEFAULT.into() }
+    }
+
+    pub(crate) fn options(&self) -> PgResult<PgConnectOptions> {
+        let wrong = |why| Failure::Setting { setting: "url", why };
+        let options = connect_options(self.url.expose_secret(), &PARAMETERS).map_err(wrong)?;
+        // A pooler refuses this parameter, and no number with a fraction is read here.
+        let options = options.extra_float_digits(None::<i8>);
+        let options = match options.get_application_name() {
+            Some(_) => options,
+            None => options.application_name(APPLICATION_NAME),
+        };
+        Ok(match &self.password {
+            Some(password) => options.password(password.expose_secret()),
+            None => options,
+        })
+    }
+}
+
+impl fmt::Debug for PostgresBackendConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, password, schema } = self;
+        let url = without_secrets(url.expose_secret());
+        f.debug_struct("PostgresBackendConfig").field("url", &url).field("password", password).field("schema", schema).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_refused_by_name_without_repeating_it() {
+        for (url, expected) in [
+            ("mysql://me:hush@host/app", "must begin with postgres://"),
+            ("postgres://me:hush@host:port/app", "cannot be read"),
+            ("postgres://me:hush@host/app?options[search_path]=x", "has the parameter options[search_path], which is not known"),
+            ("", "must begin with postgres://"),
+        ] {
+            let said = PostgresBackendConfig::new(url).options().unwrap_err().to_string();
+            assert!(said.starts_with("discovery.postgres.url ") && said.contains(expected) && !said.contains("hush"), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = PostgresBackendConfig {
+            password: Some("hush".into()),
+            ..PostgresBackendConfig::new("postgres://me:hush@db:6432/app?sslmode=require")
+        };
+        assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+        let backend = PostgresBackend::open(&config, Clock::system()).unwrap();
+        let shown = format!("{backend:?}");
+        assert!(!shown.contains("hush") && shown.contains("db:6432/app"), "{shown}");
+    }
+
+    #[test]
+    fn a_connection_says_whose_it_is_and_asks_for_nothing_that_a_pooler_refuses() {
+        let options = PostgresBackendConfig::new("postgres://me@h:1/app").options().unwrap();
+        assert_eq!(options.get_application_name(), Some("shardwise"));
+        let named = PostgresBackendConfig::new("postgres://me@h:1/app?application_name=orders").options().unwrap();
+        assert_eq!(named.get_application_name(), Some("orders"));
+        assert_eq!(named.get_options(), None);
+    }
+
+    #[test]
+    fn the_settings_name_what_is_missing() {
+        let error = (BACKEND.open)(&BackendSettings::new(), &Clock::system()).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "open: discovery.postgres.url is missing; set it to postgres://user@host:5432/database");
+    }
+}

@@ -1,0 +1,30 @@
+#![doc = include_str!("../docs.md")]
+//!
+//! Inside: `config` has the settings, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the calls of members
+//! in `shared`, `claims` its second part, `notes` its third. `observer` reads a group into `mirror` and buries silent members, `groups`
+//! says what is to be read and why, `feeds` hands what was read to the watches, `listener` hears notifications. `history` notices that the
+//! database was replaced; `calls` numbers calls; `error` has all failures.
+
+mod answers;
+mod backend;
+mod calls;
+mod claims;
+mod client;
+mod config;
+mod error;
+mod feeds;
+mod groups;
+mod history;
+mod init;
+mod listener;
+mod mirror;
+mod notes;
+mod observer;
+mod shared;
+mod sql;
+
+pub use backend::{PostgresBackend, RECORD_BYTES_MAX, TTL_LEAST};
+pub use client::CONNECTIONS_MAX;
+pub use config::{BACKEND, PostgresBackendConfig, SCHEMA_DEFAULT};
+pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
+pub use sql::schema::{MIGRATIONS, SCHEMA_VERSION, SchemaMigration};

@@ -1,0 +1,149 @@
+//! Notifications: one connection listens for all groups of the process. A notification that is missed costs one look.
+//!
+//! A pooler in transaction mode accepts LISTEN and delivers nothing. So each new listener has itself notified over another connection, and
+//! where nothing arrives, looking is all there is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::time::{Instant, timeout};
+
+use crate::client::Turn;
+use crate::error::{Failure, PgResult};
+use crate::shared::Shared;
+use crate::sql::literal::text;
+use crate::sql::notified_group;
+
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a notification of one's own may take to arrive.
+const ECHO_LIMIT: Duration = Duration::from_secs(2);
+/// How long a listener that hears nothing is trusted, and how long it may take to answer then.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+const PING_LIMIT: Duration = Duration::from_secs(5);
+/// Pause before a lost listener is replaced, and before another one is tried where none works.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
+const POOLER_PAUSE: Duration = Duration::from_mins(10);
+
+/// The state of the process's listener.
+#[derive(Debug, Default)]
+pub(crate) struct Listening {
+    /// A task is there.
+    is_running: Mutex<bool>,
+    /// The log says that no notifications arrive.
+    is_logged: AtomicBool,
+}
+
+/// Starts the listener unless it runs.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    let mut is_running = shared.listening.is_running.lock().unwrap_or_else(PoisonError::into_inner);
+    if !std::mem::replace(&mut *is_running, true) {
+        let end = ListenerEnd(Arc::downgrade(shared));
+        tokio::spawn(async move {
+            let end = end;
+            while let Some(pause) = listen(&end.0).await {
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
+}
+
+/// Lets another listener start, whatever ended this one.
+struct ListenerEnd(Weak<Shared>);
+
+impl Drop for ListenerEnd {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            *shared.listening.is_running.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        }
+    }
+}
+
+/// Listens until the connection is lost or nothing is followed any more. Answers how long to wait before listening again; `None`: it is
+/// over.
+async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
+    let mut listener = {
+        let present = shared.upgrade().filter(|present| !present.groups.is_empty())?;
+        match connect(&present).await {
+            Ok(Some(listener)) => listener,
+            Ok(None) => return Some(POOLER_PAUSE),
+            Err(failure) => {
+                tracing::debug!(%failure, "cannot listen for notifications; groups are looked at");
+                return Some(RECONNECT_PAUSE);
+            }
+        }
+    };
+    // Changes before LISTEN have notified nobody.
+    shared.upgrade()?.groups.expect_all_news();
+    loop {
+        let news = timeout(SILENCE_LIMIT, listener.try_recv()).await;
+        let is_lost = match &news {
+            Ok(Ok(notification)) => notification.is_none(),
+            Ok(Err(_)) => true,
+            // The connection may be dead without an error.
+            Err(_) => !is_alive(&mut listener).await,
+        };
+        let present = shared.upgrade().filter(|present| !present.groups.is_empty())?;
+        if is_lost {
+            present.groups.expect_all_news();
+            return Some(RECONNECT_PAUSE);
+        }
+        let notified = news.ok().and_then(Result::ok).flatten();
+        if let Some(group) = notified.and_then(|notification| notified_group(notification.payload())) {
+            present.groups.expect_news(&group);
+        }
+    }
+}
+
+async fn is_alive(listener: &mut PgListener) -> bool {
+    matches!(timeout(PING_LIMIT, sqlx::raw_sql("SELECT 1").execute(listener)).await, Ok(Ok(_)))
+}
+
+/// A listener that hears; `None` if notifications do not arrive over such a connection.
+async fn connect(shared: &Shared) -> PgResult<Option<PgListener>> {
+    let client = &shared.client;
+    let late = || Failure::TimedOut { after: CONNECT_LIMIT };
+    // The listener takes its connection from a pool.
+    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT).idle_timeout(None).max_lifetime(None);
+    let pool = pool.connect_lazy_with(client.options.clone());
+    let channel = client.schema.channel();
+    let connecting = async {
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.eager_reconnect(false);
+        listener.listen(&channel).await?;
+        Ok::<_, sqlx::Error>(listener)
+    };
+    let connected = timeout(CONNECT_LIMIT, connecting).await.map_err(|_| late())?;
+    let mut listener = connected.map_err(|error| client.context.of_connecting(&error))?;
+    // No group's payload begins like this.
+    let echo = format!("echo {:016x}", rand::random::<u64>());
+    client.run(Turn::Quick, format!("SELECT pg_notify({}, {})", text(&channel), text(&echo))).await?;
+    if hears(&mut listener, &echo).await {
+        return Ok(Some(listener));
+    }
+    // Without this the pooler's connection would go on listening for nobody.
+    let _ = timeout(PING_LIMIT, listener.unlisten_all()).await;
+    if !shared.listening.is_logged.swap(true, Ordering::Relaxed) {
+        tracing::info!(
+            database = client.context.place,
+            "notifications of PostgreSQL do not arrive, as through a pooler in transaction mode; changes are found by looking, within a quarter of \
+             the TTL and at most {:?}",
+            crate::observer::LOOK_EVERY
+        );
+    }
+    Ok(None)
+}
+
+/// Whether that notification arrives in time.
+async fn hears(listener: &mut PgListener, echo: &str) -> bool {
+    let until = Instant::now() + ECHO_LIMIT;
+    loop {
+        match tokio::time::timeout_at(until, listener.try_recv()).await {
+            Ok(Ok(Some(notification))) if notification.payload() == echo => return true,
+            Ok(Ok(Some(_))) => {}
+            _ => return false,
+        }
+    }
+}

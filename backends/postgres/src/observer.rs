@@ -1,0 +1,333 @@
+//! Reads a group, over and over, and buries members that have been silent for their TTL.
+//!
+//! A reading is a *look*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
+//! Only then the changes are read. Looks are as frequent as a takeover needs: a beat is seen at most [`LOOK_EVERY`] after it was written,
+//! so a silent member is buried within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use shardwise_core::{Backoff, Incarnation, InstanceId, Moment, View};
+use shardwise_discovery::RecordId;
+use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
+use tokio::time::timeout;
+
+use crate::client::{Client, Turn};
+use crate::error::{Failure, PgResult};
+use crate::groups::{FollowedGroup, Needs};
+use crate::mirror::GroupMirror;
+use crate::shared::Shared;
+use crate::sql::members;
+use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
+
+/// The longest time between two looks at a group, and the share of the shortest TTL in it that they are apart.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(750);
+const LOOKS_PER_TTL: u32 = 4;
+/// The shortest time between two looks for which nothing has asked.
+const LOOK_LEAST: Duration = Duration::from_millis(50);
+/// How often everything is read anew, so that a row that was edited by hand stays unnoticed for no longer.
+const RELIST_EVERY: Duration = Duration::from_mins(1);
+/// First and longest pause after failures.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// The most members that one statement buries.
+const BURIALS_MAX: usize = 1_024;
+/// How often a reading is repeated at once where what it needs was deleted meanwhile.
+const READ_TRIES: usize = 3;
+
+/// Reads the group in a task for as long as it is needed.
+pub(crate) fn start(shared: &Arc<Shared>, group: Arc<FollowedGroup>) {
+    let shared = Arc::downgrade(shared);
+    tokio::spawn(async move {
+        let _end = ObserverEnd { shared: Weak::clone(&shared), group: Arc::clone(&group) };
+        let mut observer = GroupObserver::default();
+        // Without it nothing reads the group, nor ever will.
+        while let Some(present) = shared.upgrade().filter(|present| !present.groups.end_unneeded(&group)) {
+            let pause = observer.round(&present.client, &group).await;
+            drop(present);
+            // Woken or not, it looks again.
+            let _ = timeout(pause, group.woken()).await;
+        }
+    });
+}
+
+/// Takes a group out whose task ends with its runtime.
+struct ObserverEnd {
+    shared: Weak<Shared>,
+    group: Arc<FollowedGroup>,
+}
+
+impl Drop for ObserverEnd {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.groups.end(&self.group);
+        }
+    }
+}
+
+struct GroupObserver {
+    silence: Silence,
+    mirror: GroupMirror,
+    /// What [`Silence`] knows of the needs.
+    told: Needs,
+    /// The members of this process that had registered before the present reading began.
+    registered: Vec<(InstanceId, Incarnation)>,
+    told_waits: Vec<(RecordId, Duration)>,
+    /// The start of the last write, and the number of interruptions, that it knows.
+    written: Moment,
+    interrupted: u64,
+    era: u64,
+    /// The view as it was shown last, with the revision that its numbers have.
+    view: Option<Arc<View>>,
+    listed: Moment,
+    /// Whether this process may write; an observer with fewer rights buries nobody.
+    may_bury: bool,
+    backoff: Backoff,
+}
+
+impl Default for GroupObserver {
+    fn default() -> Self {
+        Self {
+            silence: Silence::default(),
+            mirror: GroupMirror::default(),
+            told: Needs::default(),
+            registered: Vec::new(),
+            told_waits: Vec::new(),
+            written: Moment::ZERO,
+            interrupted: 0,
+            era: 0,
+            view: None,
+            listed: Moment::ZERO,
+            may_bury: true,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+        }
+    }
+}
+
+impl GroupObserver {
+    /// One reading, with what follows from it. Answers how long to wait for the next.
+    async fn round(&mut self, client: &Client, group: &FollowedGroup) -> Duration {
+        let begun = client.clock.now();
+        match self.try_round(client, group, begun).await {
+            Ok(()) => {
+                self.backoff.reset();
+                self.pause(client.clock.now())
+            }
+            Err(failure) => {
+                self.silence.step(client.clock.now(), SilenceInput::Interrupted);
+                // What was expected may not have been read.
+                group.take_expected();
+                self.mirror.forget();
+                tracing::debug!(group = %group.name, %failure, "a group could not be read");
+                group.shown.send_modify(|shown| shown.failure = Some((failure, begun)));
+                // Many processes lose the same server at the same moment.
+                self.backoff.fail().mul_f64(rand::random_range(0.5..1.0))
+            }
+        }
+    }
+
+    async fn try_round(&mut self, client: &Client, group: &FollowedGroup, begun: Moment) -> PgResult<()> {
+        self.registered = group.mine();
+        self.tell_mine(group.needed(), begun);
+        if self.must_write(client, begun) {
+            self.probe(client).await?;
+        }
+        // Writes that began later may have been carried out after the reading.
+        let (written, interrupted) = (client.writes.answered(), client.writes.interrupted());
+        let head = self.read(client, group).await?;
+        self.show(client, group, &head, begun)?;
+        let now = client.clock.now();
+        self.tell_waits(group, now);
+        if interrupted != self.interrupted {
+            self.interrupted = interrupted;
+            self.silence.step(now, SilenceInput::Interrupted);
+        }
+        if written <= self.written || !self.may_bury {
+            return Ok(());
+        }
+        self.written = written;
+        let burials = self.silence.step(now, SilenceInput::Written { started: written });
+        self.bury(client, group, burials).await
+    }
+
+    fn tell_mine(&mut self, needs: Needs, now: Moment) {
+        if needs.mine != self.told.mine {
+            self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
+        }
+        self.mirror.read_claims(needs.reads_claims);
+        self.told = needs;
+    }
+
+    /// The records for whose end this process waits. One that is not there has ended.
+    fn tell_waits(&mut self, group: &FollowedGroup, now: Moment) {
+        let records = self.told.waits.iter().filter_map(|life| self.mirror.record_of_life(&group.name, *life));
+        let waits: Vec<_> = records.map(|seen| (seen.record, seen.ttl)).collect();
+        if waits != self.told_waits {
+            self.silence.step(now, SilenceInput::Waits(waits.clone()));
+            self.told_waits = waits;
+        }
+    }
+
+    /// Whether a write must begin now, because no renewal of this process has.
+    fn must_write(&self, client: &Client, now: Moment) -> bool {
+        if !self.may_bury || self.silence.guarded().next().is_none() {
+            return false;
+        }
+        let written = client.writes.answered();
+        match self.silence.look_at() {
+            Some(at) => at <= now && written < at,
+            None => now >= written.plus(self.least_ttl() / 3),
+        }
+    }
+
+    async fn probe(&mut self, client: &Client) -> PgResult<()> {
+        match client.probe().await {
+            Err(failure @ Failure::Forbidden { .. }) => {
+                self.may_bury = false;
+                tracing::debug!(%failure, "this process may not write, so it buries no member");
+                Ok(())
+            }
+            answer => answer,
+        }
+    }
+
+    /// Looks, and reads what has changed.
+    async fn read(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
+        let now = client.clock.now();
+        let is_list_due = now >= self.listed.plus(RELIST_EVERY);
+        if is_list_due {
+            self.mirror.forget();
+        }
+        if !group.take_expected() && !is_list_due {
+            let head = self.look(client, group).await?;
+            if !self.mirror.is_behind(head.revision, head.claimed) {
+                return Ok(head);
+            }
+        }
+        for _ in 0..READ_TRIES {
+            let (known, before) = (self.mirror.known(), client.history.now());
+            let answers = client.run(Turn::Quick, reads::news(&client.schema, &group.name, known)).await?;
+            let news = GroupNews::read(&answers, known)?;
+            let era = client.history.arrive(before, &news.head.position)?;
+            // Of another era the numbers mean nothing.
+            let is_other = era != self.era && known.members != NOTHING_KNOWN;
+            self.era = era;
+            let head = news.head.clone();
+            if !is_other && self.take(client, group, known, news) {
+                return Ok(head);
+            }
+            self.mirror.forget();
+        }
+        Err(Failure::Replaced)
+    }
+
+    /// Takes news over those numbers; `false` if everything must be read.
+    fn take(&mut self, client: &Client, group: &FollowedGroup, known: KnownNumbers, news: GroupNews) -> bool {
+        let now = client.clock.now();
+        let Some(change) = self.mirror.take(known, news) else { return false };
+        if known.members == NOTHING_KNOWN {
+            self.listed = now;
+        }
+        if change.members {
+            self.view = None;
+            self.silence.step(now, SilenceInput::Listed(self.mirror.all_seen(&group.name)));
+            self.forget_ended(group);
+        }
+        if change.claims {
+            let claims = self.mirror.claim_table();
+            group.shown.send_if_modified(|shown| {
+                shown.claims = claims;
+                // It is shown with its proof.
+                false
+            });
+        }
+        true
+    }
+
+    /// The members of this process whose records have ended. One that registers during the reading may be missing from it.
+    fn forget_ended(&self, group: &FollowedGroup) {
+        for (id, incarnation) in &self.registered {
+            let there = self.mirror.seen(&group.name, id);
+            if there.is_none_or(|there| there.record.incarnation != *incarnation) {
+                group.forget(id, *incarnation);
+            }
+        }
+    }
+
+    async fn look(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
+        let lives: Vec<i64> = self.silence.guarded().filter_map(|id| self.mirror.life(id)).collect();
+        let before = client.history.now();
+        let answers = client.run(Turn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
+        let (head, beats) = reads::read_look(&answers)?;
+        let era = client.history.arrive(before, &head.position)?;
+        if era != self.era {
+            self.era = era;
+            self.mirror.forget();
+            return Ok(head);
+        }
+        let is_behind = self.mirror.is_behind(head.revision, head.claimed);
+        match self.mirror.take_beats(&lives, &beats) {
+            Some(changed) => self.see(group, &changed, client.clock.now()),
+            // Those that have left are in the news.
+            None if is_behind => {}
+            None => self.mirror.forget(),
+        }
+        Ok(head)
+    }
+
+    fn see(&mut self, group: &FollowedGroup, changed: &[InstanceId], now: Moment) {
+        for id in changed {
+            if let Some(seen) = self.mirror.seen(&group.name, id) {
+                self.silence.step(now, SilenceInput::Seen(seen));
+            }
+        }
+    }
+
+    /// Shows what was read to the watches, with its proof.
+    fn show(&mut self, client: &Client, group: &FollowedGroup, head: &Head, begun: Moment) -> PgResult<()> {
+        let revision = client.history.show(self.era, head.revision.unsigned_abs())?;
+        let view = match self.view.take().filter(|view| view.revision() == revision) {
+            Some(view) => view,
+            None => self.mirror.view(revision),
+        };
+        self.view = Some(Arc::clone(&view));
+        let reads_claims = self.told.reads_claims;
+        group.shown.send_modify(|shown| {
+            shown.claims = shown.claims.take().filter(|_| reads_claims);
+            (shown.view, shown.proven, shown.failure) = (Some(view), begun, None);
+        });
+        Ok(())
+    }
+
+    async fn bury(&self, client: &Client, group: &FollowedGroup, burials: Vec<Burial>) -> PgResult<()> {
+        // A record that is not there has ended: the database does not lag behind itself.
+        let seen: Vec<_> = burials.into_iter().filter_map(|burial| Some((burial.record, burial.seen?))).collect();
+        for some in seen.chunks(BURIALS_MAX) {
+            let Some(sql) = members::bury(&client.schema, some) else { continue };
+            match client.run(Turn::MayWait, sql).await {
+                Ok(answers) if answers.last().is_empty() => {}
+                Ok(answers) => {
+                    tracing::info!(group = %group.name, members = answers.last().len(), "buried members that had been silent for their TTL");
+                }
+                Err(failure) if failure.is_outage() => return Err(failure),
+                // The group can be read all the same, and the next write tries again.
+                Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not buried yet"),
+            }
+            // Refused or not: what is there now says which.
+            group.expect_news();
+        }
+        Ok(())
+    }
+
+    fn least_ttl(&self) -> Duration {
+        self.mirror.least_ttl().unwrap_or(LOOK_EVERY * LOOKS_PER_TTL)
+    }
+
+    /// Until the next look for which nothing has to ask.
+    fn pause(&self, now: Moment) -> Duration {
+        let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_LEAST, LOOK_EVERY);
+        // A write that is due a moment later than this look must not wait for the next one.
+        let due = self.silence.look_at().filter(|_| self.may_bury).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
+        every.min(due)
+    }
+}

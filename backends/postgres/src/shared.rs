@@ -1,0 +1,162 @@
+//! What all handles of a backend share, and the calls of members.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardwise_core::{ClaimStore, GroupName, InstanceId, Member};
+use shardwise_discovery::{Error, Grant, Record, RecordId, Registration, UsedStores, ViewSnapshot};
+
+use crate::answers::Answers;
+use crate::backend::{RECORD_BYTES_MAX, TTL_LEAST};
+use crate::calls::next_call;
+use crate::client::{Client, Turn};
+use crate::error::{Failure, PgResult};
+use crate::groups::{FollowedGroup, GroupInterest, Groups};
+use crate::listener::Listening;
+use crate::mirror::GroupMirror;
+use crate::sql::members::{self, Changed, HolderRow, Registered};
+use crate::sql::reads::{self, GroupNews};
+use crate::{listener, observer};
+
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) groups: Groups,
+    pub(crate) listening: Listening,
+    pub(crate) stores: UsedStores,
+}
+
+impl Shared {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, groups: Groups::default(), listening: Listening::default(), stores: UsedStores::default() }
+    }
+
+    pub(crate) fn during(&self, operation: &'static str) -> impl Fn(Failure) -> Error {
+        move |failure| self.client.context.during(&failure, operation)
+    }
+
+    fn start(self: &Arc<Self>, group: Arc<FollowedGroup>) {
+        observer::start(self, group);
+        listener::start(self);
+    }
+
+    /// A watch reads the group for as long as it keeps the answer.
+    pub(crate) fn interest(self: &Arc<Self>, group: &GroupName, claims: bool) -> GroupInterest {
+        self.groups.read(group, claims, |group| self.start(group))
+    }
+
+    pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> PgResult<Grant> {
+        let (record, record_id) = (encode(&registration.member)?, registration.record_id());
+        let ttl = registration.ttl.max(TTL_LEAST);
+        let (client, started) = (&self.client, self.client.clock.now());
+        let sql = members::register(&client.schema, &record_id, &record, ttl, next_call());
+        let answers = client.run_write(Turn::MayWait, sql).await?;
+        match Registered::read(&answers).map_err(Failure::of_row)? {
+            Registered::Written => {
+                client.writes.answer(started);
+                self.groups.joined(&record_id, |group| self.start(group));
+                Ok(Grant { started, ttl })
+            }
+            Registered::Taken(holder) if holder.incarnation == record_id.incarnation.to_string() => {
+                Err(Failure::Superseded { instance_id: record_id.instance_id })
+            }
+            Registered::Taken(holder) => {
+                self.groups.refused(&record_id, holder.life, |group| self.start(group));
+                Err(in_use(&record_id.instance_id, &holder))
+            }
+            Registered::Refused => Err(Failure::TooManyMembers),
+        }
+    }
+
+    pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> PgResult<Grant> {
+        let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_LEAST));
+        let answers = client.run_write(Turn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
+        if answers.last().is_empty() {
+            self.groups.left(record_id);
+            return Err(lost(record_id));
+        }
+        client.writes.answer(started);
+        self.groups.renewed(record_id, |group| self.start(group));
+        Ok(Grant { started, ttl })
+    }
+
+    pub(crate) async fn update(&self, registration: &Registration) -> PgResult<()> {
+        let (record, record_id) = (encode(&registration.member)?, registration.record_id());
+        let changed = self.change(&record_id, members::update(&self.client.schema, &record_id, &record, next_call())).await?;
+        written(&record_id, changed)
+    }
+
+    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> PgResult<()> {
+        let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
+        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, next_call());
+        let changed = self.change(&record_id, sql).await?;
+        if matches!(changed, Changed::Written | Changed::Away) {
+            self.groups.left(&record_id);
+            return Ok(());
+        }
+        written(&record_id, changed)
+    }
+
+    pub(crate) async fn deregister(&self, record_id: &RecordId) -> PgResult<()> {
+        self.write(&record_id.group, members::deregister(&self.client.schema, record_id, next_call())).await?;
+        self.groups.left(record_id);
+        Ok(())
+    }
+
+    pub(crate) async fn members(&self, group: &GroupName) -> PgResult<ViewSnapshot> {
+        let (client, proven, before) = (&self.client, self.client.clock.now(), self.client.history.now());
+        let mut mirror = GroupMirror::default();
+        let known = mirror.known();
+        let answers = client.run(Turn::Quick, reads::news(&client.schema, group, known)).await?;
+        let news = GroupNews::read(&answers, known)?;
+        let (era, revision) = (client.history.arrive(before, &news.head.position)?, news.head.revision.unsigned_abs());
+        // With nothing known, nothing can be missing.
+        mirror.take(known, news);
+        Ok(ViewSnapshot { view: mirror.view(client.history.show(era, revision)?), proven })
+    }
+
+    async fn change(&self, record_id: &RecordId, sql: String) -> PgResult<Changed> {
+        Changed::read(&self.write(&record_id.group, sql).await?).map_err(Failure::of_row)
+    }
+
+    /// A change that waits for the group's lock. The watches of this process learn of it at once.
+    pub(crate) async fn write(&self, group: &GroupName, sql: String) -> PgResult<Answers> {
+        let answers = self.client.run(Turn::MayWait, sql).await?;
+        self.groups.expect_news(group);
+        Ok(answers)
+    }
+
+    /// Refuses a store whose epochs would repeat because the database was replaced by older data.
+    pub(crate) fn admit(&self, group: &GroupName, store: &ClaimStore, era: u64) -> PgResult<()> {
+        if self.stores.admit(group, store, era) {
+            return Ok(());
+        }
+        Err(Failure::OtherStore(format!(
+            "the database was replaced by older data, so the store of claims {} would give epochs that were given before; set epoch_floor above the \
+             highest epoch used",
+            store.id
+        )))
+    }
+}
+
+fn encode(member: &Member) -> PgResult<String> {
+    Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
+}
+
+pub(crate) fn lost(record_id: &RecordId) -> Failure {
+    Failure::Lost { instance_id: record_id.instance_id.clone() }
+}
+
+fn written(record_id: &RecordId, changed: Changed) -> PgResult<()> {
+    match changed {
+        Changed::Written => Ok(()),
+        Changed::Superseded => Err(Failure::Superseded { instance_id: record_id.instance_id.clone() }),
+        Changed::Lost | Changed::Away => Err(lost(record_id)),
+    }
+}
+
+/// Beats of one group never repeat for an id, so they tell apart two looks at one holder, and two holders.
+fn in_use(instance_id: &InstanceId, holder: &HolderRow) -> Failure {
+    // Even a record that this version cannot read keeps others from the id.
+    let member = Record::decode(instance_id.clone(), holder.life.unsigned_abs(), &holder.record).ok();
+    Failure::InUse { instance_id: instance_id.clone(), address: member.and_then(|member| member.address), stamp: holder.beat }
+}

@@ -1,0 +1,217 @@
+//! Many members, many changes, and how long they take. `cargo xtask soak` measures the same on an idle machine.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{Fleet, PACE, TTL, backend, claimant, durable, eventually, granted, group, ids, prepared, registration, slots, view_of};
+use futures::StreamExt;
+use futures::future::join_all;
+use shardwise_backend_postgres::PostgresBackend;
+use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent};
+use shardwise_testkit::TcpProxy;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+
+/// These tests measure, so they run one after the other.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Renews until it is aborted; ends with the error that is not worth trying again.
+async fn live(backend: Arc<PostgresBackend>, a: Registration) -> ErrorKind {
+    loop {
+        match tokio::time::timeout(a.ttl / 3, backend.renew(&a.record_id(), a.ttl)).await {
+            Ok(Ok(_)) => tokio::time::sleep(a.ttl / 3).await,
+            Ok(Err(error)) if !error.is_retryable() => return error.kind().clone(),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// From the kill of a member to the view without it at another process, in a group of five processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
+    const KILLS: u64 = 10;
+    let _alone = ALONE.lock().await;
+    let url = prepared(&durable().await).await.url();
+    let processes: Vec<_> = (0..5).map(|_| backend(&url)).collect();
+    let mut fleet = Fleet::new();
+    for (n, process) in (0..).zip(&processes) {
+        fleet.join(process, &format!("steady{n}"), n).await;
+    }
+    let mut watch = processes[0].watch(&group(), PACE);
+    let mut took = Vec::new();
+    for n in 0..KILLS {
+        // Its process goes with it.
+        let doomed = backend(&url);
+        fleet.join(&doomed, "doomed", 100 + n).await;
+        view_of(&mut watch, &["doomed", "steady0", "steady1", "steady2", "steady3", "steady4"]).await;
+        tokio::time::sleep(TTL / 7 * u32::try_from(n % 3).unwrap()).await;
+        fleet.kill("doomed");
+        drop(doomed);
+        let killed = Instant::now();
+        view_of(&mut watch, &["steady0", "steady1", "steady2", "steady3", "steady4"]).await;
+        took.push(killed.elapsed());
+    }
+    took.sort_unstable();
+    println!("gone after {took:?}, TTL {TTL:?}");
+    assert_eq!(fleet.lost(), 0, "no living member was buried");
+    // Half a second more for a busy machine.
+    assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(1_500)), "{took:?}");
+}
+
+/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, since the
+/// machine may be busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joining_and_leaving_are_seen_at_once() {
+    const LIMIT: Duration = Duration::from_millis(50);
+    let _alone = ALONE.lock().await;
+    let url = prepared(&durable().await).await.url();
+    let (here, there) = (backend(&url), backend(&url));
+    let mut watch = there.watch(&group(), PACE);
+    view_of(&mut watch, &[]).await;
+    // Until the listener is there, changes are found by looking.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut best = Duration::MAX;
+    for round in 0..5 {
+        let mut took = Vec::new();
+        for n in 0..50 {
+            let a = registration("a", round * 100 + n);
+            let started = Instant::now();
+            let (answer, _) = tokio::join!(here.register(&a), view_of(&mut watch, &["a"]));
+            answer.unwrap();
+            took.push(started.elapsed());
+            here.deregister(&a.record_id()).await.unwrap();
+            view_of(&mut watch, &[]).await;
+        }
+        took.sort_unstable();
+        println!("p50 {:?}, worst {:?}", took[took.len() / 2], took[took.len() - 1]);
+        best = best.min(took[took.len() / 2]);
+        if best < LIMIT {
+            return;
+        }
+    }
+    assert!(best < LIMIT, "p50 {best:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_claims_settle_soon() {
+    let _alone = ALONE.lock().await;
+    let url = prepared(&durable().await).await.url();
+    let (here, there) = (backend(&url), backend(&url));
+    let (a, b) = (claimant(&here, "a", 1).await, claimant(&there, "b", 2).await);
+    let started = Instant::now();
+    let held = granted(&here, &a, &slots(0..1_024)).await;
+    let acquired = started.elapsed();
+    shardwise_discovery::Claims::release(&*here, &a, &held).await.unwrap();
+    let released = started.elapsed();
+    assert_eq!(granted(&there, &b, &slots(0..1_024)).await.len(), 1_024);
+    println!("1,024 claims acquired in {acquired:?}, released after {released:?}, acquired by another after {:?}", started.elapsed());
+    assert!(acquired < Duration::from_secs(2), "{acquired:?}");
+}
+
+/// Three hundred members of sixteen processes: all stay, and none of them is news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_hundred_members_of_sixteen_processes_stay() {
+    const MEMBERS: u64 = 300;
+    let _alone = ALONE.lock().await;
+    let server = durable().await;
+    let url = prepared(&server).await.url();
+    let processes: Vec<_> = (0..16).map(|_| backend(&url)).collect();
+    let ttl = Duration::from_secs(10);
+    let started = Instant::now();
+    let joining = (0..MEMBERS).zip(processes.iter().cycle()).map(|(n, process)| async move {
+        let member = Registration { ttl, ..registration(&format!("m{n:03}"), n) };
+        eventually("a registration", async || process.register(&member).await.ok()).await;
+        (Arc::clone(process), member)
+    });
+    let joined = join_all(joining).await;
+    let members: Vec<JoinHandle<ErrorKind>> = joined.into_iter().map(|(process, member)| tokio::spawn(live(process, member))).collect();
+    println!("{MEMBERS} joined in {:?}", started.elapsed());
+    let mut watches: Vec<_> = processes.iter().map(|process| process.watch(&group(), ttl / 4)).collect();
+    for watch in &mut watches {
+        let full = |view: &shardwise_core::View| view.members().len() as u64 == MEMBERS;
+        shardwise_discovery::conformance::view_where(watch, common::PATIENCE, "all", full).await;
+    }
+    tokio::time::sleep(ttl * 2).await;
+    assert!(members.iter().all(|member| !member.is_finished()), "all have renewed in time");
+    assert_eq!(processes[0].members(&group()).await.unwrap().view.members().len() as u64, MEMBERS);
+    members.iter().for_each(JoinHandle::abort);
+}
+
+/// Random joins, leaves, kills and broken connections: in the end exactly the living are there, and in between no view missed anybody for
+/// whom nothing had happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
+    const CHANGES: u64 = 1_000;
+    let seed = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
+    println!("repeat with SHARDWISE_SEED={seed}");
+    let mut state = seed;
+    // Enough dice for a test: splitmix64.
+    let mut dice = |sides: u64| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    };
+    let _alone = ALONE.lock().await;
+    let database = prepared(&durable().await).await;
+    let at = database.server().socket_addr();
+    let proxies = [TcpProxy::start(at).await.unwrap(), TcpProxy::start(at).await.unwrap()];
+    let workers = [backend(&database.url_at(proxies[0].address())), backend(&database.url_at(proxies[1].address()))];
+    let outside = backend(&database.url());
+    let mut watch = outside.watch(&group(), PACE);
+    view_of(&mut watch, &[]).await;
+    // One who is never touched.
+    outside.register(&registration("steady", 0)).await.unwrap();
+    let steady = tokio::spawn(live(Arc::clone(&outside), registration("steady", 0)));
+    view_of(&mut watch, &["steady"]).await;
+    let watching = tokio::spawn(async move {
+        while let Some(event) = watch.next().await {
+            if let Ok(WatchEvent::View(snapshot)) = event {
+                assert!(ids(&snapshot.view).contains(&"steady"), "nothing has happened to it");
+            }
+        }
+    });
+    let mut living: BTreeMap<String, (Registration, usize, JoinHandle<ErrorKind>)> = BTreeMap::new();
+    for n in 1..=CHANGES {
+        let (kind, place) = (dice(10), usize::try_from(dice(2)).unwrap());
+        let chosen = (!living.is_empty()).then(|| usize::try_from(dice(living.len() as u64)).unwrap());
+        let chosen = chosen.and_then(|nth| living.keys().nth(nth).cloned());
+        match (kind, chosen) {
+            (0..=4, _) | (_, None) => {
+                let joining = registration(&format!("m{n}"), n);
+                eventually("a registration", async || workers[place].register(&joining).await.ok()).await;
+                let task = tokio::spawn(live(Arc::clone(&workers[place]), joining.clone()));
+                living.insert(joining.member.instance_id.to_string(), (joining, place, task));
+            }
+            (5..=7, Some(id)) => {
+                let (leaving, place, task) = living.remove(&id).unwrap();
+                task.abort();
+                eventually("a farewell", async || workers[place].deregister(&leaving.record_id()).await.ok()).await;
+            }
+            (8, Some(id)) => living.remove(&id).unwrap().2.abort(),
+            _ => proxies[place].reset(),
+        }
+        if living.len() > 100 {
+            let id = living.keys().next().cloned().unwrap();
+            living.remove(&id).unwrap().2.abort();
+        }
+    }
+    let expected = || living.keys().map(String::as_str).chain(["steady"]).collect::<Vec<_>>();
+    let mut view = outside.members(&group()).await.unwrap().view;
+    assert!(expected().iter().all(|id| ids(&view).contains(id)), "the living are there all the time");
+    let started = Instant::now();
+    while ids(&view) != expected() {
+        assert!(started.elapsed() < TTL * 2 + Duration::from_secs(2), "{:?} instead of {:?}", ids(&view), expected());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        view = outside.members(&group()).await.unwrap().view;
+    }
+    assert!(!steady.is_finished() && !watching.is_finished() && living.values().all(|(_, _, task)| !task.is_finished()));
+    watching.abort();
+    steady.abort();
+    for (_, _, task) in living.into_values() {
+        task.abort();
+    }
+}
