@@ -1,5 +1,5 @@
 //! The examples of shardwise, in the order of use: `first_key`, `tenants`, `alert_monitor`, `outbox_embedded`, `orders_postgres`,
-//! `consul_workers`, `etcd_workers`, `paused_sqlite`, `paused_postgres`, `paused_etcd`, `counter`, `in_tests`.
+//! `consul_workers`, `etcd_workers`, `paused_sqlite`, `paused_postgres`, `paused_etcd`, `counter`, `import_rows`, `in_tests`.
 //!
 //! Run one with `cargo run -p shardwise-examples --example first_key`. The head of each has its arguments, if it takes any.
 
@@ -14,6 +14,9 @@ mod book {
 
     #[doc = include_str!("../docs/howto/fenced-writes.md")]
     struct FencedWrites;
+
+    #[doc = include_str!("../docs/howto/resume-work.md")]
+    struct ResumedWork;
 
     #[doc = include_str!("../docs/howto/tenants.md")]
     struct Tenants;

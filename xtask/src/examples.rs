@@ -36,6 +36,9 @@ const RULES: u64 = 8;
 const TENANTS: u32 = 100;
 /// A line of the example about orders, and how its last line begins.
 const ORDERS_SAY: (&str, &str) = ("10 orders placed, 20 events booked, each once", "10 orders placed, 20 events booked, each once");
+/// The rows of the import: few enough to be quick, and so many that it is not at its end when its first owner is killed. And what it says.
+const IMPORTED_ROWS: &str = "200000";
+const IMPORTED: &str = "200000 rows imported by two owners, none twice, none left out";
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
@@ -58,13 +61,20 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
             "orders_postgres" | "paused_postgres" => servers::drive(async {
                 let database = Postgres::shared().await?.database().await?;
                 let lines = if *name == "orders_postgres" { ORDERS_SAY } else { PAUSED_SAY };
-                program.says(("DATABASE_URL", &database.url()), lines).await
+                program.says(program.command(("DATABASE_URL", &database.url())), lines).await
             })?,
             "paused_etcd" => servers::drive(async {
                 let server = Etcd::single().await?;
-                program.says(("ETCD_ENDPOINT", &server.address()), PAUSED_SAY).await
+                program.says(program.command(("ETCD_ENDPOINT", &server.address())), PAUSED_SAY).await
             })?,
-            other if other.starts_with("paused_") => servers::drive(program.says(("DATABASE_URL", ""), PAUSED_SAY))?,
+            "import_rows" => {
+                let mut command = program.command(("DATABASE_URL", ""));
+                command.arg(IMPORTED_ROWS);
+                servers::drive(program.says(command, (IMPORTED, IMPORTED)))?;
+            }
+            other if other.starts_with("paused_") => {
+                servers::drive(program.says(program.command(("DATABASE_URL", "")), PAUSED_SAY))?;
+            }
             _ => {
                 let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
                 let repeat = format!("cargo run --package {package} --all-features --example {name}");
@@ -98,16 +108,16 @@ impl ExampleProgram<'_> {
     }
 
     /// What it wrote until it ended, and how.
-    async fn ended(&self, setting: (&str, &str)) -> Result<Output, TaskFailure> {
-        match timeout(EXAMPLE_LIMIT, self.command(setting).output()).await {
+    async fn ended(&self, mut command: Command) -> Result<Output, TaskFailure> {
+        match timeout(EXAMPLE_LIMIT, command.output()).await {
             Ok(ended) => ended.map_err(|error| self.failed(error)),
             Err(_) => Err(self.failed(format_args!("no end after {} s", EXAMPLE_LIMIT.as_secs()))),
         }
     }
 
     /// It succeeds, writes that line, and ends with one that begins like that.
-    async fn says(&self, setting: (&str, &str), (line, last): (&str, &str)) -> Result<(), TaskFailure> {
-        let output = self.ended(setting).await?;
+    async fn says(&self, command: Command, (line, last): (&str, &str)) -> Result<(), TaskFailure> {
+        let output = self.ended(command).await?;
         let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let ended_so = said.lines().last().is_some_and(|said| said.starts_with(last));
         if output.status.success() && ended_so && said.lines().any(|said| said == line) {
@@ -176,7 +186,7 @@ impl ExampleProgram<'_> {
         first.share(1, Some(TENANTS)).await?;
         first.ends_by(Signal::SIGTERM, Some("left")).await?;
         drop(server);
-        let output = self.ended((variable, &address)).await?;
+        let output = self.ended(self.command((variable, &address))).await?;
         let said = String::from_utf8_lossy(&output.stderr);
         let place = address.rsplit('/').next().unwrap_or_default();
         if output.status.success() || said.lines().count() != 1 || !said.contains(place) {

@@ -10,6 +10,7 @@ mod figures;
 mod members;
 mod mistakes;
 mod outbox;
+mod progress;
 mod retention;
 mod scenes;
 
@@ -57,7 +58,7 @@ const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
     Soak { name, runs, run }
 }
 
-const SOAKS: [Soak; 11] = [
+const SOAKS: [Soak; 12] = [
     soak("demo", 20, demo::run),
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
@@ -66,6 +67,7 @@ const SOAKS: [Soak; 11] = [
     soak("outbox", 1, outbox::run),
     soak("outbox-backlog", 1, backlog::run),
     soak("outbox-retention", 1_000, retention::run),
+    soak("progress", 1_000, progress::run),
     soak("takeover", 50, |run| scenes::TAKEOVER.run(run)),
     soak("handover", 200, |run| scenes::HANDOVER.run(run)),
     soak("outage", 1, |run| scenes::OUTAGE.run(run)),

@@ -164,7 +164,9 @@ async fn run(name: &str, database: &str, count: u64, mistake: Option<TortureMist
         if let Ok(path) = std::env::var("SHARDWISE_SOAK_FIGURES") {
             writeln!(std::fs::OpenOptions::new().append(true).open(path).unwrap(), "{figures}").unwrap();
         }
-        assert!(all.refused > 0 && all.moved > 0, "neither an owner nor a task was refused, so nothing was tried: {all:?}");
+        // One of each fate.
+        let is_tried = count < 3 || (all.refused > 0 && all.moved > 0);
+        assert!(is_tried, "neither an owner nor a task was refused, so nothing was tried: {all:?}");
     }
     found.wrong
 }
