@@ -27,7 +27,7 @@ fn table(reported: &[Value]) -> String {
          the position behind them. Then the owner is killed (`kills`), stopped for up to 150 ms (`stops`) or left to write on (`overlaps`), \
          and the next one takes over under a higher epoch. `refused`: former owners of which every task was refused. `moved`: positions \
          that they did not save because another task had. `wrong`: items done twice or left out, epochs that fell in the order of the \
-         items, and positions that went backwards for an onlooker.\n\n"
+         items, and positions that went backwards for an observer.\n\n"
         .to_owned();
     text += &row(FIELDS.split(' '));
     text.extend(["|---|", &"---:|".repeat(FIELDS.split(' ').count() - 1), "\n"]);

@@ -1,4 +1,4 @@
-//! What the tables must have after all takeovers, and what an onlooker must see meanwhile.
+//! What the tables must have after all takeovers, and what an observer must see meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn falling(epochs: impl Iterator<Item = i64>) -> Option<(i64, i64)> {
     epochs.windows(2).map(|pair| (pair[0], pair[1])).find(|(before, after)| before > after)
 }
 
-/// Looks at the positions until it is told to end. Returns those that were below an earlier one.
+/// Reads the positions until `end`. Returns those that were below an earlier one.
 pub(super) async fn backwards(store: ProgressStore, mut end: oneshot::Receiver<()>) -> Vec<String> {
     let (mut latest, mut wrong) = (BTreeMap::new(), Vec::new());
     while end.try_recv() == Err(oneshot::error::TryRecvError::Empty) {

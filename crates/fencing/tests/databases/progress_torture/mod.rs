@@ -29,7 +29,7 @@ const TAKEOVERS: u64 = 9;
 /// How many of them must find a mistake, and in how many runs.
 const TAKEOVERS_BY_MISTAKE: u64 = 6;
 const RUNS_BY_MISTAKE: u32 = 5;
-/// How long an owner works before its fate, and how long a stopped one stands still, at most.
+/// How long an owner works before its fate, and how long one is stopped, at most.
 const WORKS_MS: u64 = 40;
 const STOPPED_MS: u64 = 150;
 
@@ -149,10 +149,10 @@ async fn run(name: &str, database: &str, count: u64, mistake: Option<TortureMist
         store.resume(&progress(key, RESOURCE, 1)).await.unwrap();
     }
     let (end, ended) = oneshot::channel();
-    let onlooker = tokio::spawn(judge::backwards(store.clone(), ended));
+    let observer = tokio::spawn(judge::backwards(store.clone(), ended));
     let all = take_over(database, count, mistake).await;
     end.send(()).unwrap();
-    let backwards = soon("the onlooker", onlooker).await.unwrap();
+    let backwards = soon("the observer", observer).await.unwrap();
     let mut found = judge::judge(&store).await;
     found.wrong.extend(backwards);
     if mistake.is_none() {
