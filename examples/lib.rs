@@ -1,4 +1,4 @@
-//! The examples of shardwise, in the order of use: `first_key`, `tenants`, `alert_monitor`, `counter`, `ticket_desk`, `chat_rooms`,
+//! The examples of shardwise, in the order of use: `first_key`, `tenants`, `alert_monitor`, `counter`, `import_rows`, `ticket_desk`, `chat_rooms`,
 //! `commands`, `pool_sessions`, `outbox_embedded`, `orders_postgres`, `consul_workers`, `etcd_workers`, `paused_sqlite`, `paused_postgres`,
 //! `paused_etcd`, `in_tests`.
 //!
@@ -18,6 +18,8 @@ mod book {
 
     #[doc = include_str!("../docs/howto/requests.md")]
     struct OwnersOfKeys;
+    #[doc = include_str!("../docs/howto/resume-work.md")]
+    struct ResumedWork;
 
     #[doc = include_str!("../docs/howto/tenants.md")]
     struct Tenants;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use shardwise_core::{ClaimName, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
 #[cfg(feature = "requests")]
 use shardwise_core::Holder;
+use shardwise_core::{ClaimName, Incarnation, InstanceId, Member, Moment, Ownership, Policy};
 use shardwise_discovery::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -41,6 +41,9 @@ const POOL_SAYS: (&str, &str) = (
     "a tenant has 2 transactions at most, and each ends after 3s",
     "balances of (80, 120): each transaction was committed or rolled back in full",
 );
+/// The rows of the import: few enough to be quick, and so many that it is not at its end when its first owner is killed. And what it says.
+const IMPORTED_ROWS: &str = "200000";
+const IMPORTED: &str = "200000 rows imported by two owners, none twice, none left out";
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
@@ -67,13 +70,20 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
                     "pool_sessions" => POOL_SAYS,
                     _ => PAUSED_SAY,
                 };
-                program.says(("DATABASE_URL", &database.url()), lines).await
+                program.says(program.command(("DATABASE_URL", &database.url())), lines).await
             })?,
             "paused_etcd" => servers::drive(async {
                 let server = Etcd::single().await?;
-                program.says(("ETCD_ENDPOINT", &server.address()), PAUSED_SAY).await
+                program.says(program.command(("ETCD_ENDPOINT", &server.address())), PAUSED_SAY).await
             })?,
-            other if other.starts_with("paused_") => servers::drive(program.says(("DATABASE_URL", ""), PAUSED_SAY))?,
+            "import_rows" => {
+                let mut command = program.command(("DATABASE_URL", ""));
+                command.arg(IMPORTED_ROWS);
+                servers::drive(program.says(command, (IMPORTED, IMPORTED)))?;
+            }
+            other if other.starts_with("paused_") => {
+                servers::drive(program.says(program.command(("DATABASE_URL", "")), PAUSED_SAY))?;
+            }
             _ => {
                 let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
                 let repeat = format!("cargo run --package {package} --all-features --example {name}");
@@ -107,16 +117,16 @@ impl ExampleProgram<'_> {
     }
 
     /// What it wrote until it ended, and how.
-    async fn ended(&self, setting: (&str, &str)) -> Result<Output, TaskFailure> {
-        match timeout(EXAMPLE_LIMIT, self.command(setting).output()).await {
+    async fn ended(&self, mut command: Command) -> Result<Output, TaskFailure> {
+        match timeout(EXAMPLE_LIMIT, command.output()).await {
             Ok(ended) => ended.map_err(|error| self.failed(error)),
             Err(_) => Err(self.failed(format_args!("no end after {} s", EXAMPLE_LIMIT.as_secs()))),
         }
     }
 
     /// It succeeds, writes that line, and ends with one that begins like that.
-    async fn says(&self, setting: (&str, &str), (line, last): (&str, &str)) -> Result<(), TaskFailure> {
-        let output = self.ended(setting).await?;
+    async fn says(&self, command: Command, (line, last): (&str, &str)) -> Result<(), TaskFailure> {
+        let output = self.ended(command).await?;
         let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let ended_so = said.lines().last().is_some_and(|said| said.starts_with(last));
         if output.status.success() && ended_so && said.lines().any(|said| said == line) {
@@ -185,7 +195,7 @@ impl ExampleProgram<'_> {
         first.share(1, Some(TENANTS)).await?;
         first.ends_by(Signal::SIGTERM, Some("left")).await?;
         drop(server);
-        let output = self.ended((variable, &address)).await?;
+        let output = self.ended(self.command((variable, &address))).await?;
         let said = String::from_utf8_lossy(&output.stderr);
         let place = address.rsplit('/').next().unwrap_or_default();
         if output.status.success() || said.lines().count() != 1 || !said.contains(place) {

@@ -68,3 +68,21 @@ export class LeaseEnded extends NotHeld {
   override name = "LeaseEnded";
   constructor(why: string, readonly isFinal: boolean, options?: ErrorOptions) { super(`the lease has ended: ${why}`, options); }
 }
+
+/** The database has seen a higher epoch: another worker has acquired the resource since. Roll back, and give up this work. */
+export class Fenced extends ShardwiseError {
+  override name = "Fenced";
+  constructor(readonly group: string, readonly resource: string, readonly epoch: number, readonly seen: number | null = null) {
+    const known = seen === null ? "" : ` (${seen} was seen)`;
+    super(`${resource} of group ${JSON.stringify(group)} is held under a higher epoch than ${epoch}${known}: roll back and abandon this work`);
+  }
+}
+
+/** The database has another position of the key than the one that `save` names: another task has saved one since. Roll back, and resume. */
+export class Moved extends ShardwiseError {
+  override name = "Moved";
+  constructor(readonly key: string, readonly number: number, readonly found: number | null) {
+    const has = found === null ? "none, because the transaction of `resume` was not committed" : `number ${found}`;
+    super(`the progress of ${JSON.stringify(key)} was not saved: it goes on from position number ${number}, but the database has ${has}; roll back, and resume`);
+  }
+}

@@ -3,7 +3,7 @@
 export type { Ask, To } from "./ask.js";
 export { Client } from "./client.js";
 export {
-  Busy, LeaseEnded, NotHandled, NotHeld, NotMine, NotOwning, Problem, ShardwiseError, Unavailable, Unknown, Unsent,
+  Busy, Fenced, LeaseEnded, Moved, NotHandled, NotHeld, NotMine, NotOwning, Problem, ShardwiseError, Unavailable, Unknown, Unsent,
 } from "./errors.js";
 export { type ForwardedRequest, Reply, type RequestHandler } from "./forwarded.js";
 export { Guard, type Fence, type NameFence } from "./guard.js";
@@ -14,6 +14,7 @@ export { Lease, type LeaseOptions, type SlotChange } from "./lease.js";
 export type { NamedRun, Tenure } from "./named.js";
 export type { KeyWork, OwnedRun } from "./owned.js";
 export type { HeldHandler, HeldRequest, OwnedHandler, OwnedRequest } from "./owned_requests.js";
+export { type Position, type PostgresConnection, Progress, type ProgressOptions, type SqliteConnection } from "./progress.js";
 export { Answer, type Send } from "./requests.js";
 export type {
   Changed, EnteredKey, Evenness, Event, Explanation, Grant, GrantLine, GrantTable, Group, Held, HeldName, HeldSlot, Holders, Member, Move, Owned, Owner, Ownership,

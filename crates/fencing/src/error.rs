@@ -1,4 +1,4 @@
-//! Errors of fences and journals.
+//! Errors of fences, progress and journals.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use shardwise_core::{Epoch, Resource, write_with_causes};
 
 use crate::StaleEpoch;
 
-/// Why a fence refused a write.
+/// Why a fence refused a write, or a position could not be resumed or saved.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -30,8 +30,22 @@ pub enum FenceError {
         /// Its new epoch.
         epoch: Epoch,
     },
+    /// The database has another position of the key than the one that `save` names: another task has saved one since.
+    #[error(
+        "the progress of {key:?} was not saved: it goes on from position number {from}, but the database has {}; roll back, and resume",
+        .found.map_or_else(|| "none, because the transaction of `resume` was not committed".into(), |found| format!("number {found}"))
+    )]
+    Moved {
+        /// The key.
+        key: String,
+        /// The number of the position that `save` names.
+        from: u64,
+        /// The number of the position in the database; `None` if it has no row for this key, because the transaction of `resume` was
+        /// rolled back.
+        found: Option<u64>,
+    },
     /// The database's error.
-    #[error("the fence could not be checked: {0}")]
+    #[error("a statement of the fence failed: {0}")]
     Sql(#[from] sqlx::Error),
 }
 

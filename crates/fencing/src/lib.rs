@@ -5,6 +5,7 @@
 //!
 //! - a *fence*: [`postgres::check`] or [`sqlite::check`] in your own transaction, or the same statements in any language
 //!   (`docs/reference/fencing.md`);
+//! - [`Progress`]: the position from which the next owner of a key goes on, saved in the same transaction as the work;
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!
 //! Features: `postgres` and `sqlite`, neither by default. Without them the crate has only the names and the SQL, and no
@@ -17,6 +18,8 @@ mod error;
 mod fence;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod journal;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod progress;
 mod stale_epoch;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -27,7 +30,9 @@ pub use journal::{
     APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX, Journal, JournalEvent, JournalSnapshot, LoadedJournal, READ_BYTES_MAX,
     READ_EVENTS_MAX, STATE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_EVENTS_MAX,
 };
-pub use shardwise_core::{ClaimName, Epoch, Fence, GroupName, Resource};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use progress::{Position, Progress};
+pub use shardwise_core::{ClaimName, Epoch, Fence, GroupName, InstanceId, Resource};
 pub use stale_epoch::StaleEpoch;
 
 /// A resource as text in the table, the same in every language: `slot/17` for a slot, `name/` and the name for a name.

@@ -10,6 +10,7 @@ mod figures;
 mod members;
 mod mistakes;
 mod outbox;
+mod progress;
 mod requests;
 mod retention;
 mod scenes;
@@ -58,7 +59,7 @@ const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
     Soak { name, runs, run }
 }
 
-const SOAKS: [Soak; 12] = [
+const SOAKS: [Soak; 13] = [
     soak("demo", 20, demo::run),
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
@@ -67,6 +68,7 @@ const SOAKS: [Soak; 12] = [
     soak("outbox", 1, outbox::run),
     soak("outbox-backlog", 1, backlog::run),
     soak("outbox-retention", 1_000, retention::run),
+    soak("progress", 1_000, progress::run),
     soak("requests", 10, requests::run),
     soak("takeover", 50, |run| scenes::TAKEOVER.run(run)),
     soak("handover", 200, |run| scenes::HANDOVER.run(run)),

@@ -27,8 +27,10 @@ from ._client import Client
 from ._entered import Entered, Entering
 from ._errors import (
     Busy,
+    Fenced,
     LeaseEnded,
     Lost,
+    Moved,
     NotHandled,
     NotHeld,
     NotMine,
@@ -44,15 +46,16 @@ from ._hold import Fence, Hold
 from ._lease import Lease
 from ._names import NamedRun
 from ._owned_requests import HeldRequest, OwnedRequest
+from ._progress import Position, Progress
 from ._request_server import RequestServer
 from ._requests import Answer, Refused, Request
 from ._runs import OwnedRun, RebalanceRun, Run, SlotChange
 from ._table import Grant, Period
 
 __all__ = [
-    "Answer", "Busy", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Grant", "Group",
-    "HeldName", "HeldRequest", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "NamedRun", "NotHandled", "NotHeld", "NotMine",
-    "NotOwning", "Owned", "OwnedRequest", "OwnedRun", "Owner", "Ownership", "Period", "Plan", "Problem", "Rebalance", "RebalanceRun", "Refused",
-    "Request", "RequestHandlers", "RequestServer", "Route", "Run", "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent",
-    "Vanished", "Wish",
+    "Answer", "Busy", "Changed", "Client", "Entered", "EnteredKey", "Entering", "Evenness", "Event", "Explanation", "Fence", "Fenced", "Grant",
+    "Group", "HeldName", "HeldRequest", "HeldSlot", "Hold", "Holders", "Lease", "LeaseEnded", "Lost", "Member", "Move", "Moved", "NamedRun",
+    "NotHandled", "NotHeld", "NotMine", "NotOwning", "Owned", "OwnedRequest", "OwnedRun", "Owner", "Ownership", "Period", "Plan", "Position",
+    "Problem", "Progress", "Rebalance", "RebalanceRun", "Refused", "Request", "RequestHandlers", "RequestServer", "Route", "Run",
+    "ShardwiseError", "SlotChange", "Step", "To", "Unavailable", "Unknown", "Unsent", "Vanished", "Wish",
 ]  # fmt: skip

@@ -99,3 +99,21 @@ class Lost(ShardwiseError):
 
     def __init__(self, what: str, why: Optional[str]) -> None:
         super().__init__(f"{what} is not held any more: {why or 'the sidecar has not renewed the lease in time'}")
+
+
+class Fenced(ShardwiseError):
+    """The database has seen a higher epoch: another worker has acquired the resource since. Roll back, and give up this work."""
+
+    def __init__(self, group: str, resource: str, epoch: int, seen: Optional[int] = None) -> None:
+        self.resource, self.epoch, self.seen = resource, epoch, seen
+        known = "" if seen is None else f" ({seen} was seen)"
+        super().__init__(f"{resource} of group {group!r} is held under a higher epoch than {epoch}{known}: roll back and abandon this work")
+
+
+class Moved(ShardwiseError):
+    """The database has another position of the key than the one that `save` names: another task has saved one since. Roll back, and resume."""
+
+    def __init__(self, key: str, number: int, found: Optional[int]) -> None:
+        self.key, self.number, self.found = key, number, found
+        has = "none, because the transaction of `resume` was not committed" if found is None else f"number {found}"
+        super().__init__(f"the progress of {key!r} was not saved: it goes on from position number {number}, but the database has {has}; roll back, and resume")

@@ -17,8 +17,9 @@ from ._requests import Answer
 from ._slots import list_of
 from ._sync_lease import Entered, Entering, Lease, OwnedRun, Run
 from ._sync_loop import Loop
+from ._sync_progress import Progress
 
-__all__ = ["Client", "Entered", "Entering", "Lease", "OwnedRun", "RequestServer", "Run"]
+__all__ = ["Client", "Entered", "Entering", "Lease", "OwnedRun", "Progress", "RequestServer", "Run"]
 
 
 class Client:

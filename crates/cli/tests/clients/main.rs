@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod monitors;
+mod progress;
 mod python;
 mod rust;
 mod typescript;

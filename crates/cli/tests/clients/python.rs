@@ -12,14 +12,26 @@ use crate::workers::{self, Workers};
 use crate::{beside_two_sidecars, client};
 
 /// The tested releases, which still support Python 3.9.
-const PACKAGES: [&str; 6] = ["anyio==4.12.0", "hatchling==1.27.0", "httpx==0.28.1", "mypy==1.19.1", "uhashring==2.4", "xxhash==3.6.0"];
+const PACKAGES: [&str; 10] = [
+    "aiosqlite==0.21.0",
+    "anyio==4.12.0",
+    "asyncpg==0.31.0",
+    "hatchling==1.27.0",
+    "httpx==0.28.1",
+    "mypy==1.19.1",
+    "psycopg==3.2.13",
+    "psycopg-binary==3.2.13",
+    "uhashring==2.4",
+    "xxhash==3.6.0",
+];
 /// Tests that need no sidecar.
-const ALONE: [&str; 11] = [
+const ALONE: [&str; 12] = [
     "tests.test_ask",
     "tests.test_examples",
     "tests.test_lease",
     "tests.test_names",
     "tests.test_owned_requests",
+    "tests.test_progress",
     "tests.test_requests",
     "tests.test_runs",
     "tests.test_slots",
@@ -30,7 +42,7 @@ const ALONE: [&str; 11] = [
 const MODULE_LINES_MAX: usize = 300;
 
 /// Python with the client as its users install it.
-fn python() -> Command {
+pub(crate) fn python() -> Command {
     let mut command = Command::new(python_with(&PACKAGES).unwrap());
     let path = env::join_paths([installed(), &client("python").join("examples")]).unwrap();
     command.current_dir(client("python")).env("PYTHONPATH", path).env("PYTHONDONTWRITEBYTECODE", "1");

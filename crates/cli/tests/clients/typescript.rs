@@ -59,11 +59,15 @@ pub(crate) fn monitor() -> Command {
     command
 }
 
-/// The program of the npm package on Linux; elsewhere the installed one.
 fn oldest_node() -> Command {
+    node_of(OLDEST)
+}
+
+/// The program of the npm package on Linux; elsewhere the installed one.
+pub(crate) fn node_of(version: &str) -> Command {
     let cpu = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
     let package = format!("node-linux-{cpu}");
-    let program = || node_modules(&[&format!("{package}@{OLDEST}")]).unwrap().join(&package).join("bin/node");
+    let program = || node_modules(&[&format!("{package}@{version}")]).unwrap().join(&package).join("bin/node");
     run_by(if cfg!(target_os = "linux") { program() } else { "node".into() })
 }
 

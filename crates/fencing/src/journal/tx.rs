@@ -211,7 +211,8 @@ mod tests {
     use sqlx::sqlite::SqliteConnectOptions;
 
     use super::*;
-    use crate::sqlite::{CHECK, create_tables};
+    use crate::fence::sqlite::progress::FOUND;
+    use crate::sqlite::{CHECK, POSITION, RESUME, SAVE, create_tables};
 
     /// In a file without statistics, SQLite runs each statement by a key, and reads the result completely at most once more.
     #[tokio::test]
@@ -219,7 +220,8 @@ mod tests {
         let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
         create_tables(&mut connection).await.unwrap();
         let seen = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
-        let statements = [CREATE, PUT, SNAPSHOT, PUT_SNAPSHOT, BYTES_AFTER, DELETE, EVENTS, find!(""), PUT_ONE, CHECK, seen];
+        let journal = [CREATE, PUT, SNAPSHOT, PUT_SNAPSHOT, BYTES_AFTER, DELETE, EVENTS, find!(""), PUT_ONE];
+        let statements = journal.into_iter().chain([CHECK, seen, RESUME, POSITION, SAVE, FOUND]);
         for statement in statements {
             let query = sqlx::query_as(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
             let plan: Vec<(i64, i64, i64, String)> = query.fetch_all(&mut connection).await.unwrap();

@@ -1,4 +1,4 @@
-//! Fences and journals in real databases: SQLite, and the newest and the oldest PostgreSQL.
+//! Fences, progress and journals in real databases: SQLite, and the newest and the oldest PostgreSQL.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -10,4 +10,8 @@ mod full_disk;
 mod journals;
 mod journals_race;
 mod oldest;
+mod progress;
+mod progress_postgres;
+mod progress_store;
+mod progress_torture;
 mod races;

@@ -7,7 +7,7 @@ use crate::error::FenceError;
 use crate::fence::shared::{refused, to_sql};
 use crate::resource_text;
 
-use super::{CHECK, FENCE_UP, JOURNAL_UP, RAISE};
+use super::{CHECK, FENCE_UP, JOURNAL_UP, PROGRESS_UP, RAISE};
 
 const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = $1 AND resource = $2";
 /// Creating one table from two processes at once fails; this advisory lock prevents it. The number is arbitrary.
@@ -74,15 +74,15 @@ async fn seen_now(conn: &mut PgConnection, group: &GroupName, text: &str) -> Res
     sqlx::query_scalar(SEEN).bind(group.as_str()).bind(text).fetch_optional(conn).await
 }
 
-/// Creates missing tables of fences and journals; safe to call from several processes at once. For programs without migrations;
-/// others add [`FENCE_UP`] and [`JOURNAL_UP`] to theirs.
+/// Creates missing tables of fences, journals and progress; safe to call from several processes at once. For programs without
+/// migrations; others add [`FENCE_UP`], [`JOURNAL_UP`] and [`PROGRESS_UP`] to theirs.
 ///
 /// # Errors
 ///
 /// The database's errors, such as a role that may not create tables.
 pub async fn create_tables(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    for sql in [ONE_AT_A_TIME, FENCE_UP, JOURNAL_UP] {
+    for sql in [ONE_AT_A_TIME, FENCE_UP, JOURNAL_UP, PROGRESS_UP] {
         sqlx::raw_sql(sql).execute(&mut *tx).await?;
     }
     tx.commit().await

@@ -7,7 +7,7 @@ use crate::error::FenceError;
 use crate::fence::shared::{refused, to_sql};
 use crate::resource_text;
 
-use super::{CHECK, FENCE_UP, JOURNAL_UP};
+use super::{CHECK, FENCE_UP, JOURNAL_UP, PROGRESS_UP};
 
 const SEEN: &str = "SELECT epoch FROM shardwise_fence WHERE group_name = ?1 AND resource = ?2";
 
@@ -42,15 +42,15 @@ pub async fn check(conn: &mut SqliteConnection, group: &GroupName, resource: &Re
     Err(refused(group, resource, epoch, seen).into())
 }
 
-/// Creates missing tables of fences and journals; safe to call from several processes at once. For programs without migrations;
-/// others add [`FENCE_UP`] and [`JOURNAL_UP`] to theirs.
+/// Creates missing tables of fences, journals and progress; safe to call from several processes at once. For programs without
+/// migrations; others add [`FENCE_UP`], [`JOURNAL_UP`] and [`PROGRESS_UP`] to theirs.
 ///
 /// # Errors
 ///
 /// The database's errors, such as a read-only file.
 pub async fn create_tables(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-    for sql in [FENCE_UP, JOURNAL_UP] {
+    for sql in [FENCE_UP, JOURNAL_UP, PROGRESS_UP] {
         sqlx::raw_sql(sql).execute(&mut *tx).await?;
     }
     tx.commit().await
