@@ -21,7 +21,6 @@ mod route_store;
 mod state;
 mod worker;
 
-pub(crate) use advertised::AdvertisedAddresses;
 pub(crate) use calls::{PROOFS_PER_TTL, follow, follow_claims, limited};
 #[cfg(feature = "requests")]
 pub(crate) use context::Life;

@@ -295,7 +295,7 @@ impl RequestHandlers {
             match gone.run_until_cancelled(timeout(ACCEPTED_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
                 Some(Ok(Err(_))) => tracing::error!(%policy, path, "a handler of requests panicked; its caller does not wait for it"),
                 Some(Err(_)) => {
-                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {ACCEPTED_WITHIN:?} and was ended")
+                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {ACCEPTED_WITHIN:?} and was ended");
                 }
                 Some(Ok(Ok(_))) | None => {}
             }

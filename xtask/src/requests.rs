@@ -1,6 +1,8 @@
 //! `cargo xtask bench requests`: the program `crates/cli/benches/requests` prints a figure for each round; this judges their medians and
 //! writes the page.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::judged::Limit::{AtLeast, AtMost, Below};
@@ -113,7 +115,8 @@ pub(crate) fn page(figures: &[Value]) -> String {
         }
     }
     let routed = cell(of(figures, "route", "rate").map(|rate| rate / 1e6), 1);
-    page += &format!(
+    let _ = write!(
+        page,
         "\n`route` to the owner of a key among 1,000 members, by one thread: {routed} million a second.\n\n{WHAT_HOT}\n\n| | p50, ms | \
          p99, ms | width | failed |\n|---|---:|---:|---:|---:|\n"
     );

@@ -143,7 +143,7 @@ async fn changed(holders: Option<&mut watch::Receiver<Holders>>) {
     {
         return;
     }
-    pending().await
+    pending::<()>().await;
 }
 
 async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {

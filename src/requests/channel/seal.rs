@@ -128,14 +128,13 @@ impl<S: AsyncRead + Unpin> SealedStream<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for SealedStream<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        let begin = match this.content {
-            Some(begin) => begin,
-            None => {
-                if !ready!(this.poll_record(context))? {
-                    return Poll::Ready(Ok(()));
-                }
-                HEAD_BYTES
+        let begin = if let Some(begin) = this.content {
+            begin
+        } else {
+            if !ready!(this.poll_record(context))? {
+                return Poll::Ready(Ok(()));
             }
+            HEAD_BYTES
         };
         let content = &this.record[begin..];
         let taken = content.len().min(buffer.remaining());

@@ -115,7 +115,7 @@ impl ArrivedHead {
         let to = head.headers.get(TO).and_then(|to| Addressee::of_header(to.as_bytes()));
         let mut request = Request::new(method);
         request.to = to.ok_or("an unknown shardwise-to: upgrade this member")?;
-        request.path = path.to_owned();
+        path.clone_into(&mut request.path);
         request.query = query.map(str::to_owned);
         let owned = |name: &HeaderName| text(&head.headers, name).map(str::to_owned);
         (request.content_type, request.idempotency_key, request.session) = (owned(&CONTENT_TYPE), owned(&IDEMPOTENCY_KEY), owned(&SESSION));

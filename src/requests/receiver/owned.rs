@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use shardwise_core::routing::QueueLimits;
-use shardwise_core::{Fence, OwnedKey, OwnershipMode, ShardKey as _};
+use shardwise_core::{Fence, OwnedKey, Ownership, OwnershipMode, ShardKey as _};
 
 use super::queue::{TurnPlace, TurnQueues};
 use super::widths::{KeyRequest, KeyWidths};
@@ -169,7 +169,7 @@ impl KeyReceiver {
         }
         self.routing.is_following();
         let me = context.life.instance_id();
-        let is_live = context.read(|ownership, now| ownership.is_live_at(now));
+        let is_live = context.read(Ownership::is_live_at);
         if is_live && self.routing.may_help(key.as_key(), me) {
             return Ok(None);
         }

@@ -96,7 +96,9 @@ impl Sessions {
         tables.table.end_where(|_| true);
         let ended = std::mem::take(&mut tables.open);
         drop(tables);
-        ended.values().for_each(|state| state.finish(why));
+        for state in ended.values() {
+            state.finish(why);
+        }
     }
 
     /// Ends the sessions that other incarnations of this member have opened.
@@ -113,7 +115,9 @@ impl Sessions {
         let due = tables.table.expire(self.clock.now());
         let ended: Vec<_> = due.into_iter().filter_map(|(id, why)| Some((tables.open.remove(&id)?, why))).collect();
         drop(tables);
-        ended.iter().for_each(|(state, why)| state.finish(*why));
+        for (state, why) in &ended {
+            state.finish(*why);
+        }
     }
 
     pub(super) fn next_due(&self) -> Option<Moment> {

@@ -77,7 +77,7 @@ impl OwnerProcess {
     }
 
     /// Waits until every task of a former owner was refused. Returns how often a position had moved before.
-    async fn is_refused(mut self) -> u64 {
+    async fn until_refused(mut self) -> u64 {
         let moved = self.says(FENCED).await.parse().unwrap();
         let status = soon("the end of a refused owner", self.process.wait()).await.unwrap();
         assert!(status.success(), "a refused owner ended with {status}");
@@ -126,7 +126,7 @@ async fn take_over(database: &str, count: u64, mistake: Option<TortureMistake>) 
                 owner.process.kill().await.unwrap();
                 return None;
             }
-            Some(owner.is_refused().await)
+            Some(owner.until_refused().await)
         });
     }
     // The last owner refuses all that are left.

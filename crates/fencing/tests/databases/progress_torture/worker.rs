@@ -106,6 +106,7 @@ struct OwnerTask {
 
 impl OwnerTask {
     /// Works until it is refused.
+    #[expect(clippy::explicit_write, reason = "the test harness keeps what `println!` writes")]
     async fn run(mut self) {
         let mut kept = None;
         loop {
