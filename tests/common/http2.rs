@@ -63,7 +63,7 @@ impl Http2Frame {
         Ok(Self { kind, flags, stream: u32::from_be_bytes(rest), payload })
     }
 
-    /// The reason of a RST_STREAM or a GOAWAY.
+    /// The reason of a `RST_STREAM` or a GOAWAY.
     pub(crate) fn reason(&self) -> h2::Reason {
         let at = if self.kind == Self::GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("four bytes")).into()

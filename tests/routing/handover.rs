@@ -85,7 +85,7 @@ async fn after_a_takeover_only_what_may_be_repeated_is_repeated() {
             assert_ne!(answered.by.as_str(), "worker-0");
         }
         let took = killed.elapsed();
-        assert!(took <= TTL + Duration::from_millis(1_000), "{ownership:?}: the first success came after {took:?}");
+        assert!(took <= TTL + Duration::from_secs(1), "{ownership:?}: the first success came after {took:?}");
         handled.are(2).await;
     }
 }
@@ -100,7 +100,7 @@ async fn a_request_to_a_dead_owner_waits_for_the_next_one() {
     let asked = Instant::now();
     let answered = fleet.service(1).ask(&To::owner(&key), post("who"), LONG).await.unwrap();
     assert_eq!(answered.by.as_str(), "worker-1");
-    assert!(asked.elapsed() <= TTL + Duration::from_millis(1_000), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() <= TTL + Duration::from_secs(1), "{:?}", asked.elapsed());
 }
 
 /// A paused owner has the request and does not answer. Once another member holds the slot, its answer is waited for a second more.

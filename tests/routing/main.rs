@@ -25,7 +25,7 @@ use shardwise::testing::TestFleet;
 use shardwise::{GroupName, OwnershipMode, Policy, PolicyName, ShardingService, Timing};
 
 /// As long as a request may wait where nothing should keep it waiting.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 const TTL: Duration = Duration::from_secs(3);
 
 fn policy(ownership: OwnershipMode) -> Policy {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::*;
 
-const LIMITS: SessionLimits = SessionLimits { idle: Duration::from_secs(60), life: Duration::from_secs(600), per_key: 100 };
+const LIMITS: SessionLimits = SessionLimits { idle: Duration::from_mins(1), life: Duration::from_mins(10), per_key: 100 };
 
 /// Why sessions have ended, in order.
 #[derive(Clone, Default)]
@@ -175,7 +175,7 @@ async fn what_is_no_session_is_refused_and_another_members_is_not_mine() {
 #[tokio::test(start_paused = true)]
 async fn thousands_of_sessions_come_and_go() {
     let fleet = fleet(1, OwnershipMode::Eventual).await;
-    let limits = SessionLimits { idle: Duration::from_secs(5), life: Duration::from_secs(60), per_key: u32::MAX };
+    let limits = SessionLimits { idle: Duration::from_secs(5), life: Duration::from_mins(1), per_key: u32::MAX };
     let ended = Arc::new(AtomicUsize::new(0));
     for number in 0..30_000_u32 {
         let session = fleet.service(0).open_session(&number, limits).unwrap();

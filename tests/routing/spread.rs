@@ -47,7 +47,7 @@ async fn a_hot_key_is_spread_and_narrows_when_it_is_quiet() {
     let set: Vec<_> = route.set().map(ToString::to_string).collect();
     assert!(by.keys().all(|id| set.contains(id)), "{by:?} of {set:?}");
     // The owner narrows it, and callers forget what it reported.
-    sleep(Duration::from_secs(240)).await;
+    sleep(Duration::from_mins(4)).await;
     assert_eq!(fleet.service(0).route(&to).unwrap().width(), 1);
     assert_eq!(burst(&fleet, "hot", 1).await.len(), 1);
     assert_eq!(fleet.service(0).route(&to).unwrap().width(), 1);

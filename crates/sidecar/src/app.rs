@@ -21,7 +21,7 @@ use crate::leases::Leases;
 use crate::options::Options;
 use crate::page::Page;
 pub(crate) use crate::path_parameters::{KeyPath, NamePath, PolicyPath};
-use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE};
+use crate::problem::{Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
 use crate::worker_client::WorkerClient;

@@ -36,8 +36,8 @@ impl Unanswered {
             Undelivered::Unsent(_) | Undelivered::NotMine(_) => UNREACHED,
             Undelivered::Busy(_) => "busy",
             Undelivered::Unproven(_) | Undelivered::Barred(_) => "barred",
-            _ if self.is_late => "late",
-            _ => "broken",
+            Undelivered::Unknown(_) if self.is_late => "late",
+            Undelivered::Unknown(_) => "broken",
         }
     }
 

@@ -65,7 +65,9 @@ async fn an_idle_connection_is_dropped_after_a_while_and_few_are_kept() {
     for _ in 0..=KEPT_MOST {
         connections.push(client.connect().await.unwrap());
     }
-    connections.into_iter().for_each(|connection| client.keep(connection));
+    for connection in connections {
+        client.keep(connection);
+    }
     assert_eq!(client.fresh().len(), KEPT_MOST);
     let long_ago = Instant::now().checked_sub(KEPT_FOR).unwrap();
     client.fresh().iter_mut().for_each(|(since, _)| *since = long_ago);
@@ -104,20 +106,20 @@ async fn the_worker_sees_the_fence_of_what_a_request_is_for() {
     let mut to_holder = Request::get("x");
     (to_holder.to, to_holder.name) = (Addressee::Holder, Some(ClaimName::new("singleton/a b").unwrap()));
     let epoch = Epoch::new(7).unwrap();
-    let seen: [(Request, Option<WorkerFence>, &[&str], &[&str]); 3] = [
+    let seen = [
         (
             to_owner.clone(),
             Some(WorkerFence { slot: Some(3), epoch }),
-            &["shardwise-to: owner", "shardwise-key: a", "shardwise-slot: 3", "shardwise-epoch: 7"],
-            &["shardwise-name"],
+            &["shardwise-to: owner", "shardwise-key: a", "shardwise-slot: 3", "shardwise-epoch: 7"][..],
+            &["shardwise-name"][..],
         ),
         (
             to_holder,
             Some(WorkerFence { slot: None, epoch }),
-            &["shardwise-to: holder", "shardwise-name: singleton%2Fa%20b", "shardwise-epoch: 7"],
-            &["shardwise-slot", "shardwise-key"],
+            &["shardwise-to: holder", "shardwise-name: singleton%2Fa%20b", "shardwise-epoch: 7"][..],
+            &["shardwise-slot", "shardwise-key"][..],
         ),
-        (to_owner, None, &["shardwise-to: owner", "shardwise-key: a"], &["shardwise-slot", "shardwise-epoch"]),
+        (to_owner, None, &["shardwise-to: owner", "shardwise-key: a"][..], &["shardwise-slot", "shardwise-epoch"][..]),
     ];
     for (request, fence, with, without) in seen {
         client.ask(&request, fence).await.unwrap();

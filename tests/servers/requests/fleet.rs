@@ -21,9 +21,9 @@ use crate::figures;
 use crate::meeting::{Kind, runtime, until};
 
 /// As long as a request may wait where nothing should keep it waiting, on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_mins(1);
 /// In which a fleet settles to which nothing is done any more.
-pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const SETTLED_WITHIN: Duration = Duration::from_mins(1);
 
 /// How the members share keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,7 +175,9 @@ impl Fleet {
     pub(crate) fn calls(&self) -> BTreeMap<String, Calls> {
         let mut calls = BTreeMap::new();
         let names: std::collections::BTreeSet<_> = self.members.iter().map(|member| &member.name).collect();
-        names.into_iter().for_each(|name| log::read(&worker::logs(self.folder.path(), name)[0], &mut calls));
+        for name in names {
+            log::read(&worker::logs(self.folder.path(), name)[0], &mut calls);
+        }
         calls
     }
 

@@ -79,7 +79,9 @@ fn calls_are_counted_over_workers_and_half_a_line_is_none() {
     std::mem::forget(Call::begin(&logs[1], "2"));
     File::options().append(true).open(&paths[1]).unwrap().write_all(b"begun 3").unwrap();
     let mut found = BTreeMap::new();
-    paths.iter().for_each(|path| read(path, &mut found));
+    for path in &paths {
+        read(path, &mut found);
+    }
     let expected = [("1", Calls { begun: 2, done: 1, dropped: 1 }), ("2", Calls { begun: 1, ..Calls::default() })];
     assert_eq!(found, BTreeMap::from(expected.map(|(request, calls)| (request.to_owned(), calls))));
 }

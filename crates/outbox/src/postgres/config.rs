@@ -67,6 +67,8 @@ impl fmt::Debug for PostgresConfig {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::ConnectOptions as _;
+
     use super::*;
 
     #[test]
