@@ -51,7 +51,9 @@ struct Pair {
 impl Pair {
     async fn start(token: Option<&str>) -> Self {
         let folder = TempDir::new().unwrap();
-        token.into_iter().for_each(|token| std::fs::write(folder.path().join("token"), token).unwrap());
+        if let Some(token) = token {
+            std::fs::write(folder.path().join("token"), token).unwrap();
+        }
         let server = Server::member(folder.path());
         let client = group::service(folder.path(), "client");
         client.register_self().await.unwrap();

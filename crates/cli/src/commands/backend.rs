@@ -36,7 +36,7 @@ pub(crate) struct InitBackendArgs {
 impl InitBackendArgs {
     async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy) = self.policy.open(common)?;
-        let done = waiting(&waits_for(&policy), IS_IT_THERE, factory.init_backend(&policy)).await?;
+        let done = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.init_backend(&policy)).await?;
         common.print(&json!({ "policy": policy, "done": done }), || format!("{done}\n"))?;
         Ok(Code::Ok)
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use serde_json::json;
 
-use crate::asked::{TOKENED, asks, exclusive_peers, sends, start};
+use crate::asked::{TOKENED, asks, exclusive_peers, sends, sends_to, start};
 use crate::common::{PATIENCE, Place, eventually};
 use crate::peers::{PEER_TOKEN, place_of_peers};
 use crate::{Served, TOKEN, http};
@@ -123,9 +123,12 @@ fn a_request_is_cancelled_by_its_id_and_its_worker_sees_that() {
     });
     let one = start(&place, at);
     settles(&one, 1);
+    let at = one.at;
     for rest in ["keys/a/slow".to_owned(), "any/slow".to_owned(), format!("instances/{}/slow", one.id)] {
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| asks(&one, "POST", &rest, "shardwise-within-ms: 300000\r\nshardwise-request-id: mine-7\r\n"));
+            let asked = ("POST", rest.as_str());
+            let headers = "shardwise-within-ms: 300000\r\nshardwise-request-id: mine-7\r\n";
+            let asking = scope.spawn(move || sends_to(at, TOKEN, asked, headers, "hello"));
             assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), "asked");
             asks(&one, "GET", "any/x", "shardwise-request-id: mine-7\r\n").refuses(409, "one request has one id");
             asks(&one, "DELETE", "requests/other", "").refuses(404, "another id");

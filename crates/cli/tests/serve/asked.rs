@@ -33,15 +33,20 @@ pub(crate) fn exclusive_peers() -> Place {
 }
 
 /// Sends a request with that token and these headers.
-pub(crate) fn sends(served: &Served, token: &str, (method, rest): (&str, &str), headers: &str, body: &str) -> Answer {
+pub(crate) fn sends(served: &Served, token: &str, request: (&str, &str), headers: &str, body: &str) -> Answer {
+    sends_to(served.at, token, request, headers, body)
+}
+
+/// The same from a thread of its own.
+pub(crate) fn sends_to(at: SocketAddr, token: &str, (method, rest): (&str, &str), headers: &str, body: &str) -> Answer {
     let head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
          Connection: close\r\n{headers}\r\n",
         Served::path(rest),
-        served.at,
+        at,
         body.len()
     );
-    http::raw(served.at, [head.as_bytes(), body.as_bytes()].concat().as_slice())
+    http::raw(at, [head.as_bytes(), body.as_bytes()].concat().as_slice())
 }
 
 pub(crate) fn asks(served: &Served, method: &str, rest: &str, headers: &str) -> Answer {
