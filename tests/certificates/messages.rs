@@ -47,6 +47,6 @@ async fn members_with_certificates_of_one_authority_bring_each_other_messages() 
     assert!(holder.metadata[ADDRESS_KEY].starts_with("tls://"), "{:?}", holder.metadata);
     // What another authority has signed is not believed, and a message waits for the right holder.
     let c = joined(&world, "c", &theirs, &theirs.server().unwrap()).await;
-    let error = handle(&c).send_within(21, Duration::from_secs(1)).await.unwrap_err();
+    let error = handle(&c).send_within(21, Duration::from_secs(5)).await.unwrap_err();
     assert!(matches!(&error, MessageError::NoLeader { why, .. } if why.contains("certificate")), "{error:?}");
 }

@@ -33,7 +33,7 @@ const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
 /// Which calls a call may hold up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum CallTurn {
     /// It waits for no group's lock.
     Quick,
     /// It may wait for a group's lock.
@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// Runs statements in one transaction, once the tables are known to be ours. They may be carried out twice.
-    pub(crate) async fn run(&self, turn: Turn, sql: String) -> PgResult<Answers> {
+    pub(crate) async fn run(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
         let call = async {
             self.checked.get_or_try_init(|| self.check()).await?;
             self.exchange(turn, sql).await
@@ -136,15 +136,15 @@ impl Client {
 
     /// The same for statements that need no tables.
     pub(crate) async fn run_unchecked(&self, sql: String) -> PgResult<Answers> {
-        bounded(self.exchange(Turn::Quick, sql)).await
+        bounded(self.exchange(CallTurn::Quick, sql)).await
     }
 
     /// A write whose failure or success says whether the database takes writes: a renewal, a registration, a probe.
-    pub(crate) async fn run_write(&self, turn: Turn, sql: String) -> PgResult<Answers> {
+    pub(crate) async fn run_write(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
         let pending = PendingWrite(Some(&self.writes));
         let answer = self.run(turn, sql).await;
         // A group's lock that others hold is no outage; a renewal waits for none.
-        if answer.is_ok() || turn == Turn::MayWait && answer.as_ref().is_err_and(|failure| !failure.is_outage()) {
+        if answer.is_ok() || turn == CallTurn::MayWait && answer.as_ref().is_err_and(|failure| !failure.is_outage()) {
             pending.answered();
         }
         answer
@@ -154,21 +154,21 @@ impl Client {
     pub(crate) async fn probe(&self) -> PgResult<()> {
         let started = self.clock.now();
         let is_first = !self.has_probed.swap(true, Ordering::Relaxed);
-        self.run_write(Turn::Quick, members::probe(&self.schema, writer(), is_first)).await?;
+        self.run_write(CallTurn::Quick, members::probe(&self.schema, writer(), is_first)).await?;
         self.writes.answer(started);
         Ok(())
     }
 
     async fn check(&self) -> PgResult<()> {
-        let found = read_version(&self.exchange(Turn::Quick, version(&self.schema)).await?)?;
+        let found = read_version(&self.exchange(CallTurn::Quick, version(&self.schema)).await?)?;
         if found == SCHEMA_VERSION { Ok(()) } else { Err(Failure::OtherVersion { found }) }
     }
 
-    async fn exchange(&self, turn: Turn, sql: String) -> PgResult<Answers> {
+    async fn exchange(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
         let closed = |_| Failure::ShuttingDown;
         let _waiting = match turn {
-            Turn::MayWait => Some(self.waiting.acquire().await.map_err(closed)?),
-            Turn::Quick => None,
+            CallTurn::MayWait => Some(self.waiting.acquire().await.map_err(closed)?),
+            CallTurn::Quick => None,
         };
         let _turn = self.turns.acquire().await.map_err(closed)?;
         let sql: Arc<str> = sql.into();

@@ -12,7 +12,7 @@ use crate::error::{Failure, PgResult};
 
 /// Where an answer came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct LogPosition {
     /// A standby, which may lag behind.
     pub(crate) is_replica: bool,
     /// The tables and the timeline.
@@ -21,7 +21,7 @@ pub(crate) struct Position {
     pub(crate) lsn: u64,
 }
 
-impl Position {
+impl LogPosition {
     pub(crate) fn read(row: &PgRow) -> sqlx::Result<Self> {
         let (store_id, timeline): (String, String) = (row.try_get("store_id")?, row.try_get("timeline")?);
         let (is_replica, lsn) = (row.try_get("is_replica")?, crate::sql::unsigned(row, "lsn")?);
@@ -66,7 +66,7 @@ impl ServerHistory {
     }
 
     /// Takes note of where an answer came from, and gives its era. An answer that crosses the beginning of an era belongs to none.
-    pub(crate) fn arrive(&self, before: Known, at: &Position) -> PgResult<u64> {
+    pub(crate) fn arrive(&self, before: Known, at: &LogPosition) -> PgResult<u64> {
         if at.is_replica {
             return Err(Failure::Replica);
         }
@@ -104,11 +104,11 @@ impl ServerHistory {
 mod tests {
     use super::*;
 
-    fn at(origin: &str, lsn: u64) -> Position {
-        Position { is_replica: false, origin: origin.into(), lsn }
+    fn at(origin: &str, lsn: u64) -> LogPosition {
+        LogPosition { is_replica: false, origin: origin.into(), lsn }
     }
 
-    fn arrived(history: &ServerHistory, before: Known, at: &Position) -> Option<u64> {
+    fn arrived(history: &ServerHistory, before: Known, at: &LogPosition) -> Option<u64> {
         history.arrive(before, at).ok()
     }
 
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_replica_is_refused_and_leaves_no_trace() {
         let history = ServerHistory::default();
-        let replica = Position { is_replica: true, ..at("a/1", 0) };
+        let replica = LogPosition { is_replica: true, ..at("a/1", 0) };
         assert!(matches!(history.arrive(history.now(), &replica), Err(Failure::Replica)));
         assert_eq!(history.now(), Known { era: 0, lsn: 0 });
     }

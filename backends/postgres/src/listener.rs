@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::{Instant, timeout};
 
-use crate::client::Turn;
+use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::shared::Shared;
 use crate::sql::literal::text;
@@ -119,7 +119,7 @@ async fn connect(shared: &Shared) -> PgResult<Option<PgListener>> {
     let mut listener = connected.map_err(|error| client.context.of_connecting(&error))?;
     // No group's payload begins like this.
     let echo = format!("echo {:016x}", rand::random::<u64>());
-    client.run(Turn::Quick, format!("SELECT pg_notify({}, {})", text(&channel), text(&echo))).await?;
+    client.run(CallTurn::Quick, format!("SELECT pg_notify({}, {})", text(&channel), text(&echo))).await?;
     if hears(&mut listener, &echo).await {
         return Ok(Some(listener));
     }

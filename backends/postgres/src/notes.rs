@@ -6,7 +6,7 @@ use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 
 use crate::PostgresBackend;
 use crate::answers::Answers;
-use crate::client::Turn;
+use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::shared::Shared;
 use crate::sql::notes;
@@ -25,14 +25,14 @@ impl Notes for PostgresBackend {
 
 impl Shared {
     async fn note(&self, group: &GroupName, name: &ClaimName) -> PgResult<Option<Note>> {
-        present(&self.client.run(Turn::Quick, notes::read(&self.client.schema, group, name)).await?)
+        present(&self.client.run(CallTurn::Quick, notes::read(&self.client.schema, group, name)).await?)
     }
 
     async fn write_note(&self, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> PgResult<WriteOutcome> {
         if text.contains('\0') {
             return Err(Failure::NulInNote);
         }
-        let answers = self.client.run(Turn::Quick, notes::write(&self.client.schema, group, name, expected, text)).await?;
+        let answers = self.client.run(CallTurn::Quick, notes::write(&self.client.schema, group, name, expected, text)).await?;
         match notes::read_written(&answers).map_err(Failure::of_row)? {
             Some(version) => Ok(WriteOutcome::Written(version)),
             None => present(&answers).map(WriteOutcome::Other),

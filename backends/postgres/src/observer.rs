@@ -12,7 +12,7 @@ use shardwise_discovery::RecordId;
 use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
 use tokio::time::timeout;
 
-use crate::client::{Client, Turn};
+use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
 use crate::groups::{FollowedGroup, Needs};
 use crate::mirror::GroupMirror;
@@ -206,7 +206,7 @@ impl GroupObserver {
         }
         for _ in 0..READ_TRIES {
             let (known, before) = (self.mirror.known(), client.history.now());
-            let answers = client.run(Turn::Quick, reads::news(&client.schema, &group.name, known)).await?;
+            let answers = client.run(CallTurn::Quick, reads::news(&client.schema, &group.name, known)).await?;
             let news = GroupNews::read(&answers, known)?;
             let era = client.history.arrive(before, &news.head.position)?;
             // Of another era the numbers mean nothing.
@@ -257,7 +257,7 @@ impl GroupObserver {
     async fn look(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
         let lives: Vec<i64> = self.silence.guarded().filter_map(|id| self.mirror.life(id)).collect();
         let before = client.history.now();
-        let answers = client.run(Turn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
+        let answers = client.run(CallTurn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
         let (head, beats) = reads::read_look(&answers)?;
         let era = client.history.arrive(before, &head.position)?;
         if era != self.era {
@@ -304,7 +304,7 @@ impl GroupObserver {
         let seen: Vec<_> = burials.into_iter().filter_map(|burial| Some((burial.record, burial.seen?))).collect();
         for some in seen.chunks(BURIALS_MAX) {
             let Some(sql) = members::bury(&client.schema, some) else { continue };
-            match client.run(Turn::MayWait, sql).await {
+            match client.run(CallTurn::MayWait, sql).await {
                 Ok(answers) if answers.last().is_empty() => {}
                 Ok(answers) => {
                     tracing::info!(group = %group.name, members = answers.last().len(), "buried members that had been silent for their TTL");

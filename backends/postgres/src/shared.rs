@@ -9,7 +9,7 @@ use shardwise_discovery::{Error, Grant, Record, RecordId, Registration, UsedStor
 use crate::answers::Answers;
 use crate::backend::{RECORD_BYTES_MAX, TTL_LEAST};
 use crate::calls::next_call;
-use crate::client::{Client, Turn};
+use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
 use crate::groups::{FollowedGroup, GroupInterest, Groups};
 use crate::listener::Listening;
@@ -49,7 +49,7 @@ impl Shared {
         let ttl = registration.ttl.max(TTL_LEAST);
         let (client, started) = (&self.client, self.client.clock.now());
         let sql = members::register(&client.schema, &record_id, &record, ttl, next_call());
-        let answers = client.run_write(Turn::MayWait, sql).await?;
+        let answers = client.run_write(CallTurn::MayWait, sql).await?;
         match Registered::read(&answers).map_err(Failure::of_row)? {
             Registered::Written => {
                 client.writes.answer(started);
@@ -69,7 +69,7 @@ impl Shared {
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> PgResult<Grant> {
         let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_LEAST));
-        let answers = client.run_write(Turn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
+        let answers = client.run_write(CallTurn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
         if answers.last().is_empty() {
             self.groups.left(record_id);
             return Err(lost(record_id));
@@ -106,7 +106,7 @@ impl Shared {
         let (client, proven, before) = (&self.client, self.client.clock.now(), self.client.history.now());
         let mut mirror = GroupMirror::default();
         let known = mirror.known();
-        let answers = client.run(Turn::Quick, reads::news(&client.schema, group, known)).await?;
+        let answers = client.run(CallTurn::Quick, reads::news(&client.schema, group, known)).await?;
         let news = GroupNews::read(&answers, known)?;
         let (era, revision) = (client.history.arrive(before, &news.head.position)?, news.head.revision.unsigned_abs());
         // With nothing known, nothing can be missing.
@@ -120,7 +120,7 @@ impl Shared {
 
     /// A change that waits for the group's lock. The watches of this process learn of it at once.
     pub(crate) async fn write(&self, group: &GroupName, sql: String) -> PgResult<Answers> {
-        let answers = self.client.run(Turn::MayWait, sql).await?;
+        let answers = self.client.run(CallTurn::MayWait, sql).await?;
         self.groups.expect_news(group);
         Ok(answers)
     }

@@ -304,7 +304,8 @@ async fn a_lock_that_comes_free_is_found_at_once_by_every_call_of_the_fence() {
     let mut conn = outbox.connection().await;
     for call in ["register", "touch", "release"] {
         let mut late = Vec::new();
-        for _ in 0..3 {
+        // Any of twenty, since the machine may be busy and the disk slow: SQLite's own wait would be late each time.
+        while late.len() < 20 && late.iter().min().is_none_or(|late| *late >= Duration::from_millis(50)) {
             let tx = conn.begin_with("BEGIN IMMEDIATE").await.unwrap();
             let store = store.clone();
             let waiting = tokio::spawn(async move {
@@ -321,7 +322,6 @@ async fn a_lock_that_comes_free_is_found_at_once_by_every_call_of_the_fence() {
             tx.rollback().await.unwrap();
             late.push(waiting.await.unwrap() - free);
         }
-        // The best of three, since the machine may be busy and the disk slow.
         assert!(late.iter().min() < Some(&Duration::from_millis(50)), "{call}: {late:?}");
     }
 }

@@ -73,6 +73,7 @@ mod tests {
         drop(second);
         let third = third.now_or_never().unwrap().unwrap();
         drop(third);
-        assert_eq!((locked(&queues.0).keys(), locked(&queues.0).waiting()), (0, 0));
+        let queues = locked(&queues.0);
+        assert_eq!((queues.keys(), queues.waiting()), (0, 0));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shardwise_core::{Incarnation, Member};
 
 use super::*;
-use crate::history::Position;
+use crate::history::LogPosition;
 use crate::sql::reads::{ClaimRow, Head};
 
 fn id(name: &str) -> InstanceId {
@@ -22,7 +22,7 @@ fn claim(slot: u32, holder: Option<i64>, epoch: u64) -> ClaimRow {
 }
 
 fn news(revision: i64, claimed: i64, trimmed: i64) -> GroupNews {
-    let position = Position { is_replica: false, origin: "s/1".into(), lsn: 1 };
+    let position = LogPosition { is_replica: false, origin: "s/1".into(), lsn: 1 };
     GroupNews { head: Head { position, revision, claimed, trimmed }, members: Vec::new(), departed: Vec::new(), claims: None }
 }
 

@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use super::literal::{joined, numbers, text, texts};
 use super::{BEGIN, POSITION, Schema, id_of, lock, make_group, signed};
 use crate::answers::Answers;
-use crate::history::Position;
+use crate::history::LogPosition;
 
 /// In the column `slot` of a name.
 const NO_SLOT: i32 = -1;
@@ -123,7 +123,7 @@ pub(crate) struct ClaimAnswer {
 
 /// The state of a store of claims, and of the record for which it was read.
 pub(crate) struct StoreStanding {
-    pub(crate) position: Position,
+    pub(crate) position: LogPosition,
     /// `None`: no store was made yet.
     pub(crate) store: Option<ClaimStore>,
     pub(crate) counter: u64,
@@ -148,7 +148,7 @@ impl StoreStanding {
             },
         };
         Ok(Some(Self {
-            position: Position::read(row)?,
+            position: LogPosition::read(row)?,
             store,
             counter: super::unsigned(row, "counter")?,
             history: row.try_get::<Option<String>, _>("history")?.unwrap_or_default(),

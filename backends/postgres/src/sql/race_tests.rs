@@ -11,7 +11,7 @@ use super::claims::{self, KnownStore, StoreStanding};
 use super::members::{self, Changed, Registered};
 use super::reads::{self, GroupNews, KnownNumbers, NOTHING_KNOWN};
 use crate::calls::next_call;
-use crate::client::{Client, Turn};
+use crate::client::{CallTurn, Client};
 use crate::{PostgresBackend, PostgresBackendConfig};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Bench {
     }
 
     async fn run(&self, sql: String) -> crate::answers::Answers {
-        self.client.run(Turn::MayWait, sql).await.unwrap()
+        self.client.run(CallTurn::MayWait, sql).await.unwrap()
     }
 
     async fn registered(&self, record_id: &RecordId) {

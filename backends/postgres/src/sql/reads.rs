@@ -13,7 +13,7 @@ use super::literal::{joined, text};
 use super::{POSITION, Schema, id_of, unsigned};
 use crate::answers::Answers;
 use crate::error::{Failure, PgResult};
-use crate::history::Position;
+use crate::history::LogPosition;
 
 /// Twice what slots there can be, so that there is room for as many names.
 const CLAIMS_MAX: u32 = SLOTS_MAX * 2;
@@ -24,7 +24,7 @@ pub(crate) const NOTHING_KNOWN: i64 = -1;
 /// The numbers of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) position: Position,
+    pub(crate) position: LogPosition,
     /// Of the last change of members, and of claims.
     pub(crate) revision: i64,
     pub(crate) claimed: i64,
@@ -35,7 +35,7 @@ pub(crate) struct Head {
 impl Head {
     fn read(row: &PgRow) -> sqlx::Result<Self> {
         let (revision, claimed, trimmed) = (row.try_get("revision")?, row.try_get("claimed")?, row.try_get("trimmed")?);
-        Ok(Self { position: Position::read(row)?, revision, claimed, trimmed })
+        Ok(Self { position: LogPosition::read(row)?, revision, claimed, trimmed })
     }
 }
 

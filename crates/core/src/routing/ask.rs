@@ -73,7 +73,7 @@ pub struct Ask {
 struct AskPause {
     until: Moment,
     /// The set at its beginning. News that do not change the set do not end the pause, so frequent news cause no storm of attempts.
-    set: u64,
+    set: Option<u64>,
 }
 
 impl Ask {
@@ -214,11 +214,11 @@ impl Ask {
     }
 }
 
-/// A number for the members of a set, whatever the view's number; 0 without a set.
-fn mark(choice: Option<&Choice<'_>>) -> u64 {
-    let Some(choice) = choice else { return 0 };
+/// A number for the members of a set, whatever the view's number.
+fn mark(choice: Option<&Choice<'_>>) -> Option<u64> {
+    let choice = choice?;
     let members = choice.set.iter().filter_map(|index| choice.table.member(*index));
-    members.fold(1, |mark: u64, member| (mark ^ member.incarnation.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
+    Some(members.fold(0, |mark: u64, member| (mark ^ member.incarnation.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)))
 }
 
 #[cfg(test)]
