@@ -1,7 +1,7 @@
 //! What the bucket must be, and what exclusive ownership needs beyond that.
 
 use crate::config::SyncInterval;
-use crate::connection::{Connection, ServerVersion};
+use crate::connection::{BucketConnection, ServerVersion};
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::{self, StreamInfo, StreamSettings};
 use crate::names::Bucket;
@@ -20,7 +20,11 @@ pub(crate) struct BucketState {
 }
 
 /// The bucket, made if there is none, if it is what it must be.
-pub(crate) async fn ensure(connection: &Connection, bucket: &Bucket, replicas: Option<usize>) -> NatsResult<(BucketState, BucketOrigin)> {
+pub(crate) async fn ensure(
+    connection: &BucketConnection,
+    bucket: &Bucket,
+    replicas: Option<usize>,
+) -> NatsResult<(BucketState, BucketOrigin)> {
     if let Some(info) = jetstream::stream_info(connection, bucket).await? {
         return Ok((checked(connection, bucket, &info)?, BucketOrigin::Found));
     }
@@ -38,7 +42,7 @@ pub(crate) enum BucketOrigin {
     Made,
 }
 
-fn checked(connection: &Connection, bucket: &Bucket, info: &StreamInfo) -> NatsResult<BucketState> {
+fn checked(connection: &BucketConnection, bucket: &Bucket, info: &StreamInfo) -> NatsResult<BucketState> {
     let is_clustered = connection.is_clustered || info.is_clustered();
     match wrong(&info.config, &bucket.subjects(), is_clustered) {
         Some(why) => Err(Failure::Bucket { bucket: bucket.name().to_owned(), why }),
@@ -77,7 +81,9 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
 pub(crate) fn allow_exclusive(version: ServerVersion, sync_interval: SyncInterval) -> NatsResult<()> {
     if version < EXCLUSIVE_LEAST {
         let ServerVersion(major, minor, patch) = version;
-        return Err(Failure::NotExclusive(format!("needs servers of version 2.12.3 or newer, and this one has {major}.{minor}.{patch}; upgrade them")));
+        return Err(Failure::NotExclusive(format!(
+            "needs servers of version 2.12.3 or newer, and this one has {major}.{minor}.{patch}; upgrade them"
+        )));
     }
     if sync_interval != SyncInterval::Always {
         let why = "needs servers that flush before they acknowledge, and no client can see that: set sync_interval: always below jetstream in the \

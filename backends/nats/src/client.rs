@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::bucket::{self, BucketOrigin, BucketState};
 use crate::config::{DialSettings, NatsBackendConfig, SyncInterval};
-use crate::connection::Connection;
+use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::history::StreamHistory;
 use crate::jetstream::{self, CasOutcome, LastMessage};
@@ -37,7 +37,7 @@ pub(crate) struct Client {
 
 #[derive(Default)]
 struct ConnectionSlot {
-    present: Option<Arc<Connection>>,
+    present: Option<Arc<BucketConnection>>,
     /// Why the last attempt failed, and when: who has waited for it gets that.
     failed: Option<(Instant, Failure)>,
 }
@@ -63,12 +63,12 @@ impl Client {
     }
 
     /// The connection to use, with the bucket known to be usable.
-    pub(crate) async fn connection(&self) -> NatsResult<Arc<Connection>> {
+    pub(crate) async fn connection(&self) -> NatsResult<Arc<BucketConnection>> {
         self.ready().await.map(|(connection, _)| connection)
     }
 
     /// The connection, and the bucket as it was described over it.
-    pub(crate) async fn ready(&self) -> NatsResult<(Arc<Connection>, Arc<BucketState>)> {
+    pub(crate) async fn ready(&self) -> NatsResult<(Arc<BucketConnection>, Arc<BucketState>)> {
         let connection = self.connected().await?;
         let mut known = connection.bucket.lock().await;
         if let Some(state) = &*known {
@@ -84,7 +84,7 @@ impl Client {
         Ok((connection, state))
     }
 
-    async fn connected(&self) -> NatsResult<Arc<Connection>> {
+    async fn connected(&self) -> NatsResult<Arc<BucketConnection>> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
         if let Some(connection) = slot.present.as_ref().filter(|connection| !connection.is_broken()) {
@@ -94,7 +94,7 @@ impl Client {
         if let Some((_, failure)) = slot.failed.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failure.clone());
         }
-        match Connection::open(&self.dial).await {
+        match BucketConnection::open(&self.dial).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 *slot = ConnectionSlot { present: Some(Arc::clone(&connection)), failed: None };
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// After a failure that may mean that the bucket is gone: it is looked for before the next request.
-    pub(crate) async fn doubt<T>(&self, connection: &Connection, answer: NatsResult<T>) -> NatsResult<T> {
+    pub(crate) async fn doubt<T>(&self, connection: &BucketConnection, answer: NatsResult<T>) -> NatsResult<T> {
         if matches!(answer, Err(Failure::NotReady { .. })) {
             *connection.bucket.lock().await = None;
         }

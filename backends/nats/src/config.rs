@@ -40,8 +40,12 @@ const KEYS: &[BackendKey] = &[
         variable: None,
         why: "a file with the token, instead of token",
     }),
-    BackendKey::new("ca_file", BackendShape::Path, "the CA, in PEM, that must have signed the servers' certificates; without it the system's")
-        .or_variable("NATS_CA"),
+    BackendKey::new(
+        "ca_file",
+        BackendShape::Path,
+        "the CA, in PEM, that must have signed the servers' certificates; without it the system's",
+    )
+    .or_variable("NATS_CA"),
     BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if NATS asks for one").or_variable("NATS_CERT"),
     BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file").or_variable("NATS_KEY"),
     BackendKey::new("bucket", BackendShape::Text, "the key-value bucket with everything of shardwise").or(BUCKET_DEFAULT),
@@ -271,7 +275,8 @@ mod tests {
         assert!(said(both).starts_with("discovery.nats.token is set"));
         assert!(said(NatsBackendConfig { cert_file: Some("c".into()), ..base() }).starts_with("discovery.nats.key_file is missing"));
         for (key, value) in [("replicas", "2"), ("sync_interval", "2m")] {
-            let settings = BackendSettings::new().with("urls", BackendValue::Texts(vec!["h".into()])).with(key, BackendValue::Text(value.into()));
+            let settings =
+                BackendSettings::new().with("urls", BackendValue::Texts(vec!["h".into()])).with(key, BackendValue::Text(value.into()));
             let error = (BACKEND.open)(&settings, &Clock::system()).map(drop).unwrap_err();
             assert!(error.to_string().starts_with(&format!("open: discovery.nats.{key} is \"{value}\"")), "{error}");
         }
@@ -279,8 +284,12 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_secret() {
-        let config =
-            NatsBackendConfig { username: Some("me".into()), password: Some("hush".into()), token: Some("hush".into()), ..of(&["nats://u:hush@h"]) };
+        let config = NatsBackendConfig {
+            username: Some("me".into()),
+            password: Some("hush".into()),
+            token: Some("hush".into()),
+            ..of(&["nats://u:hush@h"])
+        };
         assert!(!format!("{config:?}").contains("hush"), "{config:?}");
     }
 }

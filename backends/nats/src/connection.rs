@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{
-    Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestError, RequestErrorKind,
-    ServerError, Subscriber,
+    Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestError,
+    RequestErrorKind, ServerError, Subscriber,
 };
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
@@ -72,7 +72,7 @@ impl RefusalLog {
 
 /// A connection that works, or has worked.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct BucketConnection {
     client: Client,
     broken: watch::Receiver<bool>,
     refusals: watch::Receiver<RefusalLog>,
@@ -84,7 +84,7 @@ pub(crate) struct Connection {
     pub(crate) bucket: tokio::sync::Mutex<Option<Arc<BucketState>>>,
 }
 
-impl Connection {
+impl BucketConnection {
     pub(crate) async fn open(dial: &DialSettings) -> NatsResult<Self> {
         let (lost, broken) = watch::channel(false);
         let (refused, refusals) = watch::channel(RefusalLog::default());
@@ -231,7 +231,9 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_compared() {
-        for (text, version) in [("2.10.27", ServerVersion(2, 10, 27)), ("2.15.0-RC.1", ServerVersion(2, 15, 0)), ("2.9.3", ServerVersion(2, 9, 3))] {
+        for (text, version) in
+            [("2.10.27", ServerVersion(2, 10, 27)), ("2.15.0-RC.1", ServerVersion(2, 15, 0)), ("2.9.3", ServerVersion(2, 9, 3))]
+        {
             assert_eq!(ServerVersion::read(text), Some(version), "{text}");
         }
         assert!(ServerVersion(2, 9, 25) < SERVER_LEAST && ServerVersion(2, 12, 3) > SERVER_LEAST);

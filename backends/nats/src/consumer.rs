@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use crate::connection::Connection;
+use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::jetstream;
 use crate::names::Bucket;
@@ -25,7 +25,7 @@ const STALLED: &str = "Nats-Consumer-Stalled";
 
 /// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Delivery {
+pub(crate) struct StreamDelivery {
     pub(crate) subject: String,
     pub(crate) sequence: u64,
     /// When the server took it, in nanoseconds since 1970. Only for how old it is beside others.
@@ -35,7 +35,7 @@ pub(crate) struct Delivery {
 
 /// A consumer and where it is.
 pub(crate) struct PushConsumer {
-    connection: Arc<Connection>,
+    connection: Arc<BucketConnection>,
     bucket: Bucket,
     name: String,
     messages: Subscriber,
@@ -50,7 +50,7 @@ pub(crate) struct PushConsumer {
 
 impl PushConsumer {
     /// Makes a consumer of these subjects.
-    pub(crate) async fn open(connection: Arc<Connection>, bucket: &Bucket, filters: &[String]) -> NatsResult<Self> {
+    pub(crate) async fn open(connection: Arc<BucketConnection>, bucket: &Bucket, filters: &[String]) -> NatsResult<Self> {
         let (inbox, messages) = connection.inbox().await?;
         let name = format!("shardwise-{:016x}", rand::random::<u64>());
         let listing = jetstream::create_consumer(&connection, bucket, &name, &inbox, filters, HEARTBEAT).await?;
@@ -64,7 +64,7 @@ impl PushConsumer {
     }
 
     /// The next message. May be dropped at any point without losing one.
-    pub(crate) async fn next(&mut self) -> NatsResult<Delivery> {
+    pub(crate) async fn next(&mut self) -> NatsResult<StreamDelivery> {
         loop {
             if let Some(subject) = self.answer.clone() {
                 self.connection.send(subject).await?;
@@ -83,7 +83,7 @@ impl PushConsumer {
         }
     }
 
-    fn take(&mut self, message: Message) -> NatsResult<Option<Delivery>> {
+    fn take(&mut self, message: Message) -> NatsResult<Option<StreamDelivery>> {
         if let Some(status) = message.status {
             return if status.as_u16() == STATUS_IDLE { self.take_idle(&message).map(|()| None) } else { Err(Failure::Missed) };
         }
@@ -94,7 +94,7 @@ impl PushConsumer {
         self.counted = place.consumer;
         self.listing = if place.pending == 0 { 0 } else { self.listing.saturating_sub(1) };
         let DeliveryPlace { stream: sequence, stored_at, .. } = place;
-        Ok(Some(Delivery { subject: message.subject.into_string(), sequence, stored_at, payload: message.payload }))
+        Ok(Some(StreamDelivery { subject: message.subject.into_string(), sequence, stored_at, payload: message.payload }))
     }
 
     /// A heartbeat says how many messages were sent. One that was not received is missed: they arrive in order.

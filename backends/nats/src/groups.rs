@@ -1,7 +1,7 @@
-//! The groups that this process reads: what it needs of each, what was read last, and how its writes to it went. One task reads a group,
+//! The groups that this process reads: what it needs of each, and what was read last. One task reads a group,
 //! for all watches of it and for its observer: see [`crate::observer`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::error::Failure;
+use crate::writes::GroupWrites;
 
 /// How long this process waits for the end of a record that has an id which it wants, after it was last refused.
 const RIVAL_LASTS: Duration = Duration::from_mins(1);
 /// How long a group is read on after its last reader, so that single reads that follow each other cost one consumer.
 const LINGER: Duration = Duration::from_secs(10);
-/// How many answered writes wait for their return. Older ones say less than newer ones.
-const WRITES_MAX: usize = 64;
 
 /// The groups by name.
 #[derive(Default)]
@@ -29,7 +28,7 @@ pub(crate) struct BucketGroup {
     pub(crate) shown: watch::Sender<ReadGroup>,
     wake: Notify,
     needs: Mutex<BucketNeeds>,
-    writes: Mutex<AnsweredWrites>,
+    pub(crate) writes: GroupWrites,
 }
 
 /// What was read last.
@@ -78,17 +77,6 @@ pub(crate) struct ReadingNeeds {
     pub(crate) mine: BTreeSet<InstanceId>,
     pub(crate) waits: Vec<AwaitedLife>,
     pub(crate) proof: Moment,
-}
-
-/// What is known of the writes of this process to the group: see [`shardwise_discovery::silence`].
-#[derive(Debug, Default)]
-struct AnsweredWrites {
-    /// Answered writes that have not come back yet: when each began, and its sequence.
-    pending: VecDeque<(Moment, u64)>,
-    /// When the last answered write began.
-    answered: Moment,
-    /// How many writes failed or were given up.
-    interrupted: u64,
 }
 
 impl BucketNeeds {
@@ -215,8 +203,8 @@ fn remove(groups: &mut HashMap<GroupName, Arc<BucketGroup>>, group: &Arc<BucketG
 }
 
 impl BucketGroup {
-    fn new(name: GroupName) -> Self {
-        let (wake, needs, writes) = (Notify::new(), Mutex::default(), Mutex::default());
+    pub(crate) fn new(name: GroupName) -> Self {
+        let (wake, needs, writes) = (Notify::new(), Mutex::default(), GroupWrites::default());
         Self { name, shown: watch::Sender::new(ReadGroup::default()), wake, needs, writes }
     }
 
@@ -225,14 +213,15 @@ impl BucketGroup {
         self.needs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn writes(&self) -> MutexGuard<'_, AnsweredWrites> {
-        // Nothing under this lock can panic halfway through a change.
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has the reader look at its needs.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// A write that began then was answered with that sequence. The group is proven as of its beginning once it comes back.
+    pub(crate) fn wrote(&self, started: Moment, sequence: u64) {
+        self.writes.answer(started, sequence);
+        self.wake();
     }
 
     /// Has the group proven as of that moment.
@@ -275,49 +264,6 @@ impl BucketGroup {
             needs.holders.remove(id);
         }
     }
-
-    /// A write that began then was answered with that sequence. The group is proven as of its beginning once it comes back.
-    pub(crate) fn wrote(&self, started: Moment, sequence: u64) {
-        {
-            let mut writes = self.writes();
-            writes.answered = writes.answered.max(started);
-            if writes.pending.len() >= WRITES_MAX {
-                writes.pending.pop_front();
-            }
-            writes.pending.push_back((started, sequence));
-        }
-        self.wake();
-    }
-
-    /// A write failed, or was given up.
-    pub(crate) fn interrupt(&self) {
-        let mut writes = self.writes();
-        writes.interrupted = writes.interrupted.saturating_add(1);
-    }
-
-    pub(crate) fn interrupted(&self) -> u64 {
-        self.writes().interrupted
-    }
-
-    /// When the last answered write began.
-    pub(crate) fn answered(&self) -> Moment {
-        self.writes().answered
-    }
-
-    /// When the latest of the writes began that have come back, now that everything up to that sequence was delivered.
-    pub(crate) fn returned(&self, delivered: u64) -> Option<Moment> {
-        let mut writes = self.writes();
-        let back = writes.pending.iter().filter(|(_, sequence)| *sequence <= delivered).map(|(started, _)| *started).max();
-        writes.pending.retain(|(_, sequence)| *sequence > delivered);
-        back
-    }
-
-    /// The stream was replaced, and what was written to the former one does not come back.
-    pub(crate) fn forget_writes(&self) {
-        let mut writes = self.writes();
-        writes.pending.clear();
-        writes.answered = Moment::ZERO;
-    }
 }
 
 /// A watch's interest in a group.
@@ -333,29 +279,6 @@ impl Drop for ReadingInterest {
         needs.claim_readers -= usize::from(self.claims);
         if needs.readers == 0 {
             needs.unread_since = Some(Instant::now());
-        }
-    }
-}
-
-/// A write whose failure or success says whether the stream takes writes. Unless it is answered, it counts as interrupted.
-pub(crate) struct WriteUnderWay(Option<Arc<BucketGroup>>);
-
-impl WriteUnderWay {
-    /// A write to that group; `None`: this process does not read it.
-    pub(crate) fn of(group: Option<Arc<BucketGroup>>) -> Self {
-        Self(group)
-    }
-
-    /// The server answered, whatever it said.
-    pub(crate) fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for WriteUnderWay {
-    fn drop(&mut self) {
-        if let Some(group) = &self.0 {
-            group.interrupt();
         }
     }
 }
@@ -400,23 +323,5 @@ mod tests {
         assert!(is_needed(&groups), "c is waited for");
         tokio::time::advance(RIVAL_LASTS).await;
         assert!(!is_needed(&groups));
-    }
-
-    #[test]
-    fn a_write_that_came_back_proves_and_one_that_was_given_up_interrupts() {
-        let group = Arc::new(BucketGroup::new(record("a", 1).group));
-        let at = Moment::from_nanos;
-        group.wrote(at(10), 5);
-        group.wrote(at(9), 6);
-        assert_eq!((group.returned(4), group.returned(5), group.answered()), (None, Some(at(10)), at(10)));
-        assert_eq!((group.returned(9), group.returned(9)), (Some(at(9)), None));
-        WriteUnderWay::of(Some(Arc::clone(&group))).answered();
-        assert_eq!(group.interrupted(), 0);
-        drop(WriteUnderWay::of(Some(Arc::clone(&group))));
-        assert_eq!(group.interrupted(), 1);
-        for n in 0..200 {
-            group.wrote(at(n), 100 + n);
-        }
-        assert_eq!(group.writes().pending.len(), WRITES_MAX);
     }
 }

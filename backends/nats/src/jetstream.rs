@@ -1,16 +1,20 @@
 //! The requests and answers of `JetStream` that this backend needs, as JSON. The client's own types are not used: they know no
 //! version-dependent details that matter here, and its key-value store has other conditions, heartbeats and limits.
 
+mod consumers;
+
 use async_nats::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use shardwise_discovery::one_line;
 
-use crate::connection::Connection;
+use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;
+
+pub(crate) use self::consumers::{create_consumer, delete_consumer};
 
 const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
@@ -124,38 +128,7 @@ pub(crate) enum CasOutcome {
     Refused,
 }
 
-/// A consumer that was made: how many messages it has to deliver at first.
-#[derive(Debug, Deserialize)]
-struct ConsumerInfo {
-    #[serde(default)]
-    num_pending: u64,
-}
-
-/// What a consumer is made with.
-#[derive(Debug, Serialize)]
-struct ConsumerRequest<'a> {
-    stream_name: &'a str,
-    config: ConsumerSettings<'a>,
-    action: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct ConsumerSettings<'a> {
-    name: &'a str,
-    deliver_subject: &'a str,
-    deliver_policy: &'static str,
-    ack_policy: &'static str,
-    replay_policy: &'static str,
-    filter_subjects: &'a [String],
-    flow_control: bool,
-    idle_heartbeat: u64,
-    inactive_threshold: u64,
-    max_deliver: i64,
-    mem_storage: bool,
-    num_replicas: usize,
-}
-
-async fn call<T: for<'a> Deserialize<'a>>(connection: &Connection, subject: String, body: String) -> NatsResult<Result<T, ApiError>> {
+async fn call<T: for<'a> Deserialize<'a>>(connection: &BucketConnection, subject: String, body: String) -> NatsResult<Result<T, ApiError>> {
     #[derive(Deserialize)]
     struct ErrorPart {
         error: Option<ApiError>,
@@ -164,7 +137,8 @@ async fn call<T: for<'a> Deserialize<'a>>(connection: &Connection, subject: Stri
         return Err(Failure::NoJetStream);
     }
     let answer = connection.request(subject, None, body.into()).await?;
-    let unreadable = |error: serde_json::Error| Failure::Refused { why: one_line(&format!("an answer of JetStream cannot be read: {error}")) };
+    let unreadable =
+        |error: serde_json::Error| Failure::Refused { why: one_line(&format!("an answer of JetStream cannot be read: {error}")) };
     let ErrorPart { error } = serde_json::from_slice(&answer.payload).map_err(unreadable)?;
     match error {
         Some(error) => Ok(Err(error)),
@@ -173,7 +147,7 @@ async fn call<T: for<'a> Deserialize<'a>>(connection: &Connection, subject: Stri
 }
 
 /// Describes the bucket's stream; `None` if there is none.
-pub(crate) async fn stream_info(connection: &Connection, bucket: &Bucket) -> NatsResult<Option<StreamInfo>> {
+pub(crate) async fn stream_info(connection: &BucketConnection, bucket: &Bucket) -> NatsResult<Option<StreamInfo>> {
     match call(connection, format!("$JS.API.STREAM.INFO.{}", bucket.stream()), String::new()).await? {
         Ok(info) => Ok(Some(info)),
         Err(error) if error.err_code == code::STREAM_NOT_FOUND => Ok(None),
@@ -182,7 +156,7 @@ pub(crate) async fn stream_info(connection: &Connection, bucket: &Bucket) -> Nat
 }
 
 /// Makes the bucket; of several that make it at once one does, and that is no error.
-pub(crate) async fn create_stream(connection: &Connection, bucket: &Bucket, replicas: usize) -> NatsResult<()> {
+pub(crate) async fn create_stream(connection: &BucketConnection, bucket: &Bucket, replicas: usize) -> NatsResult<()> {
     let body = json!({
         "name": bucket.stream(),
         "description": "members, claims and notes of shardwise",
@@ -217,9 +191,9 @@ pub(crate) async fn create_stream(connection: &Connection, bucket: &Bucket, repl
 
 /// The last message of a subject, as the stream's leader has it: not older than what it has acknowledged, unless another server leads by
 /// now. So it decides only what a later write confirms, or what stays true for ever.
-pub(crate) async fn last_message(connection: &Connection, bucket: &Bucket, subject: &str) -> NatsResult<Option<LastMessage>> {
+pub(crate) async fn last_message(connection: &BucketConnection, bucket: &Bucket, subject: &str) -> NatsResult<Option<LastMessage>> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct MessageAnswer {
         message: Stored,
     }
     #[derive(Deserialize)]
@@ -229,9 +203,9 @@ pub(crate) async fn last_message(connection: &Connection, bucket: &Bucket, subje
         data: Option<String>,
     }
     let body = json!({ "last_by_subj": subject }).to_string();
-    let found: Result<Answer, _> = call(connection, format!("$JS.API.STREAM.MSG.GET.{}", bucket.stream()), body).await?;
+    let found: Result<MessageAnswer, _> = call(connection, format!("$JS.API.STREAM.MSG.GET.{}", bucket.stream()), body).await?;
     match found {
-        Ok(Answer { message: Stored { seq, data } }) => {
+        Ok(MessageAnswer { message: Stored { seq, data } }) => {
             let damaged = |_| Failure::Unreadable { subject: subject.to_owned(), why: "its base64 is damaged".into() };
             let payload = STANDARD.decode(data.unwrap_or_default()).map_err(damaged)?;
             Ok(Some(LastMessage { sequence: seq, payload }))
@@ -243,7 +217,7 @@ pub(crate) async fn last_message(connection: &Connection, bucket: &Bucket, subje
 
 /// Writes a message if the last one of its subject has the sequence `expected`; 0: if there is none.
 pub(crate) async fn publish(
-    connection: &Connection,
+    connection: &BucketConnection,
     bucket: &Bucket,
     subject: String,
     expected: u64,
@@ -259,7 +233,7 @@ pub(crate) async fn publish(
 }
 
 /// Writes a message whatever stands there: for probes.
-pub(crate) async fn publish_over(connection: &Connection, bucket: &Bucket, subject: String, payload: Vec<u8>) -> NatsResult<u64> {
+pub(crate) async fn publish_over(connection: &BucketConnection, bucket: &Bucket, subject: String, payload: Vec<u8>) -> NatsResult<u64> {
     let mut headers = HeaderMap::new();
     headers.insert(EXPECTED_STREAM, bucket.stream());
     match acknowledged(&connection.request(subject, Some(headers), payload.into()).await?.payload)? {
@@ -285,50 +259,11 @@ fn acknowledged(answer: &[u8]) -> NatsResult<CasOutcome> {
     }
 }
 
-/// Makes a push consumer of the last message of each subject and of all later ones; answers how many it has to deliver at first.
-pub(crate) async fn create_consumer(
-    connection: &Connection,
-    bucket: &Bucket,
-    name: &str,
-    inbox: &str,
-    filters: &[String],
-    idle_heartbeat: std::time::Duration,
-) -> NatsResult<u64> {
-    let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let config = ConsumerSettings {
-        name,
-        deliver_subject: inbox,
-        deliver_policy: "last_per_subject",
-        ack_policy: "none",
-        replay_policy: "instant",
-        filter_subjects: filters,
-        flow_control: true,
-        idle_heartbeat: nanos(idle_heartbeat),
-        // It is gone this long after its reader.
-        inactive_threshold: nanos(idle_heartbeat * 10),
-        max_deliver: 1,
-        mem_storage: true,
-        num_replicas: 1,
-    };
-    let request = ConsumerRequest { stream_name: bucket.stream(), config, action: "create" };
-    let body = serde_json::to_string(&request).map_err(|error| Failure::Refused { why: one_line(&error.to_string()) })?;
-    let made: Result<ConsumerInfo, _> = call(connection, format!("$JS.API.CONSUMER.CREATE.{}.{name}", bucket.stream()), body).await?;
-    made.map(|info| info.num_pending).map_err(|error| error.failure())
-}
-
-/// Deletes a consumer. It is no error if it is gone.
-pub(crate) async fn delete_consumer(connection: &Connection, bucket: &Bucket, name: &str) -> NatsResult<()> {
-    let subject = format!("$JS.API.CONSUMER.DELETE.{}.{name}", bucket.stream());
-    let gone: Result<serde::de::IgnoredAny, ApiError> = call(connection, subject, String::new()).await?;
-    // Whatever the server says: without a reader the consumer ends by itself.
-    drop(gone);
-    Ok(())
-}
-
 /// Forgets the messages of one subject up to that sequence.
-pub(crate) async fn purge(connection: &Connection, bucket: &Bucket, subject: &str, up_to: u64) -> NatsResult<()> {
+pub(crate) async fn purge(connection: &BucketConnection, bucket: &Bucket, subject: &str, up_to: u64) -> NatsResult<()> {
     let body = json!({ "filter": subject, "seq": up_to.saturating_add(1) }).to_string();
-    let purged: Result<serde::de::IgnoredAny, ApiError> = call(connection, format!("$JS.API.STREAM.PURGE.{}", bucket.stream()), body).await?;
+    let purged: Result<serde::de::IgnoredAny, ApiError> =
+        call(connection, format!("$JS.API.STREAM.PURGE.{}", bucket.stream()), body).await?;
     purged.map(drop).map_err(|error| error.failure())
 }
 
@@ -345,7 +280,9 @@ mod tests {
     fn acknowledgements_are_read() {
         assert!(matches!(acknowledged(br#"{"stream":"KV_b","seq":7}"#), Ok(CasOutcome::Written(7))));
         for refused in [10_071, 10_164] {
-            let text = format!(r#"{{"error":{{"code":400,"err_code":{refused},"description":"wrong last sequence: 5"}},"stream":"KV_b","seq":0}}"#);
+            let text = format!(
+                r#"{{"error":{{"code":400,"err_code":{refused},"description":"wrong last sequence: 5"}},"stream":"KV_b","seq":0}}"#
+            );
             assert!(matches!(acknowledged(text.as_bytes()), Ok(CasOutcome::Refused)));
         }
         for (text, passes) in [

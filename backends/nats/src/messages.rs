@@ -9,7 +9,7 @@ use shardwise_discovery::{Note, Record, decode_claim_store};
 
 /// A beat: it says that a life of a member was alive when it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Beat {
+pub(crate) struct LifeBeat {
     pub(crate) incarnation: Incarnation,
     /// The sequence of the life's first beat.
     pub(crate) life: u64,
@@ -32,9 +32,14 @@ struct BeatMessage {
 /// What stands at the subject of a member's beats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoredBeat {
-    Living { sequence: u64, beat: Beat },
+    Living {
+        sequence: u64,
+        beat: LifeBeat,
+    },
     /// A tombstone: all lives that began before it have ended.
-    Buried { sequence: u64 },
+    Buried {
+        sequence: u64,
+    },
 }
 
 impl StoredBeat {
@@ -43,7 +48,7 @@ impl StoredBeat {
             return Ok(Self::Buried { sequence });
         }
         let BeatMessage { incarnation, life, ttl_ms, away } = json(payload)?;
-        let beat = Beat { incarnation, life: life.unwrap_or(sequence), ttl: Duration::from_millis(ttl_ms), is_away: away };
+        let beat = LifeBeat { incarnation, life: life.unwrap_or(sequence), ttl: Duration::from_millis(ttl_ms), is_away: away };
         Ok(Self::Living { sequence, beat })
     }
 
@@ -62,7 +67,7 @@ impl StoredBeat {
     }
 
     /// The beat of a life that renews.
-    pub(crate) const fn renewing(&self) -> Option<&Beat> {
+    pub(crate) const fn renewing(&self) -> Option<&LifeBeat> {
         match self {
             Self::Living { beat, .. } if !beat.is_away => Some(beat),
             _ => None,
@@ -75,8 +80,8 @@ pub(crate) fn first_beat(incarnation: Incarnation, ttl: Duration) -> Vec<u8> {
     bytes(&BeatMessage { incarnation, life: None, ttl_ms: millis(ttl), away: false })
 }
 
-pub(crate) fn beat(beat: &Beat) -> Vec<u8> {
-    let Beat { incarnation, life, ttl, is_away } = *beat;
+pub(crate) fn beat(beat: &LifeBeat) -> Vec<u8> {
+    let LifeBeat { incarnation, life, ttl, is_away } = *beat;
     bytes(&BeatMessage { incarnation, life: Some(life), ttl_ms: millis(ttl), away: is_away })
 }
 
@@ -211,7 +216,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(3);
 
-    fn living(sequence: u64, payload: &[u8]) -> Beat {
+    fn living(sequence: u64, payload: &[u8]) -> LifeBeat {
         match StoredBeat::read(sequence, payload) {
             Ok(StoredBeat::Living { beat, .. }) => beat,
             other => unreachable!("{other:?}"),
@@ -223,13 +228,13 @@ mod tests {
         let first = living(7, &first_beat(Incarnation::new(1), TTL));
         assert_eq!((first.life, first.ttl, first.is_away), (7, TTL, false));
         assert_eq!(living(9, &beat(&first)), first);
-        let away = Beat { is_away: true, ..first };
+        let away = LifeBeat { is_away: true, ..first };
         assert_eq!(living(9, &beat(&away)), away);
     }
 
     #[test]
     fn a_life_has_ended_by_a_tombstone_a_newer_life_or_by_stepping_away() {
-        let of = |life, is_away| Beat { incarnation: Incarnation::new(1), life, ttl: TTL, is_away };
+        let of = |life, is_away| LifeBeat { incarnation: Incarnation::new(1), life, ttl: TTL, is_away };
         let living = |life, is_away| StoredBeat::Living { sequence: 20, beat: of(life, is_away) };
         assert!(!living(7, false).has_ended(7) && living(7, true).has_ended(7) && living(8, false).has_ended(7));
         assert!(!living(7, true).has_ended(8), "an answer that is out of date says nothing of a newer life");

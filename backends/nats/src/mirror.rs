@@ -8,7 +8,7 @@ use shardwise_core::{Claim, ClaimName, Epoch, GroupName, Holder, InstanceId, Res
 use shardwise_discovery::silence::SeenRecord;
 use shardwise_discovery::{ClaimTable, Note, RecordId};
 
-use crate::consumer::Delivery;
+use crate::consumer::StreamDelivery;
 use crate::messages::{ClaimMessage, StoredBeat, StoredMember, read_note};
 use crate::names::{GroupSubjects, SubjectPart};
 
@@ -84,7 +84,7 @@ impl BucketMirror {
     }
 
     /// Takes one message. Also answers whose beat it was.
-    pub(crate) fn take(&mut self, delivery: &Delivery) -> (BucketChange, Option<InstanceId>) {
+    pub(crate) fn take(&mut self, delivery: &StreamDelivery) -> (BucketChange, Option<InstanceId>) {
         self.delivered = self.delivered.max(delivery.sequence);
         self.newest = self.newest.max(delivery.stored_at);
         let (sequence, payload) = (delivery.sequence, &*delivery.payload);
@@ -227,7 +227,9 @@ impl BucketMirror {
     /// with the sequence of the tombstone.
     pub(crate) fn half_buried(&self) -> Vec<(InstanceId, u64)> {
         let tombstone = |(id, beat): (&InstanceId, &StoredBeat)| match beat {
-            StoredBeat::Buried { sequence } if self.members.get(id).is_some_and(|member| member.life < *sequence) => Some((id.clone(), *sequence)),
+            StoredBeat::Buried { sequence } if self.members.get(id).is_some_and(|member| member.life < *sequence) => {
+                Some((id.clone(), *sequence))
+            }
             _ => None,
         };
         self.beats.iter().filter_map(tombstone).collect()

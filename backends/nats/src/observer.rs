@@ -89,6 +89,12 @@ enum FinishedCall {
     Sweep { answer: NatsResult<Vec<OldMarker>> },
 }
 
+/// What this process may do, as far as it has found out.
+struct ObserverRights {
+    may_bury: bool,
+    may_sweep: bool,
+}
+
 struct BucketObserver {
     subjects: GroupSubjects,
     consumer: Option<PushConsumer>,
@@ -117,8 +123,7 @@ struct BucketObserver {
     /// Since when records are there whose life is buried.
     half_buried: BTreeMap<InstanceId, Moment>,
     swept: Moment,
-    may_bury: bool,
-    may_sweep: bool,
+    rights: ObserverRights,
     era: u64,
     /// The highest revision of this era.
     revision: u64,
@@ -150,8 +155,7 @@ impl BucketObserver {
             burying: BTreeSet::new(),
             half_buried: BTreeMap::new(),
             swept: Moment::ZERO,
-            may_bury: true,
-            may_sweep: true,
+            rights: ObserverRights { may_bury: true, may_sweep: true },
             era: 0,
             revision: 0,
             view: None,
@@ -250,7 +254,7 @@ impl BucketObserver {
         let (consumer, mirror, opened, era) = listed.await?;
         if era != self.era {
             (self.era, self.revision, self.proven) = (era, 0, Moment::ZERO);
-            group.forget_writes();
+            group.writes.forget();
         }
         (self.consumer, self.mirror, self.opened, self.is_caught_up) = (Some(consumer), mirror, opened, false);
         (self.follows, self.reads_claims) = (follows, needs.reads_claims);

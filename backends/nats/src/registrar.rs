@@ -15,13 +15,14 @@ use crate::backend::{RECORD_BYTES_MAX, TTL_LEAST};
 use crate::client::{Client, bounded};
 use crate::error::{Failure, NatsResult};
 use crate::feeds;
-use crate::groups::{AwaitedLife, BucketGroup, BucketGroups, ReadingInterest, WriteUnderWay};
-use crate::jetstream::{CasOutcome, LastMessage};
-use crate::messages::{self, Beat, RecordText, StoredBeat, StoredMember};
+use crate::groups::{AwaitedLife, BucketGroup, BucketGroups, ReadingInterest};
+use crate::jetstream::CasOutcome;
+use crate::messages::{self, LifeBeat, StoredBeat};
 use crate::observer;
+use crate::writes::WriteUnderWay;
 
 /// How often a write is tried again where another one came first.
-const TRIES: usize = 16;
+pub(crate) const TRIES: usize = 16;
 
 /// What all handles of a backend share.
 pub(crate) struct BucketHandle {
@@ -37,21 +38,6 @@ struct OwnBeat {
     era: u64,
     life: u64,
     sequence: u64,
-}
-
-/// What stands at a member's record.
-enum RecordPlace {
-    Empty { sequence: u64 },
-    Taken { message: LastMessage, life: u64 },
-}
-
-impl RecordPlace {
-    const fn sequence(&self) -> u64 {
-        match self {
-            Self::Empty { sequence } => *sequence,
-            Self::Taken { message, .. } => message.sequence,
-        }
-    }
 }
 
 impl BucketHandle {
@@ -84,29 +70,8 @@ impl BucketHandle {
         StoredBeat::read(message.sequence, &message.payload).map(Some).map_err(|why| Failure::Unreadable { subject, why })
     }
 
-    async fn record_place(&self, group: &GroupName, id: &InstanceId) -> NatsResult<RecordPlace> {
-        let subject = self.client.bucket.group(group).member(id);
-        match self.client.last(&subject).await? {
-            None => Ok(RecordPlace::Empty { sequence: 0 }),
-            Some(message) if message.payload.is_empty() => Ok(RecordPlace::Empty { sequence: message.sequence }),
-            Some(message) => {
-                let life = RecordText::read(&message.payload).map(|text| text.life);
-                let life = life.map_err(|why| Failure::Unreadable { subject, why })?;
-                Ok(RecordPlace::Taken { message, life })
-            }
-        }
-    }
-
-    /// The member's record; `None` if there is none.
-    pub(crate) async fn stored_member(&self, group: &GroupName, id: &InstanceId) -> NatsResult<Option<StoredMember>> {
-        let RecordPlace::Taken { message, .. } = self.record_place(group, id).await? else { return Ok(None) };
-        let subject = || self.client.bucket.group(group).member(id);
-        let member = StoredMember::read(id.clone(), message.sequence, &message.payload);
-        member.map(Some).map_err(|why| Failure::Unreadable { subject: subject(), why })
-    }
-
     /// The beat of this very life of the member, while it renews; with the sequence.
-    pub(crate) async fn living(&self, record_id: &RecordId) -> NatsResult<(u64, Beat)> {
+    pub(crate) async fn living(&self, record_id: &RecordId) -> NatsResult<(u64, LifeBeat)> {
         match self.stored_beat(&record_id.group, &record_id.instance_id).await? {
             Some(StoredBeat::Living { sequence, beat }) if is_own(&beat, record_id) && !beat.is_away => Ok((sequence, beat)),
             _ => Err(lost(record_id)),
@@ -145,7 +110,7 @@ impl BucketHandle {
                 return Ok(None);
             }
             let payload = match kept {
-                Some(life) => messages::beat(&Beat { incarnation: *incarnation, life, ttl, is_away: false }),
+                Some(life) => messages::beat(&LifeBeat { incarnation: *incarnation, life, ttl, is_away: false }),
                 None => messages::first_beat(*incarnation, ttl),
             };
             let (started, era) = (self.client.clock.now(), self.client.history.now().era);
@@ -156,33 +121,6 @@ impl BucketHandle {
                 self.own().insert(record_id.clone(), OwnBeat { era, life, sequence });
                 self.groups.joined(record_id, |group| self.start(group)).wrote(started, sequence);
                 return Ok(Some((started, life)));
-            }
-        }
-        Err(Failure::Contended)
-    }
-
-    /// Puts the record of that life in the place of whatever an older one left.
-    async fn write_record(&self, record_id: &RecordId, life: u64, ttl: Duration, record: &str) -> NatsResult<()> {
-        let RecordId { group, instance_id, .. } = record_id;
-        for _ in 0..TRIES {
-            let place = self.record_place(group, instance_id).await?;
-            let expected = place.sequence();
-            match place {
-                RecordPlace::Taken { life: newer, .. } if newer > life => return Err(superseded(record_id)),
-                RecordPlace::Taken { message, life: same } if same == life && holds(&message, record) => return Ok(()),
-                // A marker after the first beat: the life is over already.
-                RecordPlace::Empty { sequence } if sequence > life => {
-                    let is_over = self.stored_beat(group, instance_id).await?.is_none_or(|beat| beat.has_ended(life));
-                    if is_over {
-                        return Err(superseded(record_id));
-                    }
-                }
-                _ => {}
-            }
-            let subject = self.client.bucket.group(group).member(instance_id);
-            let payload = messages::member(life, ttl, record).map_err(|why| Failure::Unreadable { subject: subject.clone(), why })?;
-            if let CasOutcome::Written(_) = self.client.write(subject, expected, payload).await? {
-                return Ok(());
             }
         }
         Err(Failure::Contended)
@@ -237,7 +175,7 @@ impl BucketHandle {
                 }
             };
             let (started, era) = (self.client.clock.now(), self.client.history.now().era);
-            let payload = messages::beat(&Beat { incarnation: *incarnation, life, ttl, is_away: false });
+            let payload = messages::beat(&LifeBeat { incarnation: *incarnation, life, ttl, is_away: false });
             let subject = self.client.bucket.group(group).beat(instance_id);
             if let CasOutcome::Written(sequence) = self.client.write(subject, expected, payload).await? {
                 self.own().insert(record_id.clone(), OwnBeat { era, life, sequence });
@@ -271,26 +209,6 @@ impl BucketHandle {
         .await
     }
 
-    /// Replaces the record of a life that has one.
-    async fn change_record(&self, record_id: &RecordId, beat: &Beat, record: &str) -> NatsResult<()> {
-        let RecordId { group, instance_id, .. } = record_id;
-        for _ in 0..TRIES {
-            let RecordPlace::Taken { message, life } = self.record_place(group, instance_id).await? else { return Err(lost(record_id)) };
-            if life != beat.life {
-                return Err(lost(record_id));
-            }
-            if holds(&message, record) {
-                return Ok(());
-            }
-            let subject = self.client.bucket.group(group).member(instance_id);
-            let payload = messages::member(life, beat.ttl, record).map_err(|why| Failure::Unreadable { subject: subject.clone(), why })?;
-            if let CasOutcome::Written(_) = self.client.write(subject, message.sequence, payload).await? {
-                return Ok(());
-            }
-        }
-        Err(Failure::Contended)
-    }
-
     /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. Whoever is stopped in
     /// between is buried after its TTL.
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> NatsResult<()> {
@@ -304,7 +222,7 @@ impl BucketHandle {
                     _ => return Err(lost(&record_id)),
                 };
                 self.change_record(&record_id, &beat, &record).await?;
-                let away = Beat { is_away: true, ttl: grace, ..beat };
+                let away = LifeBeat { is_away: true, ttl: grace, ..beat };
                 let subject = self.client.bucket.group(group).beat(instance_id);
                 if let CasOutcome::Written(_) = self.client.write(subject, sequence, messages::beat(&away)).await? {
                     return Ok(());
@@ -354,24 +272,6 @@ impl BucketHandle {
         Ok(())
     }
 
-    /// Ends the record of a life that began before that tombstone. A marker is written even where no record stands, so that one whose
-    /// writer was stopped, and goes on now, is refused.
-    pub(crate) async fn end_record(&self, group: &GroupName, id: &InstanceId, tombstone: u64) -> NatsResult<()> {
-        for _ in 0..TRIES {
-            let place = self.record_place(group, id).await?;
-            match place {
-                RecordPlace::Taken { life, .. } if life > tombstone => return Ok(()),
-                RecordPlace::Empty { sequence } if sequence > tombstone => return Ok(()),
-                _ => {}
-            }
-            let subject = self.client.bucket.group(group).member(id);
-            if let CasOutcome::Written(_) = self.client.write(subject, place.sequence(), Vec::new()).await? {
-                return Ok(());
-            }
-        }
-        Err(Failure::Contended)
-    }
-
     pub(crate) async fn members(self: &Arc<Self>, group: &GroupName) -> NatsResult<ViewSnapshot> {
         let interest = self.interest(group, false);
         let read = feeds::read_as_of(&interest, self.client.clock.now()).await?;
@@ -384,19 +284,10 @@ fn encode(member: &Member) -> NatsResult<String> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
-fn is_own(beat: &Beat, record_id: &RecordId) -> bool {
+fn is_own(beat: &LifeBeat, record_id: &RecordId) -> bool {
     beat.incarnation == record_id.incarnation
-}
-
-/// Whether a message has this very record.
-fn holds(message: &LastMessage, record: &str) -> bool {
-    RecordText::read(&message.payload).is_ok_and(|text| text.record == record)
 }
 
 pub(crate) fn lost(record_id: &RecordId) -> Failure {
     Failure::Lost { instance_id: record_id.instance_id.clone() }
-}
-
-fn superseded(record_id: &RecordId) -> Failure {
-    Failure::Superseded { instance_id: record_id.instance_id.clone() }
 }

@@ -14,7 +14,7 @@ use super::{AT_ONCE, refuse_too_many};
 use crate::error::{Failure, NatsResult};
 use crate::groups::AwaitedLife;
 use crate::jetstream::CasOutcome;
-use crate::messages::{Beat, ClaimMessage, millis};
+use crate::messages::{ClaimMessage, LifeBeat, millis};
 use crate::registrar::BucketHandle;
 
 /// How often a claim is tried again where another write came first.
@@ -35,7 +35,7 @@ enum HolderState {
 struct ClaimCall<'a> {
     record_id: &'a RecordId,
     store: &'a ClaimStore,
-    beat: Beat,
+    beat: LifeBeat,
     holders: Mutex<HashMap<(InstanceId, u64), Arc<OnceCell<HolderState>>>>,
     awaited: Mutex<HashMap<(InstanceId, u64), AwaitedLife>>,
 }
@@ -47,8 +47,7 @@ impl ClaimCall<'_> {
     }
 
     fn wait_for(&self, claim: &ClaimMessage, ttl: Duration) {
-        let record =
-            RecordId { group: self.record_id.group.clone(), instance_id: claim.holder.clone(), incarnation: claim.incarnation };
+        let record = RecordId { group: self.record_id.group.clone(), instance_id: claim.holder.clone(), incarnation: claim.incarnation };
         let awaited = AwaitedLife { record, life: claim.life, ttl };
         locked(&self.awaited).insert((claim.holder.clone(), claim.life), awaited);
     }
@@ -59,7 +58,7 @@ impl ClaimCall<'_> {
 
     fn message(&self) -> Vec<u8> {
         let RecordId { instance_id, incarnation, .. } = self.record_id;
-        let Beat { life, ttl, .. } = self.beat;
+        let LifeBeat { life, ttl, .. } = self.beat;
         let claim =
             ClaimMessage { holder: instance_id.clone(), incarnation: *incarnation, life, floor: self.store.floor, ttl_ms: millis(ttl) };
         claim.bytes()
@@ -117,7 +116,6 @@ impl BucketHandle {
                 expected = 0;
                 continue;
             };
-            let unreadable = |why| Failure::Unreadable { subject: subject.clone(), why };
             expected = message.sequence;
             let claim = match ClaimMessage::read(&message.payload) {
                 Ok(Some(claim)) => claim,
@@ -130,7 +128,7 @@ impl BucketHandle {
             };
             if call.is_mine(&claim) {
                 if claim.floor == call.store.floor {
-                    let epoch = claim.epoch(message.sequence).map_err(|error| unreadable(error.to_string()))?;
+                    let epoch = claim.epoch(message.sequence).map_err(Failure::NoEpoch)?;
                     return Ok(AcquireOutcome::Granted(epoch));
                 }
                 continue;
@@ -167,8 +165,7 @@ impl BucketHandle {
         let ttl = there.renewing().map_or(Duration::from_millis(claim.ttl_ms), |beat| beat.ttl);
         // The watch shows claims of the lives that have a record.
         let member = self.stored_member(group, &claim.holder).await?;
-        let is_shown =
-            member.is_some_and(|stored| stored.life == claim.life && stored.member.state != shardwise_core::MemberState::Away);
+        let is_shown = member.is_some_and(|stored| stored.life == claim.life && stored.member.state != shardwise_core::MemberState::Away);
         Ok(if is_shown { HolderState::Alive { ttl } } else { HolderState::Unclear { ttl } })
     }
 }

@@ -8,10 +8,7 @@ use crate::client::bounded;
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::CasOutcome;
 use crate::messages::StoredClaimStore;
-use crate::registrar::BucketHandle;
-
-/// How often a write is tried again where another one came first.
-const TRIES: usize = 16;
+use crate::registrar::{BucketHandle, TRIES};
 
 impl BucketHandle {
     /// The store as it stands there, with its sequence.

@@ -4,7 +4,7 @@ use shardwise_core::{Incarnation, Member, MemberState};
 use shardwise_discovery::Record;
 
 use super::*;
-use crate::messages::{self, Beat};
+use crate::messages::{self, LifeBeat};
 use crate::names::Bucket;
 
 const TTL: Duration = Duration::from_secs(3);
@@ -22,27 +22,27 @@ fn subjects() -> GroupSubjects {
     Bucket::new("b").unwrap().group(&group())
 }
 
-fn delivery(subject: String, sequence: u64, payload: Vec<u8>) -> Delivery {
-    Delivery { subject, sequence, stored_at: sequence, payload: payload.into() }
+fn delivery(subject: String, sequence: u64, payload: Vec<u8>) -> StreamDelivery {
+    StreamDelivery { subject, sequence, stored_at: sequence, payload: payload.into() }
 }
 
-fn record(name: &str, life: u64, sequence: u64, state: MemberState) -> Delivery {
+fn record(name: &str, life: u64, sequence: u64, state: MemberState) -> StreamDelivery {
     let member = Member { state, incarnation: Incarnation::new(life), ..Member::named(id(name)) };
     let payload = messages::member(life, TTL, &Record::encode(&member).unwrap()).unwrap();
     delivery(subjects().member(&id(name)), sequence, payload)
 }
 
-fn beat(name: &str, life: u64, sequence: u64) -> Delivery {
-    let beat = Beat { incarnation: Incarnation::new(life), life, ttl: TTL, is_away: false };
+fn beat(name: &str, life: u64, sequence: u64) -> StreamDelivery {
+    let beat = LifeBeat { incarnation: Incarnation::new(life), life, ttl: TTL, is_away: false };
     delivery(subjects().beat(&id(name)), sequence, messages::beat(&beat))
 }
 
-fn claim(slot: u32, holder: &str, life: u64, sequence: u64) -> Delivery {
+fn claim(slot: u32, holder: &str, life: u64, sequence: u64) -> StreamDelivery {
     let claim = ClaimMessage { holder: id(holder), incarnation: Incarnation::new(life), life, floor: 100, ttl_ms: 3_000 };
     delivery(subjects().claim(&Resource::Slot(slot)), sequence, claim.bytes())
 }
 
-fn mirror(deliveries: &[Delivery]) -> BucketMirror {
+fn mirror(deliveries: &[StreamDelivery]) -> BucketMirror {
     let mut mirror = BucketMirror::new(subjects());
     for delivery in deliveries {
         mirror.take(delivery);
@@ -83,15 +83,16 @@ fn revisions_rise_with_records_and_markers_and_with_nothing_else() {
 
 #[test]
 fn an_observer_sees_beats_records_without_a_beat_and_beats_without_a_record() {
-    let mut mirror = mirror(&[beat("a", 1, 1), record("a", 1, 2, MemberState::Active), record("b", 4, 5, MemberState::Active), beat("c", 6, 6)]);
+    let mut mirror =
+        mirror(&[beat("a", 1, 1), record("a", 1, 2, MemberState::Active), record("b", 4, 5, MemberState::Active), beat("c", 6, 6)]);
     let seen = |mirror: &BucketMirror| {
         mirror.all_seen(&group()).into_iter().map(|seen| (seen.record.instance_id.to_string(), seen.beat)).collect::<Vec<_>>()
     };
-    assert_eq!(seen(&mirror), [("a".into(), Some(1)), ("b".into(), None), ("c".into(), Some(6))]);
+    assert_eq!(seen(&mirror), [("a".to_owned(), Some(1)), ("b".to_owned(), None), ("c".to_owned(), Some(6))]);
     // A tombstone without the end of its record: whoever wrote it was stopped in between.
     mirror.take(&delivery(subjects().beat(&id("a")), 7, Vec::new()));
     assert_eq!(mirror.half_buried(), [(id("a"), 7)]);
-    assert_eq!(seen(&mirror), [("b".into(), None), ("c".into(), Some(6))]);
+    assert_eq!(seen(&mirror), [("b".to_owned(), None), ("c".to_owned(), Some(6))]);
     assert!(mirror.has_ended(&id("a"), 1) && !mirror.has_ended(&id("a"), 8) && !mirror.has_ended(&id("c"), 6));
     mirror.take(&delivery(subjects().member(&id("a")), 8, Vec::new()));
     assert!(mirror.half_buried().is_empty());
@@ -123,7 +124,7 @@ fn markers_are_forgotten_after_an_hour_but_for_the_newest() {
     let released = delivery(subjects().claim(&Resource::Slot(1)), 4, Vec::new());
     let mut mirror = mirror(&[marker("a", 2), marker("b", 3), released]);
     assert!(mirror.old_markers(9).is_empty());
-    mirror.take(&Delivery { stored_at: 2 * HOUR, ..beat("c", 5, 5) });
+    mirror.take(&StreamDelivery { stored_at: 2 * HOUR, ..beat("c", 5, 5) });
     let old = mirror.old_markers(9);
     let expected = [
         (subjects().beat(&id("a")), 2),

@@ -64,7 +64,7 @@ impl BucketObserver {
 
     /// Takes note of the writes that have come back. Answers whether one has.
     fn catch_up(&mut self, group: &BucketGroup) -> bool {
-        let Some(returned) = group.returned(self.mirror.delivered()) else { return false };
+        let Some(returned) = group.writes.returned(self.mirror.delivered()) else { return false };
         self.proven = self.proven.max(returned);
         if !self.is_caught_up && returned >= self.opened {
             self.is_caught_up = true;
@@ -145,12 +145,12 @@ impl BucketObserver {
 
     /// Hands on how this process's writes went, and begins the burials that follow.
     fn tell_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
-        let interrupted = group.interrupted();
+        let interrupted = group.writes.interrupted();
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
         }
-        if self.proven <= self.written || !self.may_bury {
+        if self.proven <= self.written || !self.rights.may_bury {
             return;
         }
         self.written = self.proven;
@@ -172,10 +172,10 @@ impl BucketObserver {
 
     /// When a write must begin, because no renewal of this process has; `None` while it guards nobody.
     pub(super) fn write_due(&self, group: &BucketGroup) -> Option<Moment> {
-        if !self.may_bury || !self.is_caught_up || self.silence.guarded().next().is_none() {
+        if !self.rights.may_bury || !self.is_caught_up || self.silence.guarded().next().is_none() {
             return None;
         }
-        let written = group.answered();
+        let written = group.writes.answered();
         let pace = self.least_ttl().unwrap_or(TTL_ASSUMED) / WRITES_PER_TTL;
         match self.silence.look_at() {
             // One that began since will come back, or fail.
@@ -188,7 +188,7 @@ impl BucketObserver {
     /// Whether somebody waits for a proof that no write on its way can give.
     pub(super) fn wants_proof(&self, group: &BucketGroup, now: Moment) -> bool {
         let opened = if self.is_caught_up { Moment::ZERO } else { self.opened };
-        let (wanted, answered) = (self.told.proof.max(opened), group.answered());
+        let (wanted, answered) = (self.told.proof.max(opened), group.writes.answered());
         // The beats of a member that has just joined a large group are not followed yet, and do not come back.
         let is_on_its_way = wanted <= answered && now < answered.plus(RETURN_LIMIT);
         wanted > self.proven && !is_on_its_way
@@ -213,7 +213,7 @@ impl BucketObserver {
     fn finish_half_buried(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
         let there = self.mirror.half_buried();
         self.half_buried.retain(|id, _| there.iter().any(|(half, _)| half == id));
-        if !self.may_bury {
+        if !self.rights.may_bury {
             return;
         }
         for (id, tombstone) in there {
@@ -234,7 +234,7 @@ impl BucketObserver {
     /// Of all processes, that of the first member tidies up.
     fn sweep(&mut self, handle: &Arc<BucketHandle>, now: Moment) {
         let is_mine = self.mirror.first_member().is_some_and(|first| self.told.mine.contains(first));
-        if !is_mine || !self.may_sweep || now < self.swept.plus(SWEEP_EVERY) {
+        if !is_mine || !self.rights.may_sweep || now < self.swept.plus(SWEEP_EVERY) {
             return;
         }
         self.swept = now;
@@ -264,7 +264,7 @@ impl BucketObserver {
                 match answer {
                     Ok(markers) => markers.iter().for_each(|marker| self.mirror.forget_marker(marker)),
                     Err(failure) => {
-                        self.may_sweep = failure.is_passing();
+                        self.rights.may_sweep = failure.is_passing();
                         tracing::debug!(group = %group.name, %failure, "old markers are not forgotten");
                     }
                 }
@@ -281,7 +281,7 @@ impl BucketObserver {
                 Ok(())
             }
             Err(failure) => {
-                group.interrupt();
+                group.writes.interrupt();
                 let now = handle.client.clock.now();
                 self.probe_after = now.plus(jittered(PROBE_PAUSE));
                 // Nothing can be proven meanwhile, and the watches have to know why.
@@ -309,7 +309,7 @@ impl BucketObserver {
                 }
             }
             Err(Failure::Forbidden { why }) => {
-                self.may_bury = false;
+                self.rights.may_bury = false;
                 tracing::debug!(why, "this process may not write there, so it buries no member");
             }
             // The next write tries again.

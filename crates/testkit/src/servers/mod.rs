@@ -69,8 +69,7 @@ pub(crate) const REDIS: ServerPackage =
     debian("redis-server", "5:7.0.15", "bookworm", "redis-tools libjemalloc2 liblzf1", &["usr/bin/redis-check-rdb"]);
 
 /// A pooler for PostgreSQL, as old as Debian has it.
-pub(crate) const PGBOUNCER: ServerPackage =
-    debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
+pub(crate) const PGBOUNCER: ServerPackage = debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
 
 /// With the Erlang that it runs on.
 pub(crate) const RABBITMQ: ServerPackage = debian(
@@ -99,11 +98,18 @@ pub(crate) const CHROMIUM: ServerPackage = debian(
     &["usr/lib/chromium/chromium"],
 );
 
+/// The oldest NATS that is supported.
+pub(crate) const NATS_OLDEST: ServerPackage = debian("nats-server", "2.10.27", "trixie", "", &["usr/sbin/nats-server"]);
+
+/// The newest NATS there was when this was written.
+pub(crate) const NATS_NEWEST: ServerPackage = debian("nats-server", "2.15", "forky", "", &["usr/sbin/nats-server"]);
+
 /// All servers. The programs run on Debian bookworm and later.
 pub const SERVERS: &[ServerPackage] = &[
     debian("consul", "1.8.7", "bullseye", "", &["usr/bin/consul"]),
     debian("etcd-server", "3.5.16", "trixie", "", &["usr/bin/etcd"]),
-    debian("nats-server", "2.10.27", "trixie", "", &["usr/sbin/nats-server"]),
+    NATS_OLDEST,
+    NATS_NEWEST,
     // With promtool, which checks rules and tries them.
     debian("prometheus", "2.42.0", "bookworm", "", &["usr/bin/promtool", "usr/bin/prometheus"]),
     REDIS,
