@@ -1,6 +1,8 @@
 //! Claims and what may go wrong with them: lives that end in the middle of a call, holders without a trace, streams that have lost
 //! messages, claims that were edited by hand.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use common::{TTL, backend, bucket, claimant, eventually, granted, group, lasting, only_granted, registration, shared, slots, store};
@@ -140,8 +142,6 @@ async fn a_stream_that_begins_anew_grants_nothing_under_the_former_store() {
     let error = here.acquire(&b.record_id(), &before, &slots(0..1)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OtherStore, "{error}");
     // The former store comes back with its id, as from a backup: this process has used it, and refuses it.
-    let created = context.get_stream(format!("KV_{bucket}")).await.unwrap().cached_info().created.to_string();
-    assert!(!created.is_empty());
     let stored = format!("{{\"id\":\"{}\",\"floor\":0,\"stream_created\":\"another\"}}", before.id);
     put(&url, format!("$KV.{bucket}.workers.s"), &stored).await;
     let other = here.claim_store(&group(), 0).await.unwrap();

@@ -12,6 +12,7 @@ use crate::burials::{self, BurialOutcome};
 use crate::client::{Client, bounded, jittered};
 use crate::error::{Failure, NatsResult};
 use crate::groups::BucketGroup;
+use crate::messages::StoredBeat;
 use crate::registrar::BucketHandle;
 
 /// The share of the shortest TTL after which a process writes that has not written, where nothing says when.
@@ -251,7 +252,7 @@ impl BucketObserver {
             FinishedCall::Probe { started, answer } => self.finish_probe(handle, group, started, answer),
             FinishedCall::Burial { record, seen, answer } => {
                 self.burying.remove(&record.instance_id);
-                self.finish_burial(group, &record, seen, answer);
+                self.finish_burial(handle, group, &record, seen, answer);
                 Ok(())
             }
             FinishedCall::Rest { id } => {
@@ -294,12 +295,24 @@ impl BucketObserver {
         }
     }
 
-    fn finish_burial(&mut self, group: &BucketGroup, record: &RecordId, seen: Option<u64>, answer: NatsResult<BurialOutcome>) {
+    fn finish_burial(
+        &mut self,
+        handle: &BucketHandle,
+        group: &BucketGroup,
+        record: &RecordId,
+        seen: Option<u64>,
+        answer: NatsResult<BurialOutcome>,
+    ) {
         let id = &record.instance_id;
         match answer {
             Ok(BurialOutcome { is_buried, beat }) => {
                 // A beat that is gone without a tombstone was lost by the store. One that came meanwhile is newer than that answer.
-                let is_unchanged = self.mirror.beat(id).map(|known| known.sequence()) == seen;
+                let is_unchanged = self.mirror.beat(id).map(StoredBeat::sequence) == seen;
+                if beat.is_none() && is_unchanged && seen.is_some() {
+                    // Else the observer would go on naming the beat that was lost.
+                    self.silence.step(handle.client.clock.now(), SilenceInput::Gone(record.clone()));
+                    self.changed.members = true;
+                }
                 if beat.is_some() || is_unchanged {
                     self.mirror.put_beat(id, beat);
                     self.beats.insert(id.clone());
