@@ -53,10 +53,10 @@ async fn of_many_that_race_for_a_slot_one_gets_it_under_a_higher_epoch() {
     for (incarnation, backend) in (1..).zip(&backends) {
         members.push(claimant(backend, &format!("m{incarnation}"), incarnation).await);
     }
-    let known = store(&backends[0]).await;
+    let (known, wanted) = (store(&backends[0]).await, slots(0..1));
     let mut last = 0;
     for round in 0..200 {
-        let asking = backends.iter().zip(&members).map(|(backend, member)| backend.acquire(member, &known, &slots(0..1)));
+        let asking = backends.iter().zip(&members).map(|(backend, member)| backend.acquire(member, &known, &wanted));
         let answers: Vec<_> = join_all(asking).await.into_iter().map(|answer| only_granted(answer.unwrap())).collect();
         let won: Vec<_> = (0..4).filter(|index| !answers[*index].is_empty()).collect();
         assert_eq!(won.len(), 1, "round {round}: {answers:?}");
