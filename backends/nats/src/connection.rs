@@ -28,7 +28,7 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const GREETING_LIMIT: Duration = Duration::from_secs(2);
 /// How often an idle connection is tried. Three tries without an answer end it.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// How many messages may wait for one reader. The server is told to wait long before; what does not fit is missed, which is noticed.
+/// How many messages may wait for one reader. Flow control stops the server long before; what does not fit is missed and listed anew.
 const WAITING_MESSAGES_MAX: usize = 16_384;
 /// How many refusals are remembered until their callers have seen them.
 const REFUSALS_MAX: usize = 64;

@@ -151,7 +151,7 @@ impl BucketMirror {
                 self.released.insert(resource, at);
             }
             Err(why) => {
-                // It has no holder, and nobody is granted it until it is deleted by hand.
+                // It has no holder, and no member is granted it until it is deleted by hand.
                 self.claims.remove(&resource);
                 tracing::warn!(subject, why, "a claim cannot be read and is left out; delete that key");
             }
@@ -267,7 +267,7 @@ impl BucketMirror {
         Arc::clone(&self.notes)
     }
 
-    /// Markers that nobody needs any more: at most so many. The newest record or marker of a member stays, so that revisions never fall.
+    /// Markers that are not needed any more: at most so many. The newest record or marker of a member stays, so that revisions never fall.
     pub(crate) fn old_markers(&self, most: usize) -> Vec<OldMarker> {
         let lasts = u64::try_from(MARKERS_LAST.as_nanos()).unwrap_or(u64::MAX);
         let is_old = |at: u64| self.newest.saturating_sub(at) > lasts;

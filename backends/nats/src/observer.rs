@@ -104,8 +104,8 @@ struct BucketObserver {
     follows: FollowedBeats,
     reads_claims: bool,
     /// What [`Silence`] knows of the needs.
-    told: ReadingNeeds,
-    told_waits: Vec<(RecordId, Duration)>,
+    known_needs: ReadingNeeds,
+    known_waits: Vec<(RecordId, Duration)>,
     /// When the present consumer was asked for, and whether a write that began after that has come back.
     opened: Moment,
     is_caught_up: bool,
@@ -141,8 +141,8 @@ impl BucketObserver {
             calls: FuturesUnordered::new(),
             follows: FollowedBeats::All,
             reads_claims: false,
-            told: ReadingNeeds::default(),
-            told_waits: Vec::new(),
+            known_needs: ReadingNeeds::default(),
+            known_waits: Vec::new(),
             opened: Moment::ZERO,
             is_caught_up: false,
             changed: BucketChange::default(),

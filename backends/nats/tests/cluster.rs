@@ -1,5 +1,5 @@
-//! Three servers: the leader of the stream is killed, paused and brought back, over and over. No member that renews is lost, claims have one
-//! holder each, and epochs rise.
+//! Three servers: the leader of the stream is killed, paused and brought back, over and over. No member that renews is lost, claims have
+//! one holder each, and epochs rise.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -39,13 +39,13 @@ impl BucketObserver {
             return Err(Failure::Replaced);
         }
         let now = client.clock.now();
-        self.tell_mine(group, now);
+        self.hand_in_members(group, now);
         let is_proven = self.catch_up(group);
         if self.is_caught_up {
-            self.tell_seen(handle, group, now);
-            self.tell_waits(now);
+            self.hand_in_seen(handle, group, now);
+            self.hand_in_waits(now);
             self.show(client, group, is_proven, now)?;
-            self.tell_writes(handle, group, now);
+            self.hand_in_writes(handle, group, now);
             self.finish_half_buried(handle, group, now);
             self.sweep(handle, now);
         }
@@ -55,12 +55,12 @@ impl BucketObserver {
         Ok(())
     }
 
-    fn tell_mine(&mut self, group: &BucketGroup, now: Moment) {
+    fn hand_in_members(&mut self, group: &BucketGroup, now: Moment) {
         let needs = group.needed();
-        if needs.mine != self.told.mine {
+        if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
         }
-        self.told = needs;
+        self.known_needs = needs;
     }
 
     /// Takes note of the writes that have come back. Answers whether one has.
@@ -75,7 +75,7 @@ impl BucketObserver {
     }
 
     /// Hands on what was seen of records and beats.
-    fn tell_seen(&mut self, handle: &BucketHandle, group: &BucketGroup, now: Moment) {
+    fn hand_in_seen(&mut self, handle: &BucketHandle, group: &BucketGroup, now: Moment) {
         let beats = std::mem::take(&mut self.beats);
         let has_ended = beats.iter().any(|id| self.mirror.seen(&group.name, id).is_none());
         if self.changed.members || has_ended {
@@ -100,12 +100,12 @@ impl BucketObserver {
     }
 
     /// The records for whose end this process waits; without those whose end was seen.
-    fn tell_waits(&mut self, now: Moment) {
-        let waits = self.told.waits.iter().filter(|awaited| !self.mirror.has_ended(&awaited.record.instance_id, awaited.life));
+    fn hand_in_waits(&mut self, now: Moment) {
+        let waits = self.known_needs.waits.iter().filter(|awaited| !self.mirror.has_ended(&awaited.record.instance_id, awaited.life));
         let waits: Vec<(RecordId, Duration)> = waits.map(|awaited| (awaited.record.clone(), awaited.ttl)).collect();
-        if waits != self.told_waits {
+        if waits != self.known_waits {
             self.silence.step(now, SilenceInput::Waits(waits.clone()));
-            self.told_waits = waits;
+            self.known_waits = waits;
         }
     }
 
@@ -145,7 +145,7 @@ impl BucketObserver {
     }
 
     /// Hands on how this process's writes went, and begins the burials that follow.
-    fn tell_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
+    fn hand_in_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
         let interrupted = group.writes.interrupted();
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
@@ -171,7 +171,7 @@ impl BucketObserver {
         }));
     }
 
-    /// When a write must begin, because no renewal of this process has; `None` while it guards nobody.
+    /// When a write must begin, because no renewal of this process has; `None` while it guards no member.
     pub(super) fn write_due(&self, group: &BucketGroup) -> Option<Moment> {
         if !self.rights.may_bury || !self.is_caught_up || self.silence.guarded().next().is_none() {
             return None;
@@ -186,10 +186,10 @@ impl BucketObserver {
         }
     }
 
-    /// Whether somebody waits for a proof that no write on its way can give.
+    /// Whether a reader waits for a proof that no write on its way can give.
     pub(super) fn wants_proof(&self, group: &BucketGroup, now: Moment) -> bool {
         let opened = if self.is_caught_up { Moment::ZERO } else { self.opened };
-        let (wanted, answered) = (self.told.proof.max(opened), group.writes.answered());
+        let (wanted, answered) = (self.known_needs.proof.max(opened), group.writes.answered());
         // The beats of a member that has just joined a large group are not followed yet, and do not come back.
         let is_on_its_way = wanted <= answered && now < answered.plus(RETURN_LIMIT);
         wanted > self.proven && !is_on_its_way
@@ -234,7 +234,7 @@ impl BucketObserver {
 
     /// Of all processes, that of the first member tidies up.
     fn sweep(&mut self, handle: &Arc<BucketHandle>, now: Moment) {
-        let is_mine = self.mirror.first_member().is_some_and(|first| self.told.mine.contains(first));
+        let is_mine = self.mirror.first_member().is_some_and(|first| self.known_needs.mine.contains(first));
         if !is_mine || !self.rights.may_sweep || now < self.swept.plus(SWEEP_EVERY) {
             return;
         }
