@@ -36,6 +36,7 @@
 //! - `consul`: workers on several machines meet in Consul, each at the agent of its machine.
 //! - `etcd`: workers on several machines meet in etcd. Needs `protoc` to compile: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
+//! - `nats`: workers on several machines meet in a bucket of NATS `JetStream`.
 //! - `postgres`: workers on several machines meet in a PostgreSQL database.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
 //! - `requests`: members bring each other requests and messages to singletons; brings hyper.
@@ -44,8 +45,8 @@
 //!
 //! # TLS
 //!
-//! `consul`, `etcd` and `postgres` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
-//! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
+//! `consul`, `etcd`, `nats` and `postgres` speak TLS through rustls with ring, configured by the backend itself. The default provider of the
+//! process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
 // A module imports only from those above it in this list; `tests/layering.rs` checks that.
 //

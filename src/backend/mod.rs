@@ -38,6 +38,7 @@ backends! {
     "local" => shardwise_backend_local,
     "consul" => shardwise_backend_consul,
     "etcd" => shardwise_backend_etcd,
+    "nats" => shardwise_backend_nats,
     "postgres" => shardwise_backend_postgres,
 }
 

@@ -207,8 +207,8 @@ fn check(
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
         return Err(format!(
-            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\", \"etcd\" or \
-             \"postgres\", or ownership = \"eventual\"",
+            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\", \"etcd\", \
+             \"nats\" or \"postgres\", or ownership = \"eventual\"",
             capabilities.name
         ));
     }
@@ -222,7 +222,7 @@ fn check(
             Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
         }
         (true, false) => Some(format!(
-            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\", \"etcd\" or \"postgres\"",
+            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"",
             capabilities.name
         )),
         (true, true) => None,

@@ -14,7 +14,7 @@ use crate::work::{DaemonCount, DaemonCounter};
 /// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
 /// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
 impl ShardingFactory {
-    /// Makes what a policy's backend needs before workers can meet in it, such as the tables of `postgres`, and answers in words what was
+    /// Makes what a policy's backend needs before workers can meet in it, such as the tables of `postgres` or the bucket of `nats`, and answers in words what was
     /// done. Does nothing to what is there. It may need rights that workers do not need.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl ShardingFactory {
             );
             return Err(refused(why));
         }
-        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\" or \"postgres\"";
+        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"";
         let drains = DrainStore::of(group.policy, group.limit(), &group.backend).ok_or_else(|| refused(why.to_owned()))?;
         Ok((drains, group))
     }

@@ -89,7 +89,8 @@ pub(super) fn claim_name(policy: &Policy, kind: &str, what: &str, name: String) 
 pub(super) fn note_book(policy: &Policy, backend: Option<&Arc<dyn Discovery>>, limit: Duration, name: ClaimName) -> Result<NoteBook> {
     let backend = backend.filter(|backend| backend.as_notes().is_some()).ok_or_else(|| {
         let message = format!(
-            "{name}: policy {} has a backend that keeps no notes; use \"local\", \"consul\", \"etcd\" or \"postgres\", or implement Notes for your own",
+            "{name}: policy {} has a backend that keeps no notes; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\", or implement \
+             Notes for your own",
             policy.name
         );
         Error::new(ErrorKind::Settings, message)

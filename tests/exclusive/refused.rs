@@ -17,8 +17,8 @@ async fn a_backend_without_claims_is_refused_before_anything_is_contacted() {
     let world = World::new();
     let backend = Arc::new(Plain(world.store.link()));
     let error = world.factory_of("a", backend, policy()).create("workers").expect_err("no claims");
-    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and plain cannot; use \"local\", \"consul\", \"etcd\" or \
-                \"postgres\", or ownership = \"eventual\"";
+    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and plain cannot; use \"local\", \"consul\", \"etcd\", \
+                \"nats\" or \"postgres\", or ownership = \"eventual\"";
     assert_eq!(error.to_string(), said);
 }
 

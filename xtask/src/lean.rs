@@ -17,7 +17,7 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("consul", &["shardwise-backend-consul", "reqwest"]),
     ("etcd", &["shardwise-backend-etcd", "etcd-client", "tonic"]),
     ("http", &["reqwest"]),
-    ("nats", &["async-nats"]),
+    ("nats", &["shardwise-backend-nats", "async-nats"]),
     ("otel", &["opentelemetry", "opentelemetry-http", "opentelemetry-otlp", "opentelemetry_sdk", "reqwest", "tracing-opentelemetry"]),
     ("postgres", &["shardwise-backend-postgres", "sqlx-postgres"]),
     ("prometheus", &["metrics-exporter-prometheus"]),
@@ -28,9 +28,10 @@ const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
 const SQLITE: &str = "sqlite:orders.db";
 /// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
-const REFUSED: [(&[&str], &str, [&str; 3]); 8] = [
+const REFUSED: [(&[&str], &str, [&str; 3]); 9] = [
     (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
     (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
+    (&["nats", "otel", "prometheus"], SERVE, ["nats", SQLITE, "stdout"]),
     (&["postgres", "otel", "prometheus"], SERVE, ["postgres", SQLITE, "stdout"]),
     (&["postgres"], "outbox init", ["local", "postgres://127.0.0.1/orders", "stdout"]),
     (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),

@@ -39,7 +39,7 @@ pub use disk::SmallDisk;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 pub use lag::Lag;
-pub use nats::{Nats, NatsOptions};
+pub use nats::{Nats, NatsCluster, NatsOptions};
 pub use packages::{node_modules, python_with};
 pub use pgbouncer::PgBouncer;
 pub use pods::{Pod, PodNetwork};

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shardwise_testkit::{Nats, NatsOptions, RabbitMq, RabbitMqOptions, Redis, RedisOptions};
+use shardwise_testkit::{Nats, NatsCluster, NatsOptions, RabbitMq, RabbitMqOptions, Redis, RedisOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -35,6 +35,22 @@ async fn nats_keeps_streams_over_a_restart_and_asks_for_the_password() {
     nats.restart().await.unwrap();
     talk(nats.socket_addr(), &request("STREAM.INFO.S", ""), "\"subjects\":[\"s.").await;
     talk(nats.socket_addr(), "CONNECT {}\r\nPING\r\n", "Authorization Violation").await;
+}
+
+#[tokio::test]
+async fn a_nats_cluster_has_another_leader_after_the_first_is_killed() {
+    let cluster = NatsCluster::start(3, NatsOptions::default().newest()).await.unwrap();
+    assert_eq!(cluster.addresses().len(), 3);
+    let create = r#"{"name":"S","subjects":["s.>"],"retention":"limits","storage":"file","num_replicas":3}"#;
+    let request = format!("PUB $JS.API.STREAM.CREATE.S answer {}\r\n{create}\r\n", create.len());
+    let login = "CONNECT {\"verbose\":false}\r\nSUB answer 1\r\n";
+    talk(cluster.servers()[0].socket_addr(), &format!("{login}{request}"), "did_create").await;
+    let first = cluster.leader_of("S").await.unwrap();
+    cluster.servers()[first].kill().unwrap();
+    assert_ne!(cluster.leader_of("S").await.unwrap(), first);
+    cluster.servers()[first].restart().await.unwrap();
+    cluster.restart().await.unwrap();
+    cluster.leader_of("S").await.unwrap();
 }
 
 #[tokio::test]

@@ -10,10 +10,11 @@ use crate::exit::{Code, Result};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackendCommand {
-    /// Create the backend's tables, or bring them up to date
+    /// Create the backend's tables or bucket, or bring them up to date
     #[command(after_help = "\
-Only the backend postgres needs this, once for each database and schema. The user needs the right to create the schema, or tables in it; \
-workers need less: see the backend's page. Does nothing if the tables are up to date, and workers may run meanwhile.
+The backend postgres needs this once for each database and schema, and nats where workers may not create their bucket. The user needs the \
+right to create tables, or a stream; workers need less: see the backend's page. Does nothing if everything is there, and workers may run \
+meanwhile.
 
   shardwise backend init")]
     Init(InitBackendArgs),

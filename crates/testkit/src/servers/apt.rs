@@ -99,7 +99,7 @@ fn download(folder: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
             version if package == server.package && !version.is_empty() => format!("{package}={version}*"),
             _ => format!("{package}/{}", server.suite().unwrap_or_default()),
         };
-        let packages = folder.join("packages").join(server.package);
+        let packages = server.folder(&folder.join("packages"));
         std::fs::create_dir_all(&packages).map_err(Error::io(packages.display()))?;
         run(apt(&packages).arg("download").args(server.packages().map(wanted)))?;
     }
@@ -108,7 +108,8 @@ fn download(folder: &Path, wanted: &[&'static ServerPackage]) -> Result<()> {
 
 /// Unpacks next to the destination and moves the whole folder there.
 fn unpack(folder: &Path, server: &ServerPackage, servers: &Path) -> Result<()> {
-    let (packages, unpacked) = (folder.join("packages").join(server.package), folder.join(server.package));
+    // There may be two versions of one package.
+    let (packages, unpacked) = (server.folder(&folder.join("packages")), server.folder(folder));
     for package in std::fs::read_dir(&packages).map_err(Error::io(packages.display()))? {
         let package = package.map_err(Error::io(packages.display()))?.path();
         run(Command::new("dpkg").arg("--extract").arg(package).arg(&unpacked))?;

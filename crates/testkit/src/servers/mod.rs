@@ -98,11 +98,18 @@ pub(crate) const CHROMIUM: ServerPackage = debian(
     &["usr/lib/chromium/chromium"],
 );
 
+/// The oldest NATS that is supported.
+pub(crate) const NATS_OLDEST: ServerPackage = debian("nats-server", "2.10.27", "trixie", "", &["usr/sbin/nats-server"]);
+
+/// The newest NATS there was when this was written.
+pub(crate) const NATS_NEWEST: ServerPackage = debian("nats-server", "2.15", "forky", "", &["usr/sbin/nats-server"]);
+
 /// All servers. The programs run on Debian bookworm and later.
 pub const SERVERS: &[ServerPackage] = &[
     debian("consul", "1.8.7", "bullseye", "", &["usr/bin/consul"]),
     debian("etcd-server", "3.5.16", "trixie", "", &["usr/bin/etcd"]),
-    debian("nats-server", "2.10.27", "trixie", "", &["usr/sbin/nats-server"]),
+    NATS_OLDEST,
+    NATS_NEWEST,
     // With promtool, which checks rules and tries them.
     debian("prometheus", "2.42.0", "bookworm", "", &["usr/bin/promtool", "usr/bin/prometheus"]),
     REDIS,

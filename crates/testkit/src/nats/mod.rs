@@ -1,4 +1,6 @@
-//! NATS with `JetStream`: one server.
+//! NATS with `JetStream`: one server, or several that form a cluster.
+
+mod cluster;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,10 +11,13 @@ use tokio::net::TcpStream;
 use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
+use crate::http;
 use crate::ports::Port;
 use crate::process::{Launch, Process};
 use crate::server::{server, started};
 use crate::servers;
+
+pub use cluster::NatsCluster;
 
 const CONFIGURATION: &str = "nats.conf";
 
@@ -22,9 +27,33 @@ pub struct NatsOptions {
     user: Option<(String, String)>,
     tls: Option<CertIdentity>,
     settings: Vec<String>,
+    newest: bool,
+    durable: bool,
+}
+
+/// The place of a server in its cluster.
+#[derive(Clone, Debug)]
+struct ClusterPlace {
+    name: String,
+    routes: Vec<String>,
+}
+
+/// The ports of one server; the last two only in a cluster.
+#[derive(Debug)]
+struct NatsPorts {
+    clients: Port,
+    routes: Option<Port>,
+    monitor: Option<Port>,
 }
 
 impl NatsOptions {
+    /// The newest version instead of the oldest that is supported.
+    #[must_use]
+    pub fn newest(mut self) -> Self {
+        self.newest = true;
+        self
+    }
+
     /// Only this user with this password.
     #[must_use]
     pub fn with_user(mut self, user: &str, password: &str) -> Self {
@@ -46,9 +75,22 @@ impl NatsOptions {
         self
     }
 
-    fn write(&self, folder: &Path, port: &Port) -> Result<()> {
-        let data = folder.join("data");
-        let mut text = format!("listen: \"{}\"\njetstream {{ store_dir: {:?} }}\n", port.address(), data.display().to_string());
+    /// Flushes before it acknowledges, which exclusive ownership needs.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    fn write(&self, folder: &Path, ports: &NatsPorts, place: Option<&ClusterPlace>) -> Result<()> {
+        let data = folder.join("data").display().to_string();
+        let sync = if self.durable { ", sync_interval: always" } else { "" };
+        let mut text = format!("listen: \"{}\"\njetstream {{ store_dir: {data:?}{sync} }}\n", ports.clients.address());
+        if let (Some(place), Some(routes), Some(monitor)) = (place, &ports.routes, &ports.monitor) {
+            let (name, all, listen) = (&place.name, place.routes.join(", "), routes.address());
+            let _ = writeln!(text, "server_name: {name:?}\nhttp: \"{}\"", monitor.address());
+            let _ = writeln!(text, "cluster {{ name: \"tests\", listen: \"{listen}\", routes: [{all}] }}");
+        }
         // Writing to a text does not fail.
         if let Some((user, password)) = &self.user {
             let _ = writeln!(text, "authorization {{ user: {user:?}, password: {password:?} }}");
@@ -69,7 +111,8 @@ impl NatsOptions {
 pub struct Nats {
     // Dropped first: the port outlives the process.
     process: Process,
-    port: Port,
+    ports: NatsPorts,
+    place: Option<ClusterPlace>,
     options: NatsOptions,
 }
 
@@ -78,18 +121,19 @@ server!(Nats);
 impl Nats {
     /// A server with these options, ready for clients.
     pub async fn start(options: NatsOptions) -> Result<Self> {
-        started(async || Self::launch(&options)).await
+        started(async || Self::launch(&options, NatsPorts { clients: Port::reserve()?, routes: None, monitor: None }, None)).await
     }
 
-    fn launch(options: &NatsOptions) -> Result<Self> {
-        let port = Port::reserve()?;
+    fn launch(options: &NatsOptions, ports: NatsPorts, place: Option<ClusterPlace>) -> Result<Self> {
         let folder = folder::temporary("nats")?;
-        options.write(folder.path(), &port)?;
+        options.write(folder.path(), &ports, place.as_ref())?;
         let arguments = vec!["-c".to_owned(), folder.path().join(CONFIGURATION).display().to_string()];
-        let clients = (if options.tls.is_some() { "tls" } else { "nats" }, port.address());
-        let launch = Launch::new("nats-server", servers::program("nats-server")?, arguments, folder);
+        let clients = (if options.tls.is_some() { "tls" } else { "nats" }, ports.clients.address());
+        let server = if options.newest { &servers::NATS_NEWEST } else { &servers::NATS_OLDEST };
+        let program = servers::home(server)?.join("usr/sbin/nats-server");
+        let launch = Launch::new(place.as_ref().map_or("nats-server", |place| &*place.name), program, arguments, folder);
         let process = Launch { clients, ..launch }.start()?;
-        Ok(Self { process, port, options: options.clone() })
+        Ok(Self { process, ports, place, options: options.clone() })
     }
 
     /// Waits until it greets clients and `JetStream` is there.
@@ -100,10 +144,16 @@ impl Nats {
             stream.read_exact(&mut greeting).await.map_err(|error| error.to_string())?;
             if greeting == *b"INFO" { Ok(()) } else { Err(String::from_utf8_lossy(&greeting).into_owned()) }
         };
-        self.process.until("it greets", look).await
+        self.process.until("it greets", look).await?;
+        let Some(monitor) = &self.ports.monitor else { return Ok(()) };
+        let look = async || {
+            let answer = http::get(monitor.address(), "/healthz").await.map_err(|error| error.to_string())?;
+            if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+        };
+        self.process.until("JetStream has a leader", look).await
     }
 
-    /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
+    /// Kills it if it runs, and starts it on the same ports with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.relaunch(true)?;
         self.wait_ready().await
@@ -111,7 +161,7 @@ impl Nats {
 
     /// The same with other options, such as another password.
     pub async fn restart_with(&mut self, options: NatsOptions) -> Result<()> {
-        options.write(self.folder(), &self.port)?;
+        options.write(self.folder(), &self.ports, self.place.as_ref())?;
         self.options = options;
         self.restart().await
     }

@@ -1,0 +1,50 @@
+//! Ends lives that were silent, and tidies up after those that have ended. What is decided when is in [`crate::observer`].
+
+use std::sync::Arc;
+
+use shardwise_core::{GroupName, InstanceId};
+use shardwise_discovery::silence::Burial;
+
+use crate::client::bounded;
+use crate::error::NatsResult;
+use crate::jetstream::CasOutcome;
+use crate::messages::StoredBeat;
+use crate::mirror::OldMarker;
+use crate::registrar::BucketHandle;
+
+/// What stands at the subject of a member's beats after a burial was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BurialOutcome {
+    pub(crate) is_buried: bool,
+    pub(crate) beat: Option<StoredBeat>,
+}
+
+/// Writes a tombstone on the condition of what was seen: the beat's sequence, or that there is none. A renewal writes to the same subject,
+/// so one of the two is refused. Then the record goes.
+pub(crate) async fn bury(handle: Arc<BucketHandle>, burial: Burial) -> NatsResult<BurialOutcome> {
+    let (group, id) = (&burial.record.group, &burial.record.instance_id);
+    let carried_out = async {
+        let subject = handle.client.bucket.group(group).beat(id);
+        match handle.client.write(subject, burial.seen.unwrap_or(0), Vec::new()).await? {
+            CasOutcome::Written(sequence) => {
+                handle.end_record(group, id, sequence).await?;
+                Ok(BurialOutcome { is_buried: true, beat: Some(StoredBeat::Buried { sequence }) })
+            }
+            CasOutcome::Refused => Ok(BurialOutcome { is_buried: false, beat: handle.stored_beat(group, id).await? }),
+        }
+    };
+    bounded(carried_out).await
+}
+
+/// Deletes the record of a member that was buried by a process that did not come to it.
+pub(crate) async fn finish(handle: Arc<BucketHandle>, group: GroupName, id: InstanceId, tombstone: u64) -> NatsResult<()> {
+    bounded(handle.end_record(&group, &id, tombstone)).await
+}
+
+/// Has the server forget old markers; answers those that are gone. A newer message of the same subject stays.
+pub(crate) async fn sweep(handle: Arc<BucketHandle>, markers: Vec<OldMarker>) -> NatsResult<Vec<OldMarker>> {
+    for marker in &markers {
+        bounded(handle.client.purge(&marker.subject, marker.sequence)).await?;
+    }
+    Ok(markers)
+}

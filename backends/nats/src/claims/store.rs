@@ -1,0 +1,102 @@
+//! The store of a group's claims: its id, its floor, and the stream in which its epochs are counted.
+
+use rand::random;
+use shardwise_core::{ClaimStore, GroupName, StoreId};
+
+use crate::bucket;
+use crate::client::bounded;
+use crate::error::{Failure, NatsResult};
+use crate::jetstream::CasOutcome;
+use crate::messages::StoredClaimStore;
+use crate::registrar::{BucketHandle, TRIES};
+
+impl BucketHandle {
+    /// The store as it stands there, with its sequence.
+    pub(super) async fn stored_store(&self, group: &GroupName) -> NatsResult<Option<(StoredClaimStore, u64)>> {
+        let subject = self.client.bucket.group(group).claim_store();
+        let Some(message) = self.client.last(&subject).await? else { return Ok(None) };
+        if message.payload.is_empty() {
+            return Ok(None);
+        }
+        let read = StoredClaimStore::read(&message.payload).map_err(|why| Failure::Unreadable { subject, why });
+        read.map(|store| Some((store, message.sequence)))
+    }
+
+    pub(super) async fn claim_store(&self, group: &GroupName, floor: u64) -> NatsResult<ClaimStore> {
+        bounded(self.open_store(group, floor)).await
+    }
+
+    async fn open_store(&self, group: &GroupName, floor: u64) -> NatsResult<ClaimStore> {
+        for _ in 0..TRIES {
+            let (connection, state) = self.client.ready().await?;
+            bucket::allow_exclusive(connection.version, self.client.sync_interval)?;
+            let there = self.stored_store(group).await?;
+            let sequence = match &there {
+                Some((_, sequence)) => *sequence,
+                None => self.marker_sequence(group).await?,
+            };
+            let wanted = match there {
+                // A raised floor counts from here on in the present stream.
+                Some((stored, _)) if floor > stored.store.floor => {
+                    StoredClaimStore { store: ClaimStore { floor, ..stored.store }, stream_created: state.created.clone() }
+                }
+                Some((stored, _)) => return self.usable(group, &stored, &state.created),
+                None => {
+                    let store = ClaimStore { id: StoreId::new(random()), floor };
+                    StoredClaimStore { store, stream_created: state.created.clone() }
+                }
+            };
+            let subject = self.client.bucket.group(group).claim_store();
+            if let CasOutcome::Written(_) = self.client.write(subject, sequence, wanted.bytes()).await? {
+                return Ok(wanted.store);
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// The sequence of what an operator left who deleted the store by hand; 0 if nothing stands there.
+    async fn marker_sequence(&self, group: &GroupName) -> NatsResult<u64> {
+        let subject = self.client.bucket.group(group).claim_store();
+        Ok(self.client.last(&subject).await?.map_or(0, |message| message.sequence))
+    }
+
+    /// A store whose epochs were counted in another stream is another one for a process that has used it, which its members then refuse,
+    /// with the highest epoch that they know. A new process would take any: it must not.
+    fn usable(&self, group: &GroupName, stored: &StoredClaimStore, created: &str) -> NatsResult<ClaimStore> {
+        let store = stored.store;
+        if stored.stream_created == created {
+            return Ok(store);
+        }
+        if self.stores.knows(group) {
+            return Ok(ClaimStore { id: StoreId::new(!store.id.get()), ..store });
+        }
+        Err(Failure::OtherHistory { present: created.to_owned(), history: stored.stream_created.clone() })
+    }
+
+    /// Refuses a store that is not the one in force, or whose epochs would repeat because the stream has lost messages.
+    pub(super) async fn in_force(&self, group: &GroupName, store: &ClaimStore) -> NatsResult<()> {
+        let (_, state) = self.client.ready().await?;
+        let shown = |store: &ClaimStore| format!("{} with the floor {}", store.id, store.floor);
+        let present = self.stored_store(group).await?.map(|(stored, _)| stored);
+        let is_present = present.as_ref().is_some_and(|stored| stored.store == *store);
+        if let Some(stored) = present.filter(|_| is_present) {
+            if stored.stream_created == state.created {
+                return self.admit(group, store);
+            }
+            let other = Failure::OtherHistory { present: state.created.clone(), history: stored.stream_created };
+            return Err(Failure::OtherStore(other.to_string()));
+        }
+        Err(Failure::OtherStore(format!("the store of claims is not {} any more; ask for it again", shown(store))))
+    }
+
+    fn admit(&self, group: &GroupName, store: &ClaimStore) -> NatsResult<()> {
+        if self.stores.admit(group, store, self.client.history.now().era) {
+            return Ok(());
+        }
+        Err(Failure::OtherStore(format!(
+            "the stream has lost messages or was made anew, so the store of claims {} would give epochs that were given before; set epoch_floor above \
+             the highest epoch used",
+            store.id
+        )))
+    }
+}

@@ -1,0 +1,295 @@
+//! The backend's settings, checked before any server is contacted.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_nats::ServerAddr;
+use futures::future::BoxFuture;
+use secrecy::SecretString;
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
+use shardwise_discovery::tls::{TlsFile, TlsFiles};
+use shardwise_discovery::{Clock, Discovery};
+
+use crate::NatsBackend;
+use crate::error::{Failure, NatsResult};
+use crate::names::Bucket;
+
+/// The server unless others are set.
+pub const URL_DEFAULT: &str = "nats://127.0.0.1:4222";
+/// The bucket unless another one is set.
+pub const BUCKET_DEFAULT: &str = "shardwise";
+/// The most servers that may be named.
+pub const URLS_MAX: usize = 16;
+
+/// `discovery.backend = "nats"`.
+pub const BACKEND: BackendKind = BackendKind { name: "nats", keys: KEYS, claims_share: 1, open, init: Some(init) };
+
+const KEYS: &[BackendKey] = &[
+    BackendKey::new("urls", BackendShape::Texts, "the NATS servers of one cluster, each as nats://host:port or tls://host:port")
+        .or(URL_DEFAULT)
+        .or_variable("NATS_URL"),
+    BackendKey::new("username", BackendShape::Text, "the user, if NATS asks for one"),
+    BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
+        name: "password_file",
+        variable: None,
+        why: "a file with the user's password, instead of password",
+    }),
+    BackendKey::new("token", BackendShape::Secret, "the token, if NATS asks for one instead of a user").or_file(FileTwin {
+        name: "token_file",
+        variable: None,
+        why: "a file with the token, instead of token",
+    }),
+    BackendKey::new(
+        "ca_file",
+        BackendShape::Path,
+        "the CA, in PEM, that must have signed the servers' certificates; without it the system's",
+    )
+    .or_variable("NATS_CA"),
+    BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if NATS asks for one").or_variable("NATS_CERT"),
+    BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file").or_variable("NATS_KEY"),
+    BackendKey::new("bucket", BackendShape::Text, "the key-value bucket with everything of shardwise").or(BUCKET_DEFAULT),
+    BackendKey::new(
+        "replicas",
+        BackendShape::Text,
+        "the replicas of a bucket that is made: 1, 3 or 5; without it 3 in a cluster, and 1 on one server",
+    ),
+    BackendKey::new(
+        "sync_interval",
+        BackendShape::Text,
+        "\"always\" is your word that every server has this sync_interval for JetStream; exclusive ownership needs it",
+    ),
+];
+
+fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
+    Ok(Arc::new(NatsBackend::open(&config_of(settings)?, clock.clone())?))
+}
+
+fn init(settings: &BackendSettings) -> BoxFuture<'static, shardwise_discovery::Result<String>> {
+    let config = config_of(settings);
+    Box::pin(async move { NatsBackend::init(&config?).await })
+}
+
+fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<NatsBackendConfig> {
+    let text = |key| settings.text(key).map(str::to_owned);
+    let path = |key| settings.path(key).map(Into::into);
+    let wrong = |setting, why: String| Failure::Setting { setting, why }.during("", "open");
+    let replicas = match settings.text("replicas") {
+        None => None,
+        Some("1") => Some(1),
+        Some("3") => Some(3),
+        Some("5") => Some(5),
+        Some(other) => return Err(wrong("replicas", format!("is {other:?}; use 1, 3 or 5"))),
+    };
+    let sync_interval = match settings.text("sync_interval") {
+        None => SyncInterval::Unknown,
+        Some("always") => SyncInterval::Always,
+        Some(other) => {
+            let why = format!("is {other:?}; set the servers' jetstream.sync_interval to always, and this to \"always\", or remove this");
+            return Err(wrong("sync_interval", why));
+        }
+    };
+    Ok(NatsBackendConfig {
+        urls: settings.texts("urls").to_vec(),
+        username: text("username"),
+        password: settings.secret("password").cloned(),
+        token: settings.secret("token").cloned(),
+        ca_file: path("ca_file"),
+        cert_file: path("cert_file"),
+        key_file: path("key_file"),
+        bucket: text("bucket").unwrap_or_else(|| BUCKET_DEFAULT.into()),
+        replicas,
+        sync_interval,
+    })
+}
+
+/// What the operator says about the servers' setting `sync_interval` of `jetstream`, which no client can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncInterval {
+    /// Nothing. NATS flushes every two minutes by default, so a power failure may undo what it has acknowledged.
+    #[default]
+    Unknown,
+    /// Every server flushes before it acknowledges.
+    Always,
+}
+
+/// Which servers, who asks, and which bucket. Its `Debug` shows neither the secrets nor what may be one in a URL.
+#[derive(Clone)]
+pub struct NatsBackendConfig {
+    /// The servers of one cluster, such as `tls://nats-1:4222`. While one is down, another is used. With `tls` nothing is sent without TLS.
+    pub urls: Vec<String>,
+    /// The user, if NATS asks for one.
+    pub username: Option<String>,
+    /// The user's password.
+    pub password: Option<SecretString>,
+    /// The token, if NATS asks for one instead of a user.
+    pub token: Option<SecretString>,
+    /// The certificates that the servers' own may be signed with, as PEM; else those that this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// This client's certificate with its chain, as PEM, if NATS asks for one.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of `cert_file`, as PEM.
+    pub key_file: Option<PathBuf>,
+    /// The key-value bucket with everything: 1 to 64 letters, digits, `-` and `_`. Members that name the same servers and bucket meet.
+    pub bucket: String,
+    /// The replicas of a bucket that has to be made; `None`: three in a cluster, one on a server that is in none.
+    pub replicas: Option<usize>,
+    /// What the operator says about the servers' flushes. Exclusive ownership needs [`SyncInterval::Always`].
+    pub sync_interval: SyncInterval,
+}
+
+impl Default for NatsBackendConfig {
+    /// A server on this machine, without TLS and user.
+    fn default() -> Self {
+        Self {
+            urls: vec![URL_DEFAULT.into()],
+            username: None,
+            password: None,
+            token: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            bucket: BUCKET_DEFAULT.into(),
+            replicas: None,
+            sync_interval: SyncInterval::Unknown,
+        }
+    }
+}
+
+impl fmt::Debug for NatsBackendConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.urls.iter().map(|url| without_secrets(url)).collect();
+        let mut shown = f.debug_struct("NatsBackendConfig");
+        shown.field("urls", &urls).field("username", &self.username).field("password", &self.password).field("token", &self.token);
+        shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
+        shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval).finish()
+    }
+}
+
+/// The settings of connections, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct DialSettings {
+    pub(crate) servers: Vec<ServerAddr>,
+    /// Hosts and ports, for messages.
+    pub(crate) place: String,
+    pub(crate) needs_tls: bool,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<SecretString>,
+    pub(crate) token: Option<SecretString>,
+    pub(crate) tls: TlsFiles,
+}
+
+impl NatsBackendConfig {
+    pub(crate) fn bucket(&self) -> NatsResult<Bucket> {
+        Bucket::new(&self.bucket)
+    }
+
+    pub(crate) fn dial(&self) -> NatsResult<DialSettings> {
+        let refused = |setting, why: &str| Err(Failure::Setting { setting, why: why.into() });
+        match self.urls.len() {
+            0 => return refused("urls", "is empty; name at least one server, such as \"nats://127.0.0.1:4222\""),
+            count if count > URLS_MAX => return refused("urls", "names more than 16 servers"),
+            _ => {}
+        }
+        if self.token.is_some() && self.username.is_some() {
+            return refused("token", "is set, and discovery.nats.username as well; NATS asks for one of them");
+        }
+        if self.password.is_some() && self.username.is_none() {
+            return refused("password", "is set without discovery.nats.username");
+        }
+        let tls_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
+        let servers = (1..).zip(&self.urls).map(|(number, url)| server(url, number, tls_files)).collect::<NatsResult<Vec<_>>>()?;
+        let place: Vec<_> = servers.iter().map(authority).collect();
+        let needs_tls = tls_files || servers.iter().any(ServerAddr::tls_required);
+        let tls = TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(|file| {
+            let other = if file == TlsFile::Key { "cert_file" } else { "key_file" };
+            Failure::Setting { setting: file.setting(), why: format!("is missing; it belongs to discovery.nats.{other}") }
+        })?;
+        let (username, password, token) = (self.username.clone(), self.password.clone(), self.token.clone());
+        Ok(DialSettings { servers, place: place.join(","), needs_tls, username, password, token, tls })
+    }
+}
+
+fn authority(server: &ServerAddr) -> String {
+    let host = server.host();
+    if host.contains(':') { format!("[{host}]:{}", server.port()) } else { format!("{host}:{}", server.port()) }
+}
+
+fn server(url: &str, number: usize, tls_files: bool) -> NatsResult<ServerAddr> {
+    let refused = |why: &str| Failure::Setting { setting: "urls", why: format!("has {:?}: {why}", without_secrets(url)) };
+    if url.contains('@') {
+        // Not shown: there may be a password in it.
+        let why = format!("no. {number} contains a user; set discovery.nats.username and discovery.nats.password instead");
+        return Err(Failure::Setting { setting: "urls", why });
+    }
+    let example = "write it as nats://host:4222";
+    let with_scheme = match url.trim() {
+        url if url.contains("://") => url.to_owned(),
+        url => format!("{}://{url}", if tls_files { "tls" } else { "nats" }),
+    };
+    let rest = ["nats://", "tls://"].iter().find_map(|scheme| with_scheme.strip_prefix(scheme));
+    let rest = rest.ok_or_else(|| refused("only nats:// and tls:// are possible"))?;
+    if rest.trim_end_matches('/').contains(['/', '?', '#', ' ', ',']) {
+        return Err(refused(example));
+    }
+    let server: ServerAddr = with_scheme.parse().map_err(|_| refused(example))?;
+    if server.host().is_empty() { Err(refused(example)) } else { Ok(server) }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwise_discovery::settings::BackendValue;
+
+    use super::*;
+
+    fn of(urls: &[&str]) -> NatsBackendConfig {
+        NatsBackendConfig { urls: urls.iter().map(|&url| url.to_owned()).collect(), ..NatsBackendConfig::default() }
+    }
+
+    #[test]
+    fn servers_are_read_and_what_is_none_is_refused_by_name() {
+        let dial = of(&["nats://a:1", "tls://[::1]", "c"]).dial().unwrap();
+        assert_eq!((dial.place.as_str(), dial.needs_tls), ("a:1,[::1]:4222,c:4222", true));
+        assert!(!of(&["a"]).dial().unwrap().needs_tls);
+        for (url, expected) in [
+            ("http://host", "only nats:// and tls://"),
+            ("nats://me:hush@host", "contains a user"),
+            ("nats://host:port", "write it as"),
+            ("nats://host/path", "write it as"),
+            ("nats://a,b", "write it as"),
+            ("nats://", "write it as"),
+            ("", "write it as"),
+        ] {
+            let said = of(&[url]).dial().unwrap_err().to_string();
+            assert!(said.starts_with("discovery.nats.urls ") && said.contains(expected) && !said.contains("hush"), "{said}");
+        }
+        assert!(of(&[]).dial().unwrap_err().to_string().contains("is empty"));
+    }
+
+    #[test]
+    fn settings_that_do_not_belong_together_are_refused() {
+        let said = |config: NatsBackendConfig| config.dial().unwrap_err().to_string();
+        let base = NatsBackendConfig::default;
+        assert!(said(NatsBackendConfig { password: Some("x".into()), ..base() }).contains("without discovery.nats.username"));
+        let both = NatsBackendConfig { token: Some("x".into()), username: Some("me".into()), ..base() };
+        assert!(said(both).starts_with("discovery.nats.token is set"));
+        assert!(said(NatsBackendConfig { cert_file: Some("c".into()), ..base() }).starts_with("discovery.nats.key_file is missing"));
+        for (key, value) in [("replicas", "2"), ("sync_interval", "2m")] {
+            let settings =
+                BackendSettings::new().with("urls", BackendValue::Texts(vec!["h".into()])).with(key, BackendValue::Text(value.into()));
+            let error = (BACKEND.open)(&settings, &Clock::system()).map(drop).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("open: discovery.nats.{key} is \"{value}\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        let config = NatsBackendConfig {
+            username: Some("me".into()),
+            password: Some("hush".into()),
+            token: Some("hush".into()),
+            ..of(&["nats://u:hush@h"])
+        };
+        assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+    }
+}

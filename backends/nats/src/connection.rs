@@ -1,0 +1,256 @@
+//! One connection to NATS. The client's automatic reconnection is not used: it would send requests that had waited on the broken
+//! connection, long after their callers gave them up.
+
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::{
+    Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestError,
+    RequestErrorKind, ServerError, Subscriber,
+};
+use bytes::Bytes;
+use secrecy::ExposeSecret as _;
+use shardwise_discovery::one_line;
+use shardwise_discovery::tls::SystemTrust;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::bucket::BucketState;
+use crate::config::DialSettings;
+use crate::error::{Failure, NatsResult};
+
+/// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long one server may take to greet, so that one that is stopped costs little.
+const GREETING_LIMIT: Duration = Duration::from_secs(2);
+/// How often an idle connection is tried. Three tries without an answer end it.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How many messages may wait for one reader. Flow control stops the server long before; what does not fit is missed and listed anew.
+const WAITING_MESSAGES_MAX: usize = 16_384;
+/// How many refusals are remembered until their callers have seen them.
+const REFUSALS_MAX: usize = 64;
+/// The oldest server that is supported.
+const SERVER_LEAST: ServerVersion = ServerVersion(2, 10, 0);
+
+/// A server's version: major, minor and patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServerVersion(pub(crate) u32, pub(crate) u32, pub(crate) u32);
+
+impl ServerVersion {
+    /// Such as `2.12.3` or `2.15.0-RC.1`.
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().ok());
+        Some(Self(parts.next()??, parts.next()??, parts.next()??))
+    }
+}
+
+/// What the server refused without answering: publishes and subscriptions without the right to them.
+#[derive(Debug, Default)]
+struct RefusalLog {
+    count: u64,
+    recent: VecDeque<(u64, String)>,
+}
+
+impl RefusalLog {
+    fn add(&mut self, text: &str) {
+        self.count += 1;
+        if self.recent.len() >= REFUSALS_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((self.count, one_line(text)));
+    }
+
+    /// The refusal of this request, or of the inbox that its answer would come to.
+    fn find(&self, after: u64, quoted: &str) -> Option<String> {
+        let concerns = |text: &str| text.contains(quoted) || text.contains("Subscription to \"_INBOX");
+        self.recent.iter().find(|(number, text)| *number > after && concerns(text)).map(|(_, text)| text.clone())
+    }
+}
+
+/// A connection that works, or has worked.
+#[derive(Debug)]
+pub(crate) struct BucketConnection {
+    client: Client,
+    broken: watch::Receiver<bool>,
+    refusals: watch::Receiver<RefusalLog>,
+    pub(crate) version: ServerVersion,
+    /// The server says that it is part of a cluster.
+    pub(crate) is_clustered: bool,
+    pub(crate) has_jetstream: bool,
+    /// The bucket as it was described over this connection; `None` if that has to be asked again.
+    pub(crate) bucket: tokio::sync::Mutex<Option<Arc<BucketState>>>,
+}
+
+impl BucketConnection {
+    pub(crate) async fn open(dial: &DialSettings) -> NatsResult<Self> {
+        let (lost, broken) = watch::channel(false);
+        let (refused, refusals) = watch::channel(RefusalLog::default());
+        let established = Arc::new(AtomicBool::new(false));
+        let trust = if dial.needs_tls { SystemTrust::Required } else { SystemTrust::IfAny };
+        let tls = dial.tls.client_config(trust).map_err(Failure::TlsFile)?;
+        let options = with_events(authorized(dial, Arc::clone(&established)), lost, refused)
+            .name("shardwise")
+            .connection_timeout(GREETING_LIMIT)
+            .request_timeout(Some(ANSWER_LIMIT))
+            .ping_interval(PING_EVERY)
+            .subscription_capacity(WAITING_MESSAGES_MAX)
+            .max_reconnects(dial.servers.len())
+            .ignore_discovered_servers()
+            .require_tls(dial.needs_tls)
+            .tls_client_config(tls);
+        let servers = u32::try_from(dial.servers.len()).unwrap_or(u32::MAX);
+        let limit = GREETING_LIMIT.saturating_mul(servers.saturating_add(1)).min(ANSWER_LIMIT * 2);
+        let client = match timeout(limit, options.connect(dial.servers.clone())).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(unconnected(&error)),
+            Err(_) => return Err(Failure::TimedOut { after: limit }),
+        };
+        established.store(true, Ordering::Relaxed);
+        let info = client.server_info();
+        let version = ServerVersion::read(&info.version).filter(|version| *version >= SERVER_LEAST);
+        let version = version.ok_or_else(|| Failure::OldServer { version: one_line(&info.version) })?;
+        let is_clustered = info.cluster.is_some_and(|name| !name.is_empty());
+        let (has_jetstream, bucket) = (info.jetstream, tokio::sync::Mutex::new(None));
+        Ok(Self { client, broken, refusals, version, is_clustered, has_jetstream, bucket })
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        *self.broken.borrow()
+    }
+
+    /// Ends when the connection does.
+    pub(crate) async fn broke(&self) {
+        let mut broken = self.broken.clone();
+        let _ = broken.wait_for(|broken| *broken).await;
+    }
+
+    /// Sends a request and waits for its answer. A right that is missing is noticed at once, because the server says so apart.
+    pub(crate) async fn request(&self, subject: String, headers: Option<HeaderMap>, payload: Bytes) -> NatsResult<Message> {
+        let mut refusals = self.refusals.clone();
+        let before = refusals.borrow_and_update().count;
+        let quoted = format!("\"{subject}\"");
+        let request = Request::new().payload(payload).timeout(Some(ANSWER_LIMIT));
+        let request = match headers {
+            Some(headers) => request.headers(headers),
+            None => request,
+        };
+        let refused = async {
+            loop {
+                if refusals.changed().await.is_err() {
+                    // The connection has ended, which is noticed apart.
+                    std::future::pending::<()>().await;
+                }
+                let found = refusals.borrow_and_update().find(before, &quoted);
+                if let Some(why) = found {
+                    return why;
+                }
+            }
+        };
+        tokio::select! {
+            answer = self.client.send_request(subject, request) => answer.map_err(|error| unanswered(&error)),
+            () = self.broke() => Err(Failure::Broken),
+            why = refused => Err(Failure::Forbidden { why }),
+        }
+    }
+
+    /// Sends without waiting for anything.
+    pub(crate) async fn send(&self, subject: String) -> NatsResult<()> {
+        self.client.publish(subject, Bytes::new()).await.map_err(|_| Failure::Broken)
+    }
+
+    /// A subject where nothing arrives but what is sent there for this subscription.
+    pub(crate) async fn inbox(&self) -> NatsResult<(String, Subscriber)> {
+        let inbox = self.client.new_inbox();
+        let subscriber = self.client.subscribe(inbox.clone()).await.map_err(|_| Failure::Broken)?;
+        Ok((inbox, subscriber))
+    }
+}
+
+/// Options with the credentials. Once the connection is `established`, the client does not reconnect.
+fn authorized(dial: &DialSettings, established: Arc<AtomicBool>) -> ConnectOptions {
+    let mut auth = Auth::new();
+    auth.username.clone_from(&dial.username);
+    auth.password = dial.password.as_ref().map(|password| password.expose_secret().to_owned());
+    auth.token = dial.token.as_ref().map(|token| token.expose_secret().to_owned());
+    ConnectOptions::with_auth_callback(move |_nonce| {
+        let ended = established.load(Ordering::Relaxed);
+        let answer = if ended { Err(AuthError::new("the connection has ended, and another one is made")) } else { Ok(auth.clone()) };
+        async move { answer }
+    })
+}
+
+fn with_events(options: ConnectOptions, lost: watch::Sender<bool>, refused: watch::Sender<RefusalLog>) -> ConnectOptions {
+    let (lost, refused) = (Arc::new(lost), Arc::new(refused));
+    options.event_callback(move |event| {
+        let (lost, refused) = (Arc::clone(&lost), Arc::clone(&refused));
+        async move {
+            match event {
+                Event::Disconnected | Event::Closed => {
+                    lost.send_replace(true);
+                }
+                Event::ServerError(ServerError::Other(text)) if text.contains("Permissions Violation") => {
+                    refused.send_modify(|log| log.add(&text));
+                }
+                _ => {}
+            }
+        }
+    })
+}
+
+fn unconnected(error: &ConnectError) -> Failure {
+    let why = one_line(&error.to_string());
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => Failure::Credentials,
+        ConnectErrorKind::Tls => Failure::Tls { why },
+        // What rustls refuses arrives as an error of the connection.
+        ConnectErrorKind::Io if is_of_tls(error) => Failure::Tls { why },
+        _ => Failure::Unreachable { why },
+    }
+}
+
+fn is_of_tls(error: &ConnectError) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData)
+}
+
+fn unanswered(error: &RequestError) -> Failure {
+    match error.kind() {
+        RequestErrorKind::TimedOut => Failure::TimedOut { after: ANSWER_LIMIT },
+        RequestErrorKind::NoResponders => Failure::NotReady { why: "nothing answers there: the stream has no leader, or is gone".into() },
+        RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => Failure::Refused { why: one_line(&error.to_string()) },
+        RequestErrorKind::Other => Failure::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_compared() {
+        for (text, version) in
+            [("2.10.27", ServerVersion(2, 10, 27)), ("2.15.0-RC.1", ServerVersion(2, 15, 0)), ("2.9.3", ServerVersion(2, 9, 3))]
+        {
+            assert_eq!(ServerVersion::read(text), Some(version), "{text}");
+        }
+        assert!(ServerVersion(2, 9, 25) < SERVER_LEAST && ServerVersion(2, 12, 3) > SERVER_LEAST);
+        assert_eq!((ServerVersion::read("2.x"), ServerVersion::read("")), (None, None));
+    }
+
+    #[test]
+    fn a_refusal_is_found_by_its_subject_and_an_older_one_is_not() {
+        let mut log = RefusalLog::default();
+        log.add("Permissions Violation for Publish to \"$KV.b.g.m.a\"");
+        assert!(log.find(0, "\"$KV.b.g.m.a\"").is_some());
+        assert!(log.find(1, "\"$KV.b.g.m.a\"").is_none() && log.find(0, "\"$KV.b.g.m.ab\"").is_none());
+        log.add("Permissions Violation for Subscription to \"_INBOX.x.*\"");
+        assert!(log.find(1, "\"$KV.b.g.m.a\"").is_some());
+        for _ in 0..REFUSALS_MAX * 2 {
+            log.add("another");
+        }
+        assert_eq!(log.recent.len(), REFUSALS_MAX);
+    }
+}

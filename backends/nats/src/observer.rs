@@ -1,0 +1,288 @@
+//! Reads a group through one consumer, proves it by writes of this process that come back, and buries members that have been silent for
+//! their TTL.
+//!
+//! The consumer is always polled: probes, burials and sweeps run beside it. When it misses something, another one lists everything anew.
+//! Nothing of that list is shown before a write that began after it was asked for has come back, so a server that lags behind shows no
+//! older view. What is decided when about silent members is in [`shardwise_discovery::silence`].
+
+mod deciding;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use shardwise_core::{Backoff, InstanceId, Moment, View};
+use shardwise_discovery::RecordId;
+use shardwise_discovery::silence::{Silence, SilenceInput};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::burials::BurialOutcome;
+use crate::client::{bounded, jittered};
+use crate::consumer::PushConsumer;
+use crate::error::{Failure, NatsResult};
+use crate::groups::{BucketGroup, ReadingNeeds};
+use crate::mirror::{BucketChange, BucketMirror, OldMarker};
+use crate::names::GroupSubjects;
+use crate::registrar::BucketHandle;
+
+/// First and longest pause between two attempts to list a group, and the share of its shortest TTL that a pause has at most.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+const RETRY_LEAST: Duration = Duration::from_secs(1);
+const RETRIES_PER_TTL: u32 = 3;
+/// Pause after a failure that does not pass before its cause is fixed.
+const REPAIR_PAUSE: Duration = Duration::from_secs(5);
+/// The longest wait for news before the needs are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many messages are taken before anything else is done.
+const DRAIN_MAX: usize = 1_024;
+/// In a group of up to so many members every beat is followed.
+const FOLLOW_ALL: usize = 64;
+/// The most members whose beats are followed one by one.
+const FOLLOWED_MAX: usize = 256;
+/// How often the choice of followed beats may change, which lists the group anew.
+const REFOLLOW_EVERY: Duration = Duration::from_secs(5);
+
+/// Reads the group in a task for as long as it is needed.
+pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
+    let handle = Arc::downgrade(handle);
+    tokio::spawn(async move {
+        let _end = ReadingEnd { handle: Weak::clone(&handle), group: Arc::clone(&group) };
+        let mut observer: Option<BucketObserver> = None;
+        // Without it nothing reads the group, nor ever will.
+        while let Some(present) = handle.upgrade().filter(|present| !present.groups.end_unneeded(&group)) {
+            let observer = observer.get_or_insert_with(|| BucketObserver::new(present.client.bucket.group(&group.name)));
+            observer.round(&present, &group).await;
+        }
+    });
+}
+
+/// Takes a group out whose task ends with its runtime.
+struct ReadingEnd {
+    handle: Weak<BucketHandle>,
+    group: Arc<BucketGroup>,
+}
+
+impl Drop for ReadingEnd {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.upgrade() {
+            handle.groups.end(&self.group);
+        }
+    }
+}
+
+/// Whose beats are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum FollowedBeats {
+    All,
+    Of(BTreeSet<InstanceId>),
+}
+
+/// What ran beside the consumer.
+enum FinishedCall {
+    Probe { started: Moment, answer: NatsResult<u64> },
+    Burial { record: RecordId, seen: Option<u64>, answer: NatsResult<BurialOutcome> },
+    Rest { id: InstanceId },
+    Sweep { answer: NatsResult<Vec<OldMarker>> },
+}
+
+/// What this process may do, as far as it has found out.
+struct ObserverRights {
+    may_bury: bool,
+    may_sweep: bool,
+}
+
+struct BucketObserver {
+    subjects: GroupSubjects,
+    consumer: Option<PushConsumer>,
+    mirror: BucketMirror,
+    silence: Silence,
+    calls: FuturesUnordered<BoxFuture<'static, FinishedCall>>,
+    follows: FollowedBeats,
+    reads_claims: bool,
+    /// What [`Silence`] knows of the needs.
+    known_needs: ReadingNeeds,
+    known_waits: Vec<(RecordId, Duration)>,
+    /// When the present consumer was asked for, and whether a write that began after that has come back.
+    opened: Moment,
+    is_caught_up: bool,
+    /// What the messages that are not shown yet have changed.
+    changed: BucketChange,
+    beats: BTreeSet<InstanceId>,
+    /// When the latest write began that came back, and the latest that [`Silence`] knows of.
+    proven: Moment,
+    written: Moment,
+    interrupted: u64,
+    /// When the probe began that is under way, and when another one may begin after one that failed.
+    probing: Option<Moment>,
+    probe_after: Moment,
+    burying: BTreeSet<InstanceId>,
+    /// Since when records are there whose life is buried.
+    half_buried: BTreeMap<InstanceId, Moment>,
+    swept: Moment,
+    rights: ObserverRights,
+    era: u64,
+    /// The highest revision of this era.
+    revision: u64,
+    view: Option<Arc<View>>,
+    backoff: Backoff,
+}
+
+impl BucketObserver {
+    fn new(subjects: GroupSubjects) -> Self {
+        Self {
+            consumer: None,
+            mirror: BucketMirror::new(subjects.clone()),
+            subjects,
+            silence: Silence::default(),
+            calls: FuturesUnordered::new(),
+            follows: FollowedBeats::All,
+            reads_claims: false,
+            known_needs: ReadingNeeds::default(),
+            known_waits: Vec::new(),
+            opened: Moment::ZERO,
+            is_caught_up: false,
+            changed: BucketChange::default(),
+            beats: BTreeSet::new(),
+            proven: Moment::ZERO,
+            written: Moment::ZERO,
+            interrupted: 0,
+            probing: None,
+            probe_after: Moment::ZERO,
+            burying: BTreeSet::new(),
+            half_buried: BTreeMap::new(),
+            swept: Moment::ZERO,
+            rights: ObserverRights { may_bury: true, may_sweep: true },
+            era: 0,
+            revision: 0,
+            view: None,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+        }
+    }
+
+    /// Waits for news, for a second at most, and does what follows from them.
+    async fn round(&mut self, handle: &Arc<BucketHandle>, group: &Arc<BucketGroup>) {
+        let Err(failure) = self.try_round(handle, group).await else { return };
+        let now = handle.client.clock.now();
+        self.silence.step(now, SilenceInput::Interrupted);
+        let was_caught_up = self.is_caught_up;
+        (self.consumer, self.is_caught_up, self.probing) = (None, false, None);
+        self.calls = FuturesUnordered::new();
+        self.burying.clear();
+        tracing::debug!(group = %group.name, %failure, "a group could not be read");
+        if was_caught_up && matches!(failure, Failure::Missed | Failure::Broken | Failure::Replaced) {
+            // Listing anew may be all it takes. Many processes miss the same at the same moment.
+            sleep(jittered(RETRY_FIRST)).await;
+            return;
+        }
+        let is_passing = failure.is_passing();
+        group.shown.send_modify(|shown| shown.failure = Some((failure, now)));
+        let longest = self.least_ttl().map_or(RETRY_LEAST, |ttl| (ttl / RETRIES_PER_TTL).clamp(RETRY_LEAST, RETRY_LONGEST));
+        let pause = if is_passing { self.backoff.fail().min(longest) } else { REPAIR_PAUSE };
+        sleep(jittered(pause)).await;
+    }
+
+    async fn try_round(&mut self, handle: &Arc<BucketHandle>, group: &Arc<BucketGroup>) -> NatsResult<()> {
+        let needs = group.needed();
+        if self.must_open(&needs, handle.client.clock.now()) {
+            self.open(handle, group, &needs).await?;
+        }
+        let wait = self.wait(group, handle.client.clock.now());
+        let Some(consumer) = &mut self.consumer else { return Err(Failure::Missed) };
+        tokio::select! {
+            delivery = consumer.next() => {
+                let (mut next, mut taken) = (Some(delivery), 0);
+                while let Some(delivery) = next {
+                    let delivery = delivery?;
+                    handle.client.history.saw(self.era, delivery.sequence)?;
+                    let (change, beat) = self.mirror.take(&delivery);
+                    self.changed = self.changed.with(change);
+                    self.beats.extend(beat);
+                    taken += 1;
+                    next = if taken < DRAIN_MAX { consumer.next().now_or_never() } else { None };
+                }
+            }
+            Some(finished) = self.calls.next(), if !self.calls.is_empty() => self.finish(handle, group, finished)?,
+            () = group.woken() => {}
+            () = sleep_until(Instant::now() + wait) => {}
+        }
+        self.decide(handle, group)
+    }
+
+    /// Whether the group must be listed, at first or because other subjects are needed.
+    fn must_open(&self, needs: &ReadingNeeds, now: Moment) -> bool {
+        if self.consumer.is_none() || (needs.reads_claims && !self.reads_claims) {
+            return true;
+        }
+        if !self.is_caught_up || now < self.opened.plus(REFOLLOW_EVERY) {
+            return false;
+        }
+        match (&self.follows, self.followed_beats(needs)) {
+            (FollowedBeats::All, FollowedBeats::Of(_)) => self.mirror.member_count() > FOLLOW_ALL * 3 / 2,
+            (FollowedBeats::Of(_), FollowedBeats::All) => true,
+            (FollowedBeats::Of(followed), FollowedBeats::Of(wanted)) => !wanted.is_subset(followed),
+            (FollowedBeats::All, FollowedBeats::All) => false,
+        }
+    }
+
+    fn followed_beats(&self, needs: &ReadingNeeds) -> FollowedBeats {
+        let wanted: BTreeSet<_> = self.silence.guarded().chain(&needs.mine).cloned().collect();
+        if self.mirror.member_count() <= FOLLOW_ALL || wanted.len() > FOLLOWED_MAX { FollowedBeats::All } else { FollowedBeats::Of(wanted) }
+    }
+
+    /// Makes a consumer and takes everything that is there.
+    async fn open(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, needs: &ReadingNeeds) -> NatsResult<()> {
+        let client = &handle.client;
+        let follows = self.followed_beats(needs);
+        let (filters, subjects) = (self.filters(&follows, needs, client.process), self.subjects.clone());
+        let listed = bounded(async move {
+            let connection = client.connection().await?;
+            let (opened, era) = (client.clock.now(), client.history.now().era);
+            let made = PushConsumer::open(Arc::clone(&connection), &client.bucket, &filters).await;
+            let mut consumer = client.doubt(&connection, made).await?;
+            let mut mirror = BucketMirror::new(subjects);
+            while !consumer.has_listed() {
+                let delivery = consumer.next().await?;
+                client.history.saw(era, delivery.sequence)?;
+                mirror.take(&delivery);
+            }
+            Ok((consumer, mirror, opened, era))
+        });
+        let (consumer, mirror, opened, era) = listed.await?;
+        if era != self.era {
+            (self.era, self.revision, self.proven) = (era, 0, Moment::ZERO);
+            group.writes.forget();
+        }
+        (self.consumer, self.mirror, self.opened, self.is_caught_up) = (Some(consumer), mirror, opened, false);
+        (self.follows, self.reads_claims) = (follows, needs.reads_claims);
+        (self.changed, self.view) = (BucketChange { members: true, claims: true, notes: true }, None);
+        self.half_buried.clear();
+        Ok(())
+    }
+
+    fn filters(&self, follows: &FollowedBeats, needs: &ReadingNeeds, process: u32) -> Vec<String> {
+        let subjects = &self.subjects;
+        let mut filters = vec![subjects.members(), subjects.notes(), subjects.probe(process)];
+        filters.extend(needs.reads_claims.then(|| subjects.claims()));
+        match follows {
+            FollowedBeats::All => filters.push(subjects.beats()),
+            FollowedBeats::Of(ids) => filters.extend(ids.iter().map(|id| subjects.beat(id))),
+        }
+        filters
+    }
+
+    /// Until the next look at the needs for which nothing has to ask.
+    fn wait(&self, group: &BucketGroup, now: Moment) -> Duration {
+        let due = if self.wants_proof(group, now) { now } else { self.write_due(group).unwrap_or(now.plus(LOOK_EVERY)) };
+        // What is due and waits for an answer must not make the task spin.
+        let least = if self.probing.is_some() { LOOK_EVERY } else { Duration::from_millis(1) };
+        due.max(self.probe_after).since(now).clamp(least, LOOK_EVERY)
+    }
+
+    fn least_ttl(&self) -> Option<Duration> {
+        self.mirror.least_ttl()
+    }
+}
