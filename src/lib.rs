@@ -37,13 +37,14 @@
 //! - `etcd`: workers on several machines meet in etcd. Needs `protoc` to compile: `apt install protobuf-compiler libprotobuf-dev`, or
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `postgres`: workers on several machines meet in a PostgreSQL database.
+//! - `valkey`: workers on several machines meet in Valkey or Redis, with eventual ownership only.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
 //! - `requests`: `ShardingService::listen_for_requests`, for a worker that answers requests of its group without a sidecar; brings hyper.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 //!
 //! # TLS
 //!
-//! `consul`, `etcd` and `postgres` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
+//! `consul`, `etcd`, `postgres` and `valkey` speak TLS through rustls with ring, configured by the backend itself. The default provider of the process
 //! (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
 // A module imports only from those above it in this list; `tests/layering.rs` checks that.

@@ -39,6 +39,7 @@ backends! {
     "consul" => shardwise_backend_consul,
     "etcd" => shardwise_backend_etcd,
     "postgres" => shardwise_backend_postgres,
+    "valkey" => shardwise_backend_valkey,
 }
 
 /// Workers of one process, for tests: always available.

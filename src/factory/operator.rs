@@ -133,7 +133,7 @@ impl ShardingFactory {
             );
             return Err(refused(why));
         }
-        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\" or \"postgres\"";
+        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\", \"postgres\" or \"valkey\"";
         let drains = DrainStore::of(group.policy, group.limit(), &group.backend).ok_or_else(|| refused(why.to_owned()))?;
         Ok((drains, group))
     }

@@ -6,7 +6,7 @@ use super::{keys, options};
 use crate::backend::BACKENDS;
 
 /// Backends that the design names and that do not exist yet.
-pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
+pub(super) const BACKENDS_LATER: [&str; 1] = ["nats"];
 
 /// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: its other keys are ignored.
 pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {

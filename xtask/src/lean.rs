@@ -13,7 +13,7 @@ const PACKAGE: &str = "shardwise-cli";
 /// `cargo demo` compiles at most this many packages (docs/adr/0042).
 const PACKAGES_MAX: usize = 200;
 /// Each feature of the command, and packages that only come with it; one that several features bring stands with each.
-const FEATURES: [(&str, &[&str]); 9] = [
+const FEATURES: [(&str, &[&str]); 10] = [
     ("consul", &["shardwise-backend-consul", "reqwest"]),
     ("etcd", &["shardwise-backend-etcd", "etcd-client", "tonic"]),
     ("http", &["reqwest"]),
@@ -23,15 +23,17 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("prometheus", &["metrics-exporter-prometheus"]),
     ("rabbitmq", &["lapin"]),
     ("redis", &["redis"]),
+    ("valkey", &["shardwise-backend-valkey", "redis"]),
 ];
 const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
 const SQLITE: &str = "sqlite:orders.db";
 /// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
-const REFUSED: [(&[&str], &str, [&str; 3]); 8] = [
+const REFUSED: [(&[&str], &str, [&str; 3]); 9] = [
     (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
     (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
     (&["postgres", "otel", "prometheus"], SERVE, ["postgres", SQLITE, "stdout"]),
+    (&["valkey", "otel", "prometheus"], SERVE, ["valkey", SQLITE, "stdout"]),
     (&["postgres"], "outbox init", ["local", "postgres://127.0.0.1/orders", "stdout"]),
     (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),
     (&["redis", "otel"], PUBLISH, ["local", SQLITE, "redis://127.0.0.1:6379"]),

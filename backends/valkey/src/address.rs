@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_without_a_secret() {
-        for text in ["", "h:1", "http://h:1", "redis://", "redis://h:", "redis://h:0", "redis://h:99999", "redis://[h]:1", "redis://h:1:2"] {
+        for text in ["", "h:1", "http://h:1", "redis://", "redis://h:", "redis://h:0", "redis://h:99999", "redis://[h]:1", "redis://h:1:2"]
+        {
             assert!(ValkeyAddress::parse(text, 6379).unwrap_err().contains("write it as redis://"), "{text}");
         }
         assert!(ValkeyAddress::parse("redis://h/3", 6379).unwrap_err().contains("discovery.valkey.database"));

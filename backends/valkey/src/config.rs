@@ -13,7 +13,7 @@ use crate::ValkeyBackend;
 use crate::address::ValkeyAddress;
 use crate::dial::Login;
 use crate::error::{Failure, ValkeyResult};
-use crate::sentinel::{ServerTarget, SentinelTarget};
+use crate::sentinel::{SentinelTarget, ServerTarget};
 
 /// The beginning of all keys unless another one is set.
 pub const PREFIX_DEFAULT: &str = "shardwise";
@@ -41,7 +41,11 @@ const KEYS: &[BackendKey] = &[
         variable: None,
         why: "a file with the password at the Sentinels, instead of sentinel_password",
     }),
-    BackendKey::new("ca_file", BackendShape::Path, "the CA, in PEM, that must have signed the servers' certificates; without it the system's"),
+    BackendKey::new(
+        "ca_file",
+        BackendShape::Path,
+        "the CA, in PEM, that must have signed the servers' certificates; without it the system's",
+    ),
     BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if the servers ask for one"),
     BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file"),
     BackendKey::new("database", BackendShape::Text, "the number of the database").or("0"),
@@ -144,7 +148,9 @@ impl ValkeyConfig {
                 Ok(ServerTarget::Server(address))
             }
             (None, [], _) => refused("url", "is missing; set it to redis://127.0.0.1:6379, or set sentinels and master_name"),
-            (None, [_, ..], None | Some("")) => refused("master_name", "is missing; set it to the primary's name in the Sentinels' configuration"),
+            (None, [_, ..], None | Some("")) => {
+                refused("master_name", "is missing; set it to the primary's name in the Sentinels' configuration")
+            }
             (None, sentinels, Some(_)) if sentinels.len() > SENTINELS_MAX => refused("sentinels", "names more than 16 servers"),
             (None, sentinels, Some(master_name)) => {
                 let parse = |text: &String| ValkeyAddress::parse(text, SENTINEL_PORT);
@@ -155,7 +161,8 @@ impl ValkeyConfig {
                     return refused("sentinels", "has addresses with and without TLS; write all of them with one scheme");
                 }
                 self.checked(tls, "sentinels")?;
-                let login = Login { username: filled(self.sentinel_username.as_ref()), password: self.sentinel_password.clone(), database: 0 };
+                let login =
+                    Login { username: filled(self.sentinel_username.as_ref()), password: self.sentinel_password.clone(), database: 0 };
                 Ok(ServerTarget::Sentinels(SentinelTarget { sentinels, tls, master_name: master_name.to_owned(), login }))
             }
         }
@@ -234,7 +241,10 @@ mod tests {
             (sentinels(&["redis://h"; 17]), "open: discovery.valkey.sentinels names more than 16"),
             (sentinels(&["redis://h", "rediss://h"]), "open: discovery.valkey.sentinels has addresses with and without TLS"),
             (ValkeyConfig { ca_file: Some("ca.pem".into()), ..url.clone() }, "open: discovery.valkey.url has no TLS"),
-            (ValkeyConfig { cert_file: Some("c.pem".into()), ..ValkeyConfig::new("rediss://h") }, "open: discovery.valkey.key_file is missing"),
+            (
+                ValkeyConfig { cert_file: Some("c.pem".into()), ..ValkeyConfig::new("rediss://h") },
+                "open: discovery.valkey.key_file is missing",
+            ),
             (ValkeyConfig { username: Some("a".into()), ..url }, "open: discovery.valkey.password is missing"),
             (ValkeyConfig { sentinel_username: Some("a".into()), ..other }, "open: discovery.valkey.sentinel_password is missing"),
         ] {
@@ -252,7 +262,8 @@ mod tests {
         };
         assert!(!format!("{config:?}").contains("hush"), "{config:?}");
         assert!(!said(&ValkeyConfig { sentinels: Vec::new(), ..config }).contains("hush"));
-        let backend = ValkeyBackend::open(&ValkeyConfig { password: Some("hush".into()), ..ValkeyConfig::new("redis://h:1") }, Clock::system());
+        let backend =
+            ValkeyBackend::open(&ValkeyConfig { password: Some("hush".into()), ..ValkeyConfig::new("redis://h:1") }, Clock::system());
         let shown = format!("{:?}", backend.unwrap());
         assert!(!shown.contains("hush") && shown.contains("h:1"), "{shown}");
     }

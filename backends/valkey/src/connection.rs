@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, Value};
 use shardwise_discovery::tls::TlsFiles;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -48,7 +48,7 @@ impl LiveConnection {
     pub(crate) async fn open(address: &ValkeyAddress, login: &Login, files: &TlsFiles, context: ServerContext) -> ValkeyResult<Self> {
         let router = Arc::<NewsRouter>::default();
         let delivered = Arc::clone(&router);
-        let pushed = move |push| {
+        let pushed = move |push: PushInfo| -> Result<(), ()> {
             delivered.deliver(push);
             Ok(())
         };

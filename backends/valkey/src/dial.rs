@@ -70,8 +70,11 @@ pub(crate) async fn dial(
 }
 
 async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerContext) -> ValkeyResult<Box<dyn ByteStream>> {
-    let unreachable =
-        |error: io::Error| Failure::Unreachable { place: context.place.clone(), setting: context.setting, why: one_line(&error.to_string()) };
+    let unreachable = |error: io::Error| Failure::Unreachable {
+        place: context.place.clone(),
+        setting: context.setting,
+        why: one_line(&error.to_string()),
+    };
     let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     // What was sent and not received yet must not arrive when the connection has been given up.

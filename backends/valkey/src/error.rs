@@ -147,7 +147,8 @@ impl ServerContext {
 
     fn forbidden(&self, why: String) -> Failure {
         let name = self.username.as_deref().unwrap_or("default");
-        let grant = if self.of.is_empty() { grant(name, &self.prefix) } else { format!("ACL SETUSER {name} +sentinel|get-master-addr-by-name") };
+        let grant =
+            if self.of.is_empty() { grant(name, &self.prefix) } else { format!("ACL SETUSER {name} +sentinel|get-master-addr-by-name") };
         Failure::Forbidden { place: self.place.clone(), user: self.user(), why, grant }
     }
 
@@ -179,7 +180,9 @@ impl ServerContext {
             "READONLY" => self.no_primary(),
             "WRONGTYPE" => Failure::ForeignKey { why },
             "OOM" => Failure::Full { place, why },
-            "LOADING" | "BUSY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "TRYAGAIN" => Failure::NotReady { place, why: format!("{code} {why}") },
+            "LOADING" | "BUSY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "TRYAGAIN" => {
+                Failure::NotReady { place, why: format!("{code} {why}") }
+            }
             "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Failure::Cluster { place },
             "ERR" if why.contains("WRONGTYPE") => Failure::ForeignKey { why },
             // A script is stopped at the write that finds the server a replica.
@@ -195,8 +198,26 @@ impl ServerContext {
 
 /// The commands that a member's user needs. `docs.md` has the same.
 pub(crate) const COMMANDS: [&str; 20] = [
-    "info", "evalsha", "eval", "subscribe", "unsubscribe", "publish", "time", "hmget", "hset", "hget", "hgetall", "hdel", "hlen", "zadd", "zrem",
-    "zrange", "zrangebyscore", "zscore", "get", "set",
+    "info",
+    "evalsha",
+    "eval",
+    "subscribe",
+    "unsubscribe",
+    "publish",
+    "time",
+    "hmget",
+    "hset",
+    "hget",
+    "hgetall",
+    "hdel",
+    "hlen",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zrangebyscore",
+    "zscore",
+    "get",
+    "set",
 ];
 
 /// The command that gives a user all rights that it needs.

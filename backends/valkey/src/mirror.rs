@@ -59,8 +59,9 @@ impl MemberMirror {
         }
         while let (Some(id), Some(record)) = (parts.next(), parts.next()) {
             if record.is_empty() {
-                let id = std::str::from_utf8(id).ok().and_then(|id| InstanceId::new(id).ok());
-                id.and_then(|id| self.members.remove(&id));
+                if let Some(id) = std::str::from_utf8(id).ok().and_then(|id| InstanceId::new(id).ok()) {
+                    self.members.remove(&id);
+                }
             } else {
                 let member = decode(id, record)?;
                 self.members.insert(member.instance_id.clone(), member);
