@@ -51,13 +51,22 @@ impl Sentinels {
 
     /// Kills one.
     pub fn kill(&self, number: usize) -> Result<()> {
-        self.sentinels.get(number).ok_or_else(|| Error::new("there is no such Sentinel"))?.kill()
+        self.sentinel(number)?.kill()
     }
 
-    /// Has them make a replica the primary now, though the present one lives.
-    pub async fn fail_over(&self) -> Result<()> {
-        let first = self.sentinels.first().ok_or_else(|| Error::new("there is no Sentinel"))?;
-        command(first.socket_addr(), None, &["SENTINEL", "FAILOVER", MASTER]).await.map(drop)
+    fn sentinel(&self, number: usize) -> Result<&Sentinel> {
+        self.sentinels.get(number).ok_or_else(|| Error::new("there is no such Sentinel"))
+    }
+
+    /// Has one of them make a replica the primary now, though the present one lives.
+    pub async fn fail_over_by(&self, number: usize) -> Result<()> {
+        command(self.sentinel(number)?.socket_addr(), None, &["SENTINEL", "FAILOVER", MASTER]).await.map(drop)
+    }
+
+    /// Which primary one of them names.
+    pub async fn named_by(&self, number: usize) -> Result<SocketAddr> {
+        let line = self.sentinel(number)?.line().await?;
+        primary_in(&line).ok_or_else(|| Error::new(format!("it names no primary: {line}")))
     }
 
     /// Waits until all of these name another primary than `former`, and gives back which.
@@ -97,8 +106,7 @@ impl Sentinel {
     async fn primary_other_than(&self, former: SocketAddr) -> Result<SocketAddr> {
         let look = async || {
             let line = self.line().await.map_err(|error| error.to_string())?;
-            let address = line.split(',').find_map(|part| part.strip_prefix("address=")?.parse::<SocketAddr>().ok());
-            address.filter(|address| *address != former).ok_or(line)
+            primary_in(&line).filter(|address| *address != former).ok_or(line)
         };
         self.process.until("it names another primary", look).await
     }
@@ -110,4 +118,9 @@ impl Sentinel {
         };
         self.process.until("it knows the others", look).await
     }
+}
+
+/// The primary's address in a Sentinel's line of it.
+fn primary_in(line: &str) -> Option<SocketAddr> {
+    line.split(',').find_map(|part| part.strip_prefix("address=")?.parse().ok())
 }
