@@ -6,18 +6,22 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo};
-use rustls::CertificateError;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles};
+use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles, provider};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::address::ValkeyAddress;
 use crate::error::{Failure, ServerContext, ValkeyResult};
+
+/// How long it may take to find out why a server hung up.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who asks, and in which database.
 #[derive(Debug, Clone)]
@@ -32,7 +36,7 @@ trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// Reads the files of TLS, anew for each connection.
-pub(crate) fn load(files: &TlsFiles) -> ValkeyResult<Arc<rustls::ClientConfig>> {
+pub(crate) fn load(files: &TlsFiles) -> ValkeyResult<Arc<ClientConfig>> {
     let unusable = |error: TlsError| Failure::Setting { setting: error.file.setting(), why: error.of_setting() };
     Ok(Arc::new(files.client_config(SystemTrust::Required).map_err(unusable)?))
 }
@@ -61,12 +65,39 @@ pub(crate) async fn dial(
     }
     let stream = connect(address, files, context).await?;
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
-    let (redis, driver) = opened.map_err(|error| match context.meaning(&error) {
-        // It hung up at the first words.
-        Failure::Broken { place, why } => Failure::NotValkey { place, setting: context.setting, why },
-        other => other,
-    })?;
-    Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver))))
+    match opened {
+        Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
+        Err(error) => {
+            let failure = context.meaning(&error);
+            // A server that is just starting or stopping hangs up as well.
+            let hung_up = matches!(failure, Failure::Broken { .. } | Failure::NotValkey { .. });
+            if hung_up && !address.tls && speaks_tls(address).await {
+                return Err(Failure::OnlyTls { place: context.place.clone(), setting: context.setting });
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Whether the server speaks TLS, whatever its certificate.
+async fn speaks_tls(address: &ValkeyAddress) -> bool {
+    let look = async {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from(address.host.clone()).ok()?;
+        let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
+            Ok(_) => Some(true),
+            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
+            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
+        }
+    };
+    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+}
+
+/// rustls hands its errors out in an `io::Error`.
+fn inner(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerContext) -> ValkeyResult<Box<dyn ByteStream>> {
@@ -88,9 +119,10 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerCont
     let name = ServerName::try_from(address.host.clone()).map_err(|error| refused(one_line(&error.to_string())))?;
     match TlsConnector::from(config).connect(name, tcp).await {
         Ok(stream) => Ok(Box::new(stream)),
-        Err(error) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Err(error) => Err(match inner(&error) {
             Some(inner) => of_tls(inner, context),
-            None => refused(format!("it hangs up ({})", one_line(&error.to_string()))),
+            // A server that is just starting or stopping hangs up as well.
+            None => unreachable(error),
         }),
     }
 }

@@ -19,13 +19,15 @@ pub(crate) enum Failure {
     Broken { place: String, why: String },
     #[error("{place} does not speak TLS; write redis:// instead of rediss:// in {setting}, or turn TLS on at the server")]
     NotTls { place: String, setting: &'static str },
+    #[error("{place} speaks TLS only; write rediss:// instead of redis:// in {setting}")]
+    OnlyTls { place: String, setting: &'static str },
     #[error("the certificate of {place} {why}; {advice}")]
     Certificate { place: String, why: String, advice: &'static str },
     #[error("{place} does not accept this client's certificate ({why}); check discovery.valkey.cert_file and discovery.valkey.key_file")]
     ClientCertificate { place: String, why: String },
     #[error("no TLS with {place}: {why}; check {setting} and discovery.valkey.ca_file")]
     Handshake { place: String, setting: &'static str, why: String },
-    #[error("{place} does not answer as Valkey and Redis do ({why}); check {setting}, and write rediss:// if the server speaks TLS only")]
+    #[error("{place} does not answer as Valkey and Redis do ({why}); check {setting}")]
     NotValkey { place: String, setting: &'static str, why: String },
     #[error("{place} does not accept {user} with this password; check discovery.valkey.{of}username and discovery.valkey.{of}password")]
     Credentials { place: String, user: String, of: &'static str },

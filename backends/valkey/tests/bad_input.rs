@@ -89,7 +89,7 @@ async fn tls_works_and_each_way_of_not_working_is_named() {
         (with_ca(expired.address(), &authority), &["has expired"]),
         (with_ca(other_name.address(), &authority), &["is for another name"]),
         (with_ca(plain.address().replace("redis://", "rediss://"), &authority), &["does not speak TLS", "discovery.valkey.url"]),
-        (ValkeyConfig::new(secure.address().replace("rediss://", "redis://")), &["rediss://", "discovery.valkey.url"]),
+        (ValkeyConfig::new(secure.address().replace("rediss://", "redis://")), &["speaks TLS only", "rediss://", "discovery.valkey.url"]),
     ] {
         let begun = Instant::now();
         let error = open(&config).members(&group()).await.unwrap_err();

@@ -103,10 +103,11 @@ async fn what_a_failover_forgets_is_not_used_again() {
         unreachable!("there was none")
     };
     stage.replicated().await;
-    // From here on the replicas hear nothing.
+    // From here on the replicas hear nothing: they stand still, and what is written is not even sent.
     for replica in &stage.servers[1..] {
         replica.pause().unwrap();
     }
+    stage.servers[0].command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
     let WriteOutcome::Written(forgotten) = backend.write_note(&group(), &name, first, "forgotten").await.unwrap() else {
         unreachable!("as expected")
     };
