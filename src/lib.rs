@@ -75,6 +75,7 @@ mod telemetry;
 pub mod testing;
 mod work;
 
+pub use backend::add_backend;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport, proof};
