@@ -83,12 +83,10 @@ impl Client {
     /// This revision of the group is shown now.
     pub(crate) fn show(&self, group: &GroupName, revision: u64) {
         let mut shown = self.shown();
-        match shown.get_mut(group) {
-            Some(highest) => *highest = revision.max(*highest),
-            None if shown.len() >= GROUPS_REMEMBERED => {}
-            None => {
-                shown.insert(group.clone(), revision);
-            }
+        if let Some(highest) = shown.get_mut(group) {
+            *highest = revision.max(*highest);
+        } else if shown.len() < GROUPS_REMEMBERED {
+            shown.insert(group.clone(), revision);
         }
     }
 

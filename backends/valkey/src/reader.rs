@@ -105,7 +105,8 @@ impl ValkeyReader {
     /// Has the server bury who is due, and proves what is shown.
     async fn look(&mut self, feed: &Feed) -> ValkeyResult<()> {
         let Some(following) = &mut self.followed else { return self.list(feed).await };
-        if following.listed.elapsed() >= RELIST_EVERY {
+        // Calls have left a connection that is not usable any more: the primary may be elsewhere.
+        if !following.connection.is_usable() || following.listed.elapsed() >= RELIST_EVERY {
             return self.list(feed).await;
         }
         let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);

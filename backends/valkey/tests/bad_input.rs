@@ -1,7 +1,5 @@
 //! Wrong settings and wrong servers: one line in time that names the setting and the cause. And what passes by itself is worth another try.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::time::{Duration, Instant};

@@ -1,8 +1,6 @@
 //! Servers that are restarted, stopped and emptied, scripts and connections that are lost, keys that are edited: watches go on, and no view
 //! goes back.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::collections::BTreeSet;

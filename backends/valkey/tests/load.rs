@@ -1,7 +1,5 @@
 //! Many members, many changes, and how long they take. `cargo xtask soak` measures the same on an idle machine.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 mod common;
 
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ fn documented() -> Vec<&'static str> {
 
 async fn set_user(server: &Redis, rules: &[&str]) {
     let words = ["ACL", "SETUSER", "worker", "reset", "on", ">password"];
-    server.command(&[&words, rules].concat()).await.unwrap();
+    server.command(&[&words[..], rules].concat()).await.unwrap();
 }
 
 fn as_worker(server: &Redis) -> Arc<ValkeyBackend> {
