@@ -38,6 +38,7 @@
 //!   `cargo install protox --features bin` and the variable `PROTOC` set to it.
 //! - `nats`: workers on several machines meet in a bucket of NATS `JetStream`.
 //! - `postgres`: workers on several machines meet in a PostgreSQL database.
+//! - `valkey`: workers on several machines meet in Valkey or Redis, with eventual ownership only.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
 //! - `requests`: members bring each other requests and messages to singletons; brings hyper.
 //! - `tls`: with certificates, if the settings name them.
@@ -45,8 +46,8 @@
 //!
 //! # TLS
 //!
-//! `consul`, `etcd`, `nats` and `postgres` speak TLS through rustls with ring, configured by the backend itself. The default provider of the
-//! process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
+//! `consul`, `etcd`, `nats`, `postgres` and `valkey` speak TLS through rustls with ring, configured by the backend itself. The default provider
+//! of the process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
 // A module imports only from those above it in this list; `tests/layering.rs` checks that.
 //
@@ -77,6 +78,7 @@ mod telemetry;
 pub mod testing;
 mod work;
 
+pub use backend::add_backend;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
 pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport, proof};

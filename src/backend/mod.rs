@@ -40,6 +40,7 @@ backends! {
     "etcd" => shardwise_backend_etcd,
     "nats" => shardwise_backend_nats,
     "postgres" => shardwise_backend_postgres,
+    "valkey" => shardwise_backend_valkey,
 }
 
 /// Workers of one process, for tests: always available.
@@ -51,9 +52,55 @@ const MEMORY: BackendKind = BackendKind {
     init: None,
 };
 
+/// The backends that the program has added.
+static ADDED: Mutex<Vec<&'static BackendKind>> = Mutex::new(Vec::new());
+
+/// What stands beside the backends' tables in `discovery`, and backends to come.
+const RESERVED: [&str; 5] = ["backend", "ttl", "renew_every", "stop_margin", "nats"];
+
+/// Adds a third party's backend to this process, before the settings are loaded: `discovery.backend` may name it, and its keys below
+/// `discovery.NAME` are read, checked, explained and masked like those of the built-in ones. Adding the same one again does nothing.
+///
+/// A backend that needs no keys can be passed to [`ShardingFactoryBuilder::backend`](crate::ShardingFactoryBuilder::backend) instead.
+///
+/// # Errors
+/// [`ErrorKind::Settings`]: the name or a key is not made of lower-case letters, digits and underscores, a key is there twice, or another
+/// backend has the name.
+pub fn add_backend(kind: &'static BackendKind) -> Result<()> {
+    let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("the backend {:?} cannot be added: {why}", kind.name)));
+    let twins = kind.keys.iter().filter_map(|key| key.file_twin).map(|twin| twin.name);
+    let keys: Vec<&str> = kind.keys.iter().map(|key| key.name).chain(twins).collect();
+    let is_name =
+        |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if let Some(name) = std::iter::once(&kind.name).chain(&keys).find(|name| !is_name(name)) {
+        return refused(format!("{name:?} is no name; use lower-case letters, digits and underscores"));
+    }
+    if let Some((_, twice)) = keys.iter().enumerate().find(|(at, key)| keys[..*at].contains(key)) {
+        return refused(format!("it has the key {twice} twice"));
+    }
+    if RESERVED.contains(&kind.name) || BACKENDS.iter().any(|known| known.name == kind.name) {
+        return refused("the name is taken".to_owned());
+    }
+    let mut added = locked(&ADDED);
+    match added.iter().find(|known| known.name == kind.name) {
+        Some(known) if known.keys == kind.keys => Ok(()),
+        Some(_) => refused("another backend of this name was added".to_owned()),
+        None => {
+            added.push(kind);
+            Ok(())
+        }
+    }
+}
+
+/// The backends that the program has added.
+pub(crate) fn added() -> Vec<&'static BackendKind> {
+    locked(&ADDED).clone()
+}
+
 /// The backend of that name, if this program has it.
 pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
-    BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind)
+    let built_in = BACKENDS.iter().find(|known| known.name == name).and_then(|known| known.kind);
+    built_in.or_else(|| added().into_iter().find(|kind| kind.name == name))
 }
 
 pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
@@ -74,7 +121,8 @@ pub(crate) fn is_memory(name: &str) -> bool {
 
 /// What to write instead of a name that this program has no backend for.
 pub(crate) fn available(name: &str) -> String {
-    let have: Vec<_> = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name).collect();
+    let built_in = BACKENDS.iter().filter(|known| known.kind.is_some()).map(|known| known.name);
+    let have: Vec<_> = built_in.chain(added().into_iter().map(|kind| kind.name)).collect();
     if BACKENDS.iter().any(|known| known.name == name) {
         return format!(
             "this program has {}; build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \

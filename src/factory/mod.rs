@@ -206,6 +206,12 @@ fn check(
     let PolicySettings { policy, timing, discovery, peers, .. } = settings;
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
+        if !capabilities.no_claims.is_empty() {
+            return Err(format!(
+                "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot: {}, or ownership = \"eventual\"",
+                capabilities.name, capabilities.no_claims
+            ));
+        }
         return Err(format!(
             "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\", \"etcd\", \
              \"nats\" or \"postgres\", or ownership = \"eventual\"",
@@ -222,7 +228,7 @@ fn check(
             Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
         }
         (true, false) => Some(format!(
-            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"",
+            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"",
             capabilities.name
         )),
         (true, true) => None,

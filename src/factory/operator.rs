@@ -207,7 +207,7 @@ impl ShardingFactory {
             );
             return Err(refused(why));
         }
-        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"";
+        let why = "its backend keeps no notes, so no member can be drained; use \"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"";
         let drains = DrainStore::of(group.policy, group.limit(), &group.backend).ok_or_else(|| refused(why.to_owned()))?;
         Ok((drains, group))
     }

@@ -36,7 +36,7 @@ pub(super) const METADATA: SettingKey = SettingKey::new("metadata", Text,
 
 // …discovery
 pub(super) const BACKEND: SettingKey = SettingKey::new("backend", Text,
-    "where workers meet: local is one SQLite file for all workers of one machine; consul, etcd, nats and postgres are for several machines").or("local");
+    "where workers meet: local is one SQLite file for all workers of one machine; consul, etcd, nats, postgres and valkey are for several machines").or("local");
 pub(super) const TTL: SettingKey = SettingKey::new("ttl", Shape::time(Duration::ZERO, DAY),
     "a worker whose lease was not renewed for this long has lost its share").or("10s");
 pub(super) const RENEW_EVERY: SettingKey = SettingKey::new("renew_every", Shape::time(Duration::ZERO, DAY),

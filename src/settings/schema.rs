@@ -1,12 +1,13 @@
 //! The known names of a section, as a tree of the keys in `keys`, of the backends' and of an outbox's.
 
+use shardwise_discovery::settings::BackendKind;
 use shardwise_settings::{SchemaNode, SettingKey};
 
 use super::{keys, options};
-use crate::backend::BACKENDS;
+use crate::backend::{self, BACKENDS};
 
 /// Backends that the design names and that do not exist yet.
-pub(super) const BACKENDS_LATER: [&str; 2] = ["nats", "valkey"];
+pub(super) const BACKENDS_LATER: [&str; 1] = ["nats"];
 
 /// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: its other keys are ignored.
 pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
@@ -25,11 +26,14 @@ pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
 
 /// The common keys, and a table for each backend with its own keys.
 fn discovery() -> SchemaNode {
+    let keys_of =
+        |kind: &BackendKind| SchemaNode::table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(SchemaNode::Leaf).collect());
     let mut fields = SchemaNode::leaves(keys::DISCOVERY);
     fields.extend(BACKENDS.iter().map(|known| match known.kind {
-        Some(kind) => SchemaNode::table(kind.name, kind.keys.iter().flat_map(options::keys_of).map(SchemaNode::Leaf).collect()),
+        Some(kind) => keys_of(kind),
         None => SchemaNode::Absent(known.name),
     }));
+    fields.extend(backend::added().into_iter().map(keys_of));
     fields.extend(BACKENDS_LATER.map(SchemaNode::Later));
     SchemaNode::table("discovery", fields)
 }

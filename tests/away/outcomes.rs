@@ -259,6 +259,6 @@ fn without_an_id_of_its_own_or_a_backend_that_can_it_is_refused() {
     assert_eq!(
         refused(Some("a"), Some(plain)).expect("refused"),
         "policy workers: rejoin_grace is 30s: it needs a backend that can keep a place, and plain cannot: use \"local\", \"consul\", \"etcd\", \
-         \"nats\" or \"postgres\", or remove rejoin_grace"
+         \"nats\", \"postgres\" or \"valkey\", or remove rejoin_grace"
     );
 }

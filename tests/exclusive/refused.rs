@@ -22,6 +22,18 @@ async fn a_backend_without_claims_is_refused_before_anything_is_contacted() {
     assert_eq!(error.to_string(), said);
 }
 
+#[cfg(feature = "valkey")]
+#[tokio::test]
+async fn valkey_is_refused_with_the_reason_before_anything_is_contacted() {
+    let url = shardwise::discovery::settings::BackendValue::Text("redis://127.0.0.1:1".into());
+    let mut settings = PolicySettings::new(policy());
+    settings.discovery = shardwise::settings::DiscoverySettings::new("valkey").with("url", url);
+    let error = ShardingFactory::builder().policy(settings).build().and_then(|factory| factory.create("workers")).expect_err("refused");
+    let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and valkey cannot: a failover forgets what it \
+                confirmed; use \"local\", \"consul\", \"etcd\" or \"postgres\", or ownership = \"eventual\"";
+    assert_eq!(error.to_string(), said);
+}
+
 #[tokio::test]
 async fn without_coordination_nothing_is_exclusive() {
     let settings = Settings::from_toml_str(

@@ -75,7 +75,7 @@ fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    for backend in ["nats", "valkey"] {
+    for backend in ["nats"] {
         let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
         assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
         let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));

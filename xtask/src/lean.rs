@@ -13,7 +13,7 @@ const PACKAGE: &str = "shardwise-cli";
 /// `cargo demo` compiles at most this many packages (docs/adr/0042).
 const PACKAGES_MAX: usize = 200;
 /// Each feature of the command, and packages that only come with it; one that several features bring stands with each.
-const FEATURES: [(&str, &[&str]); 9] = [
+const FEATURES: [(&str, &[&str]); 10] = [
     ("consul", &["shardwise-backend-consul", "reqwest"]),
     ("etcd", &["shardwise-backend-etcd", "etcd-client", "tonic"]),
     ("http", &["reqwest"]),
@@ -23,6 +23,7 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("prometheus", &["metrics-exporter-prometheus"]),
     ("rabbitmq", &["lapin"]),
     ("redis", &["redis"]),
+    ("valkey", &["shardwise-backend-valkey", "redis"]),
 ];
 const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
@@ -33,6 +34,7 @@ const REFUSED: [(&[&str], &str, [&str; 3]); 9] = [
     (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
     (&["nats", "otel", "prometheus"], SERVE, ["nats", SQLITE, "stdout"]),
     (&["postgres", "otel", "prometheus"], SERVE, ["postgres", SQLITE, "stdout"]),
+    (&["valkey", "otel", "prometheus"], SERVE, ["valkey", SQLITE, "stdout"]),
     (&["postgres"], "outbox init", ["local", "postgres://127.0.0.1/orders", "stdout"]),
     (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),
     (&["redis", "otel"], PUBLISH, ["local", SQLITE, "redis://127.0.0.1:6379"]),

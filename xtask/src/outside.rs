@@ -1,4 +1,5 @@
-//! A user's program, as a package outside the workspace: it joins over TLS, and the TLS provider of its process stays unchanged.
+//! Packages outside the workspace: a user's program that joins over TLS, while the TLS provider of its process stays unchanged; and a
+//! backend by somebody else, over which the conformance suites run.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use shardwise_testkit::{Authority, Consul, ConsulOptions, Etcd, EtcdOptions};
 
 use crate::files;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::servers;
 use crate::steps::StepPass;
 
@@ -36,6 +37,51 @@ tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 [profile.dev]
 debug = false
 "#;
+
+/// The backend's package.
+const AUTHORS_MANIFEST: &str = r#"[workspace]
+
+[package]
+name = "author"
+version = "0.0.0"
+edition = "2024"
+publish = false
+
+[dependencies]
+async-trait = "0.1"
+serde = { version = "1", features = ["derive"] }
+serde_json = "1"
+shardwise-core = { path = "CHECKOUT/crates/core" }
+shardwise-discovery = { path = "CHECKOUT/crates/discovery" }
+tokio = { version = "1", features = ["rt", "time"] }
+
+[dev-dependencies]
+shardwise = { path = "CHECKOUT" }
+shardwise-discovery = { path = "CHECKOUT/crates/discovery", features = ["conformance"] }
+tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+
+[profile.dev]
+debug = false
+"#;
+
+const AUTHORS_FILES: [(&str, &str); 2] = [
+    ("src/lib.rs", include_str!("../outside/author/lib.rs")),
+    ("tests/conformance.rs", include_str!("../outside/author/tests/conformance.rs")),
+];
+
+/// Builds the backend as its author would, and runs the suites over it.
+pub(crate) fn author(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    let folder = log.context.scratch("author");
+    let manifest = files::write_manifest(log.context, &folder, AUTHORS_MANIFEST)?;
+    AUTHORS_FILES.iter().try_for_each(|(path, text)| files::write(&folder.join(path), text))?;
+    let target = log.context.scratch("author-target");
+    let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
+    let output = log.run(log.context.cargo(&["test", "--manifest-path", &manifest, "--target-dir", &target]))?;
+    match count_tests(&output) {
+        (0, ..) => Err(TaskFailure::new("no test of the backend ran")),
+        (passed, ..) => Ok(StepPass::many(passed)),
+    }
+}
 
 const PROGRAM: &str = include_str!("../outside/program.rs");
 

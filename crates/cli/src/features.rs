@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// Each feature, what it adds in the terms of the settings, and whether this build has it. As in the manifest, where the feature `default`
 /// names them all.
-const FEATURES: [(&str, &str, bool); 9] = [
+const FEATURES: [(&str, &str, bool); 10] = [
     ("consul", "the discovery backend consul", cfg!(feature = "consul")),
     ("etcd", "the discovery backend etcd", cfg!(feature = "etcd")),
     ("http", "HTTP sinks", cfg!(feature = "http")),
@@ -14,6 +14,7 @@ const FEATURES: [(&str, &str, bool); 9] = [
     ("prometheus", "/metrics", cfg!(feature = "prometheus")),
     ("rabbitmq", "RabbitMQ sinks", cfg!(feature = "rabbitmq")),
     ("redis", "Redis sinks", cfg!(feature = "redis")),
+    ("valkey", "the discovery backend valkey", cfg!(feature = "valkey")),
 ];
 
 /// What to do about a feature that this build lacks; `None` if it has it.

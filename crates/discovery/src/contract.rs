@@ -90,12 +90,15 @@ pub struct Capabilities {
     /// How long anything but its record that a killed process left may keep others from registering its id. A worker that joins waits
     /// for at least as long.
     pub leftovers: Duration,
+    /// Why it has no [`Claims`], and what to use instead, for the message to an operator who wants exclusive ownership. Empty: it has, or
+    /// there is nothing to say.
+    pub no_claims: &'static str,
 }
 
 impl Capabilities {
     /// A backend with that name and margin.
     pub const fn new(name: &'static str, margin: Duration) -> Self {
-        Self { name, margin, keeps_places: false, leftovers: Duration::ZERO }
+        Self { name, margin, keeps_places: false, leftovers: Duration::ZERO, no_claims: "" }
     }
 
     /// The same, of a backend that implements [`Discovery::step_away`].
@@ -108,6 +111,12 @@ impl Capabilities {
     #[must_use]
     pub const fn with_leftovers(self, leftovers: Duration) -> Self {
         Self { leftovers, ..self }
+    }
+
+    /// The same, of a backend that cannot hold claims for that reason.
+    #[must_use]
+    pub const fn without_claims(self, why: &'static str) -> Self {
+        Self { no_claims: why, ..self }
     }
 }
 

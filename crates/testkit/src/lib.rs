@@ -1,6 +1,6 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
+//! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
 //! its own ports and folder, and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is
 //! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
 
@@ -26,6 +26,7 @@ mod process;
 mod proxy;
 mod rabbitmq;
 mod redis;
+mod sentinels;
 mod server;
 pub mod servers;
 pub mod stays;
@@ -49,5 +50,6 @@ pub use process::Process;
 pub use proxy::{Direction, Speech, TcpProxy};
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use redis::{Redis, RedisOptions};
+pub use sentinels::Sentinels;
 pub use triggers::trigger_statements;
 pub use usage::Usage;

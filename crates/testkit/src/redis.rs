@@ -1,8 +1,10 @@
-//! Redis: one server.
+//! Redis or Valkey: one server.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use crate::certs::CertIdentity;
@@ -11,17 +13,31 @@ use crate::folder;
 use crate::ports::Port;
 use crate::process::{Launch, Process};
 use crate::server::{server, started};
-use crate::servers::{self, REDIS};
+use crate::servers::{self, REDIS, VALKEY};
 
 /// How a server is started. The default: everything is kept over a restart, no password, no TLS.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
+    is_valkey: bool,
     password: Option<String>,
     tls: Option<CertIdentity>,
     settings: Vec<(String, String)>,
 }
 
 impl RedisOptions {
+    /// Valkey instead of Redis.
+    #[must_use]
+    pub fn valkey(mut self) -> Self {
+        self.is_valkey = true;
+        self
+    }
+
+    /// A replica of the primary there.
+    #[must_use]
+    pub fn replica_of(self, primary: SocketAddr) -> Self {
+        self.with_setting("replicaof", &format!("{} {}", primary.ip(), primary.port()))
+    }
+
     /// Only with this password.
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
@@ -63,7 +79,9 @@ impl RedisOptions {
         }
         set.extend(self.password.clone().map(|password| ("requirepass", password)));
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
-        set.into_iter().chain(own).flat_map(|(name, value)| [format!("--{name}"), value]).collect()
+        // A value of several words is several arguments.
+        let words = |value: String| if value.is_empty() { vec![value] } else { value.split(' ').map(str::to_owned).collect() };
+        set.into_iter().chain(own).flat_map(|(name, value)| [vec![format!("--{name}")], words(value)].concat()).collect()
     }
 }
 
@@ -85,17 +103,11 @@ impl Redis {
     }
 
     fn launch(options: &RedisOptions) -> Result<Self> {
-        let (port, home) = (Port::reserve()?, servers::home(&REDIS)?);
-        let folder = folder::temporary("redis")?;
-        // Called by its own name it is the server, by that in the package one of the tools.
-        let program = folder.path().join("redis-server");
-        std::os::unix::fs::symlink(home.join(REDIS.programs[0]), &program).map_err(Error::io(program.display()))?;
-        // The package has those that the system may lack.
-        let libraries = servers::libraries(&home).display().to_string();
+        let (port, folder) = (Port::reserve()?, folder::temporary("redis")?);
+        let program = RedisProgram::find(options.is_valkey, &folder)?;
         let arguments = options.arguments(folder.path(), port.number());
         let clients = (if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
-        let environment = vec![("LD_LIBRARY_PATH", libraries)];
-        let process = Launch { environment, clients, ..Launch::new(REDIS.title(), program, arguments, folder) }.start()?;
+        let process = Launch { clients, ..program.launch(arguments, folder) }.start()?;
         Ok(Self { process, _port: port, options: options.clone() })
     }
 
@@ -119,9 +131,85 @@ impl Redis {
         self.process.until("it answers", look).await
     }
 
+    /// Sends a command, such as `["CONFIG", "SET", "maxmemory", "1mb"]`, and gives back its answer if that is one text or number. Not over
+    /// TLS.
+    pub async fn command(&self, words: &[&str]) -> Result<String> {
+        let login = self.options.password.as_deref().map(|password| vec!["AUTH", password]);
+        command(self.socket_addr(), login.as_deref(), words).await
+    }
+
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.relaunch(true)?;
         self.wait_ready().await
     }
+}
+
+/// How a server's program is started.
+pub(crate) struct RedisProgram {
+    title: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl RedisProgram {
+    /// The server's program. Called by its own name it is the server, by that in the package one of the tools.
+    pub(crate) fn find(is_valkey: bool, folder: &TempDir) -> Result<Self> {
+        let package = if is_valkey { &VALKEY } else { &REDIS };
+        let home = servers::home(package)?;
+        let (title, program) = (package.title(), home.join(package.programs[0]));
+        // The package has those that the system may lack.
+        let libraries = servers::libraries(&home).display().to_string();
+        if is_valkey {
+            let program = program.display().to_string();
+            let arguments =
+                ["--library-path", libraries.as_str(), "--argv0", "valkey-server", program.as_str()].map(str::to_owned).to_vec();
+            return Ok(Self { title, program: servers::loader(&home), arguments, environment: Vec::new() });
+        }
+        let link = folder.path().join("redis-server");
+        std::os::unix::fs::symlink(program, &link).map_err(Error::io(link.display()))?;
+        Ok(Self { title, program: link, arguments: Vec::new(), environment: vec![("LD_LIBRARY_PATH", libraries)] })
+    }
+
+    pub(crate) fn launch(self, arguments: Vec<String>, folder: TempDir) -> Launch {
+        let Self { title, program, arguments: mut all, environment } = self;
+        all.extend(arguments);
+        Launch { environment, ..Launch::new(title, program, all, folder) }
+    }
+}
+
+/// Sends one command over a connection of its own, behind the login.
+pub(crate) async fn command(to: SocketAddr, login: Option<&[&str]>, words: &[&str]) -> Result<String> {
+    let failed = |error: std::io::Error| Error::io(to)(error);
+    let mut stream = BufReader::new(TcpStream::connect(to).await.map_err(failed)?);
+    let mut answer = String::new();
+    for words in login.into_iter().chain([words]) {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.get_mut().write_all(request.as_bytes()).await.map_err(failed)?;
+        answer = read_answer(&mut stream).await.map_err(failed)?;
+        if let Some(refusal) = answer.strip_prefix('-') {
+            return Err(Error::new(format!("{}: {refusal}", words.join(" "))));
+        }
+    }
+    Ok(answer)
+}
+
+/// An error begins with `-`; other answers come without their first character. What is neither text nor number comes as its first line.
+async fn read_answer(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    let line = line.trim_end();
+    let Some(bytes) = line.strip_prefix('$') else {
+        return Ok(line.strip_prefix(['+', ':']).unwrap_or(line).to_owned());
+    };
+    // With -1 there is nothing.
+    let Ok(bytes) = bytes.parse::<usize>() else { return Ok(String::new()) };
+    let mut text = vec![0; bytes + 2];
+    stream.read_exact(&mut text).await?;
+    text.truncate(bytes);
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }

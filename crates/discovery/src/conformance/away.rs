@@ -82,9 +82,13 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
     view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
     let mut last = 1;
     for incarnation in 2..6 {
-        scope.stepped_away(&a, LONG).await;
+        let former = a.clone();
         a.member.incarnation = Incarnation::new(incarnation);
-        scope.backend.register(&a).await.unwrap_or_else(|error| panic!("coming back as {incarnation}: {error}"));
+        // The watch is read meanwhile: a step in between would be seen.
+        let leaving_and_coming = async {
+            scope.stepped_away(&former, LONG).await;
+            scope.backend.register(&a).await.unwrap_or_else(|error| panic!("coming back as {incarnation}: {error}"));
+        };
         let back = async {
             while last != incarnation {
                 let Some(event) = watch.next().await else { panic!("the watch ended") };
@@ -97,7 +101,8 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
                 }
             }
         };
-        tokio::time::timeout(SOON, back).await.unwrap_or_else(|_| panic!("incarnation {incarnation} is not seen"));
+        let ((), seen) = tokio::join!(leaving_and_coming, tokio::time::timeout(SOON, back));
+        seen.unwrap_or_else(|_| panic!("incarnation {incarnation} is not seen"));
         assert_eq!(states(&*scope.view().await), [("a".to_owned(), incarnation, MemberState::Active)]);
     }
 }

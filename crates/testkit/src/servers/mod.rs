@@ -68,6 +68,15 @@ pub(crate) const POSTGRES_NEWEST: ServerPackage = ServerPackage {
 pub(crate) const REDIS: ServerPackage =
     debian("redis-server", "5:7.0.15", "bookworm", "redis-tools libjemalloc2 liblzf1", &["usr/bin/redis-check-rdb"]);
 
+/// From a newer Debian than the others, so with the libraries and the loader that it was built for.
+pub(crate) const VALKEY: ServerPackage = debian(
+    "valkey-server",
+    "8.1",
+    "trixie",
+    "valkey-tools libatomic1 libc6 libcap2 libgcc-s1 libjemalloc2 liblzf1 libssl3t64 libstdc++6 libsystemd0 libzstd1 zlib1g",
+    &["usr/bin/valkey-check-rdb"],
+);
+
 /// A pooler for PostgreSQL, as old as Debian has it.
 pub(crate) const PGBOUNCER: ServerPackage = debian("pgbouncer", "1.18.0", "bookworm", "libc-ares2 libevent-2.1-7", &["usr/sbin/pgbouncer"]);
 
@@ -113,6 +122,7 @@ pub const SERVERS: &[ServerPackage] = &[
     // With promtool, which checks rules and tries them.
     debian("prometheus", "2.42.0", "bookworm", "", &["usr/bin/promtool", "usr/bin/prometheus"]),
     REDIS,
+    VALKEY,
     PGBOUNCER,
     RABBITMQ,
     CHROMIUM,
@@ -188,6 +198,12 @@ fn program_in(servers: &Path, name: &str) -> Result<PathBuf> {
 /// Where Debian's packages have libraries, below such a home.
 pub(crate) fn libraries(home: &Path) -> PathBuf {
     home.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH))
+}
+
+/// The program that loads others with the libraries of such a home.
+pub(crate) fn loader(home: &Path) -> PathBuf {
+    let name = if std::env::consts::ARCH == "x86_64" { "ld-linux-x86-64.so.2" } else { "ld-linux-aarch64.so.1" };
+    libraries(home).join(name)
 }
 
 /// The folder with everything of this server. The error says how to fetch it.

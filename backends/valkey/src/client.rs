@@ -1,0 +1,236 @@
+//! The connection in use. All calls and watches of a backend share one; when it fails, the next call makes another, by way of the Sentinels
+//! where there are any.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use shardwise_core::GroupName;
+use shardwise_discovery::Clock;
+use shardwise_discovery::tls::TlsFiles;
+use tokio::time::{Instant, timeout};
+
+use crate::connection::{LiveConnection, ScriptCall};
+use crate::dial::{CONNECT_LIMIT, Login};
+use crate::error::{Failure, ServerContext, ValkeyResult};
+use crate::keys::KeyPrefix;
+use crate::scripts::{GroupAnswer, LuaScript, ScriptSet};
+use crate::sentinel::ServerLocator;
+
+/// How long one call may take in all, with connecting.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// A caller that gives up after so long, having heard nothing, has found a server that does not answer.
+const SUSPICIOUS_AFTER: Duration = Duration::from_millis(250);
+/// The most groups whose highest revision is remembered.
+const GROUPS_REMEMBERED: usize = 4_096;
+
+/// Whether a call may make the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MakesGroup {
+    Yes,
+    No,
+}
+
+pub(crate) struct Client {
+    pub(crate) clock: Clock,
+    pub(crate) keys: KeyPrefix,
+    pub(crate) scripts: ScriptSet,
+    pub(crate) locator: ServerLocator,
+    login: Login,
+    files: TlsFiles,
+    current: Mutex<Option<Arc<LiveConnection>>>,
+    /// One connection is made at a time. Inside: when the last failed attempt began, and why it failed.
+    opening: tokio::sync::Mutex<Option<(Instant, Failure)>>,
+    /// The highest revision of each group that was shown. The server is told with each call: where its own is lower, it has forgotten
+    /// what it confirmed, and goes on above.
+    shown: Mutex<HashMap<GroupName, u64>>,
+}
+
+impl Client {
+    pub(crate) fn new(clock: Clock, keys: KeyPrefix, locator: ServerLocator, login: Login, files: TlsFiles) -> Self {
+        Self {
+            clock,
+            keys,
+            scripts: ScriptSet::new(),
+            locator,
+            login,
+            files,
+            current: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn username(&self) -> Option<&str> {
+        self.login.username.as_deref()
+    }
+
+    pub(crate) fn channel(&self, group: &GroupName) -> String {
+        self.keys.channel(group, self.login.database)
+    }
+
+    fn shown(&self) -> MutexGuard<'_, HashMap<GroupName, u64>> {
+        // Nothing under this lock can panic halfway through a change.
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The highest revision of the group that was shown.
+    pub(crate) fn highest(&self, group: &GroupName) -> u64 {
+        self.shown().get(group).copied().unwrap_or_default()
+    }
+
+    /// This revision of the group is shown now.
+    pub(crate) fn show(&self, group: &GroupName, revision: u64) {
+        let mut shown = self.shown();
+        if let Some(highest) = shown.get_mut(group) {
+            *highest = revision.max(*highest);
+        } else if shown.len() < GROUPS_REMEMBERED {
+            shown.insert(group.clone(), revision);
+        }
+    }
+
+    /// A call of a group's script.
+    pub(crate) fn call<'a>(
+        &self,
+        script: &'a LuaScript,
+        group: &GroupName,
+        makes_group: MakesGroup,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> ScriptCall<'a> {
+        let may_make = if makes_group == MakesGroup::Yes { "w" } else { "r" };
+        let mut all = vec![format!("{:016x}", rand::random::<u64>()), self.highest(group).to_string(), may_make.to_owned()];
+        all.extend(arguments);
+        ScriptCall { script, keys: self.keys.group(group), channel: Some(self.channel(group)), arguments: all }
+    }
+
+    /// Runs a script of a group. It may be carried out twice.
+    pub(crate) async fn run(&self, call: &ScriptCall<'_>) -> ValkeyResult<GroupAnswer> {
+        let (connection, answer) = self.bounded(call).await?;
+        read(&connection, answer)
+    }
+
+    /// Runs a script that concerns no members.
+    pub(crate) async fn run_alone(&self, script: &LuaScript, key: String, arguments: Vec<String>) -> ValkeyResult<Value> {
+        let call = ScriptCall { script, keys: vec![key], channel: None, arguments };
+        self.bounded(&call).await.map(|(_, answer)| answer)
+    }
+
+    async fn bounded(&self, call: &ScriptCall<'_>) -> ValkeyResult<(Arc<LiveConnection>, Value)> {
+        let mut suspicion = AbandonedCall { client: self, connection: self.usable(), since: Instant::now(), answered: false };
+        let answer = timeout(CALL_LIMIT, self.exchange(call)).await;
+        suspicion.answered = answer.is_ok();
+        let late = || Failure::TimedOut { place: self.locator.places(), after: CALL_LIMIT };
+        answer.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn exchange(&self, call: &ScriptCall<'_>) -> ValkeyResult<(Arc<LiveConnection>, Value)> {
+        // One that was there already may have been dead for a while, or its server may have become a replica.
+        let mut may_be_stale = self.usable().is_some();
+        loop {
+            let connection = self.connected().await?;
+            match connection.run(call).await {
+                Err(failure) if failure.is_of_connection() => {
+                    self.forget(&connection);
+                    if !std::mem::replace(&mut may_be_stale, false) {
+                        return Err(failure);
+                    }
+                }
+                answer => return answer.map(|answer| (connection, answer)),
+            }
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Arc<LiveConnection>>> {
+        // Nothing under this lock can panic halfway through a change.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn usable(&self) -> Option<Arc<LiveConnection>> {
+        self.held().clone().filter(|connection| connection.is_usable())
+    }
+
+    /// Takes a connection out of use.
+    pub(crate) fn forget(&self, connection: &Arc<LiveConnection>) {
+        connection.give_up();
+        let mut held = self.held();
+        if held.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
+            *held = None;
+        }
+    }
+
+    /// The connection, opened if there is none. Of several callers at once one opens it, and the others share the result.
+    pub(crate) async fn connected(&self) -> ValkeyResult<Arc<LiveConnection>> {
+        let wanted = Instant::now();
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let mut last = self.opening.lock().await;
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        if let Some((began, failure)) = &*last
+            && *began >= wanted
+        {
+            return Err(failure.clone());
+        }
+        let began = Instant::now();
+        let late = || Failure::Unreachable {
+            place: self.locator.places(),
+            setting: self.locator.setting(),
+            why: format!("no connection within {} ms", CONNECT_LIMIT.as_millis()),
+        };
+        match timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(late())) {
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                *self.held() = Some(Arc::clone(&connection));
+                *last = None;
+                Ok(connection)
+            }
+            Err(failure) => {
+                *last = Some((began, failure.clone()));
+                Err(failure)
+            }
+        }
+    }
+
+    async fn open(&self) -> ValkeyResult<LiveConnection> {
+        let address = self.locator.locate(&self.files).await?;
+        let context = ServerContext {
+            place: address.to_string(),
+            setting: self.locator.setting(),
+            of: "",
+            username: self.login.username.clone(),
+            prefix: self.keys.as_str().to_owned(),
+            has_sentinels: self.locator.has_sentinels(),
+        };
+        LiveConnection::open(&address, &self.login, &self.files, context).await
+    }
+}
+
+/// Reads the answer of a group's script.
+pub(crate) fn read(connection: &LiveConnection, answer: Value) -> ValkeyResult<GroupAnswer> {
+    let answer = GroupAnswer::read(&connection.context.place, answer)?;
+    connection.learn_origin(&answer.origin);
+    Ok(answer)
+}
+
+/// Notices a caller that gives up before there is an answer, and a call that took too long.
+struct AbandonedCall<'a> {
+    client: &'a Client,
+    /// The connection that was there when it began to ask.
+    connection: Option<Arc<LiveConnection>>,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for AbandonedCall<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
+            // Another task may have opened a connection since.
+            if let Some(connection) = &self.connection {
+                self.client.forget(connection);
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The backend's settings, checked before any request.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use secrecy::SecretString;
+use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
+use shardwise_discovery::tls::{TlsFile, TlsFiles};
+use shardwise_discovery::{Clock, Discovery};
+
+use crate::ValkeyBackend;
+use crate::address::ValkeyAddress;
+use crate::dial::Login;
+use crate::error::{Failure, ValkeyResult};
+use crate::sentinel::{SentinelTarget, ServerTarget};
+
+/// The beginning of all keys unless another one is set.
+pub const PREFIX_DEFAULT: &str = "shardwise";
+/// The most Sentinels that may be named.
+pub const SENTINELS_MAX: usize = 16;
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26_379;
+
+/// `discovery.backend = "valkey"`.
+pub const BACKEND: BackendKind = BackendKind { name: "valkey", keys: KEYS, claims_share: 1, open, init: None };
+
+const KEYS: &[BackendKey] = &[
+    BackendKey::new("url", BackendShape::Text, "the primary server, as redis://host:6379, or rediss://host:6379 with TLS"),
+    BackendKey::new("sentinels", BackendShape::Texts, "instead of url: the Sentinels that name the primary, each as redis://host:26379"),
+    BackendKey::new("master_name", BackendShape::Text, "the primary's name in the Sentinels' configuration"),
+    BackendKey::new("username", BackendShape::Text, "the user, if it is not the default one"),
+    BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
+        name: "password_file",
+        variable: None,
+        why: "a file with the user's password, instead of password",
+    }),
+    BackendKey::new("sentinel_username", BackendShape::Text, "the user at the Sentinels, if it is not the default one"),
+    BackendKey::new("sentinel_password", BackendShape::Secret, "the password at the Sentinels").or_file(FileTwin {
+        name: "sentinel_password_file",
+        variable: None,
+        why: "a file with the password at the Sentinels, instead of sentinel_password",
+    }),
+    BackendKey::new(
+        "ca_file",
+        BackendShape::Path,
+        "the CA, in PEM, that must have signed the servers' certificates; without it the system's",
+    ),
+    BackendKey::new("cert_file", BackendShape::Path, "this client's certificate (PEM), if the servers ask for one"),
+    BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file"),
+    BackendKey::new("database", BackendShape::Text, "the number of the database").or("0"),
+    BackendKey::new("prefix", BackendShape::Text, "the beginning of all of shardwise's keys and channels").or(PREFIX_DEFAULT),
+];
+
+fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
+    let text = |key| settings.text(key).map(str::to_owned);
+    let path = |key| settings.path(key).map(Into::into);
+    let database = settings.text("database").unwrap_or("0");
+    let database = database.parse().map_err(|_| {
+        let why = format!("is {database:?}: it must be a number from 0 to {}", u16::MAX);
+        Failure::Setting { setting: "database", why }.during("open")
+    })?;
+    let config = ValkeyConfig {
+        url: text("url"),
+        sentinels: settings.texts("sentinels").to_vec(),
+        master_name: text("master_name"),
+        username: text("username"),
+        password: settings.secret("password").cloned(),
+        sentinel_username: text("sentinel_username"),
+        sentinel_password: settings.secret("sentinel_password").cloned(),
+        ca_file: path("ca_file"),
+        cert_file: path("cert_file"),
+        key_file: path("key_file"),
+        database,
+        prefix: text("prefix").unwrap_or_else(|| PREFIX_DEFAULT.into()),
+    };
+    Ok(Arc::new(ValkeyBackend::open(&config, clock.clone())?))
+}
+
+/// Which server, and who asks. Its `Debug` shows neither a password nor what may be one in an address.
+#[derive(Clone)]
+pub struct ValkeyConfig {
+    /// The primary server, such as `redis://host:6379` or, with TLS, `rediss://host:6379`; `valkey://` and `valkeys://` mean the same.
+    /// Either this or `sentinels`.
+    pub url: Option<String>,
+    /// The Sentinels that name the primary, such as `redis://host:26379`; `rediss://` if they and the servers speak TLS. They are asked in
+    /// this order.
+    pub sentinels: Vec<String>,
+    /// The name under which the Sentinels watch the primary.
+    pub master_name: Option<String>,
+    /// The user at the server; without it the default user.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<SecretString>,
+    /// The user at the Sentinels; without it the default user.
+    pub sentinel_username: Option<String>,
+    /// Its password.
+    pub sentinel_password: Option<SecretString>,
+    /// The certificates that the servers' own may be signed with, as PEM; else those that this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// This client's certificate with its chain, as PEM, if the servers ask for one.
+    pub cert_file: Option<PathBuf>,
+    /// The private key of `cert_file`, as PEM.
+    pub key_file: Option<PathBuf>,
+    /// The number of the database.
+    pub database: u16,
+    /// All keys and channels begin with this.
+    pub prefix: String,
+}
+
+impl ValkeyConfig {
+    /// One server, without TLS files, user and password.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: Some(url.into()), ..Self::nowhere() }
+    }
+
+    /// A primary that Sentinels name, without TLS files, users and passwords.
+    pub fn with_sentinels(sentinels: Vec<String>, master_name: impl Into<String>) -> Self {
+        Self { sentinels, master_name: Some(master_name.into()), ..Self::nowhere() }
+    }
+
+    fn nowhere() -> Self {
+        Self {
+            url: None,
+            sentinels: Vec::new(),
+            master_name: None,
+            username: None,
+            password: None,
+            sentinel_username: None,
+            sentinel_password: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            database: 0,
+            prefix: PREFIX_DEFAULT.into(),
+        }
+    }
+
+    /// Where the primary is, or who knows.
+    pub(crate) fn target(&self) -> ValkeyResult<ServerTarget> {
+        let refused = |setting, why: &str| Err(Failure::Setting { setting, why: why.to_owned() });
+        match (self.url.as_deref(), self.sentinels.as_slice(), self.master_name.as_deref()) {
+            (Some(_), [_, ..], _) => refused("sentinels", "is set, and discovery.valkey.url too; remove one of them"),
+            (Some(_), [], Some(_)) => refused("master_name", "is for Sentinels, but discovery.valkey.url is set; remove one of them"),
+            (Some(url), [], None) => {
+                let address = ValkeyAddress::parse(url, PORT).map_err(|why| Failure::Setting { setting: "url", why })?;
+                self.checked(address.tls, "url")?;
+                Ok(ServerTarget::Server(address))
+            }
+            (None, [], _) => refused("url", "is missing; set it to redis://127.0.0.1:6379, or set sentinels and master_name"),
+            (None, [_, ..], None | Some("")) => {
+                refused("master_name", "is missing; set it to the primary's name in the Sentinels' configuration")
+            }
+            (None, sentinels, Some(_)) if sentinels.len() > SENTINELS_MAX => refused("sentinels", "names more than 16 servers"),
+            (None, sentinels, Some(master_name)) => {
+                let parse = |text: &String| ValkeyAddress::parse(text, SENTINEL_PORT);
+                let sentinels: Vec<_> =
+                    sentinels.iter().map(parse).collect::<Result<_, _>>().map_err(|why| Failure::Setting { setting: "sentinels", why })?;
+                let tls = sentinels.iter().any(|address| address.tls);
+                if tls && sentinels.iter().any(|address| !address.tls) {
+                    return refused("sentinels", "has addresses with and without TLS; write all of them with one scheme");
+                }
+                self.checked(tls, "sentinels")?;
+                let login =
+                    Login { username: filled(self.sentinel_username.as_ref()), password: self.sentinel_password.clone(), database: 0 };
+                Ok(ServerTarget::Sentinels(SentinelTarget { sentinels, tls, master_name: master_name.to_owned(), login }))
+            }
+        }
+    }
+
+    /// Files of TLS without TLS are a mistake.
+    fn checked(&self, tls: bool, setting: &'static str) -> ValkeyResult<()> {
+        let has_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
+        if has_files && !tls {
+            let why = "has no TLS, but discovery.valkey.ca_file, cert_file or key_file is set; write it with rediss://";
+            return Err(Failure::Setting { setting, why: why.to_owned() });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tls_files(&self) -> ValkeyResult<TlsFiles> {
+        let lonely = |file: TlsFile| missing(file.setting(), if file == TlsFile::Key { "cert_file" } else { "key_file" });
+        TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(lonely)
+    }
+
+    pub(crate) fn login(&self) -> ValkeyResult<Login> {
+        for (user, password, setting, of) in [
+            (&self.username, &self.password, "password", "username"),
+            (&self.sentinel_username, &self.sentinel_password, "sentinel_password", "sentinel_username"),
+        ] {
+            if filled(user.as_ref()).is_some() && password.is_none() {
+                return Err(missing(setting, of));
+            }
+        }
+        Ok(Login { username: filled(self.username.as_ref()), password: self.password.clone(), database: self.database })
+    }
+}
+
+fn filled(text: Option<&String>) -> Option<String> {
+    text.filter(|text| !text.is_empty()).cloned()
+}
+
+fn missing(setting: &'static str, other: &str) -> Failure {
+    Failure::Setting { setting, why: format!("is missing, but discovery.valkey.{other} is set; set both or none") }
+}
+
+impl fmt::Debug for ValkeyConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.url.as_deref().map(without_secrets);
+        let sentinels: Vec<_> = self.sentinels.iter().map(|address| without_secrets(address)).collect();
+        let mut shown = f.debug_struct("ValkeyConfig");
+        shown.field("url", &url).field("sentinels", &sentinels).field("master_name", &self.master_name);
+        shown.field("username", &self.username).field("password", &self.password);
+        shown.field("sentinel_username", &self.sentinel_username).field("sentinel_password", &self.sentinel_password);
+        shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
+        shown.field("database", &self.database).field("prefix", &self.prefix).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(config: &ValkeyConfig) -> String {
+        ValkeyBackend::open(config, Clock::system()).map(drop).unwrap_err().to_string()
+    }
+
+    fn sentinels(addresses: &[&str]) -> ValkeyConfig {
+        ValkeyConfig::with_sentinels(addresses.iter().map(|&text| text.to_owned()).collect(), "main")
+    }
+
+    #[test]
+    fn what_is_missing_or_too_much_is_named() {
+        let (url, other) = (ValkeyConfig::new("redis://h"), sentinels(&["redis://h"]));
+        for (config, expected) in [
+            (ValkeyConfig::nowhere(), "open: discovery.valkey.url is missing; set it to redis://127.0.0.1:6379, or set sentinels"),
+            (ValkeyConfig { sentinels: other.sentinels.clone(), ..url.clone() }, "open: discovery.valkey.sentinels is set, and"),
+            (ValkeyConfig { master_name: Some("main".into()), ..url.clone() }, "open: discovery.valkey.master_name is for Sentinels"),
+            (ValkeyConfig { master_name: None, ..other.clone() }, "open: discovery.valkey.master_name is missing"),
+            (ValkeyConfig::new("h:1"), "open: discovery.valkey.url has \"h:1\": write it as redis://"),
+            (sentinels(&["redis://h"; 17]), "open: discovery.valkey.sentinels names more than 16"),
+            (sentinels(&["redis://h", "rediss://h"]), "open: discovery.valkey.sentinels has addresses with and without TLS"),
+            (ValkeyConfig { ca_file: Some("ca.pem".into()), ..url.clone() }, "open: discovery.valkey.url has no TLS"),
+            (
+                ValkeyConfig { cert_file: Some("c.pem".into()), ..ValkeyConfig::new("rediss://h") },
+                "open: discovery.valkey.key_file is missing",
+            ),
+            (ValkeyConfig { username: Some("a".into()), ..url }, "open: discovery.valkey.password is missing"),
+            (ValkeyConfig { sentinel_username: Some("a".into()), ..other }, "open: discovery.valkey.sentinel_password is missing"),
+        ] {
+            assert!(said(&config).starts_with(expected), "{}", said(&config));
+        }
+    }
+
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = ValkeyConfig {
+            password: Some("hush".into()),
+            sentinel_password: Some("hush".into()),
+            sentinels: vec!["redis://me:hush@h".into()],
+            ..ValkeyConfig::new("redis://me:hush@h:1?hush")
+        };
+        assert!(!format!("{config:?}").contains("hush"), "{config:?}");
+        assert!(!said(&ValkeyConfig { sentinels: Vec::new(), ..config }).contains("hush"));
+        let backend =
+            ValkeyBackend::open(&ValkeyConfig { password: Some("hush".into()), ..ValkeyConfig::new("redis://h:1") }, Clock::system());
+        let shown = format!("{:?}", backend.unwrap());
+        assert!(!shown.contains("hush") && shown.contains("h:1"), "{shown}");
+    }
+
+    #[test]
+    fn the_settings_are_read_by_their_names() {
+        let settings = BackendSettings::new()
+            .with("url", shardwise_discovery::settings::BackendValue::Text("redis://h".into()))
+            .with("database", shardwise_discovery::settings::BackendValue::Text("x".into()));
+        let error = (BACKEND.open)(&settings, &Clock::system()).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "open: discovery.valkey.database is \"x\": it must be a number from 0 to 65535");
+    }
+}

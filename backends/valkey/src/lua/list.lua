@@ -1,0 +1,2 @@
+-- All records of the group.
+return finish('OK', redis.call('HGETALL', records))

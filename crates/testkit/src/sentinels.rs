@@ -1,0 +1,126 @@
+//! Redis Sentinels: several, which watch one primary and its replicas.
+
+use std::net::SocketAddr;
+
+use futures::future::try_join_all;
+
+use crate::error::{Error, Result};
+use crate::folder;
+use crate::ports::Port;
+use crate::process::{Launch, Process};
+use crate::redis::{Redis, RedisProgram, command};
+use crate::server::{server, started};
+
+/// The name of the primary.
+const MASTER: &str = "main";
+/// How long the primary may be silent before a Sentinel calls it down, and how long a failover may take, in milliseconds.
+const DOWN_AFTER_MS: u32 = 1_000;
+const FAILOVER_MS: u32 = 5_000;
+
+/// Sentinels of one primary, which they know as `main`; killed when dropped.
+#[derive(Debug)]
+pub struct Sentinels {
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    // Dropped first: the port outlives the process.
+    process: Process,
+    _port: Port,
+    /// What its line of the primary must contain before it is ready.
+    expected: String,
+}
+
+server!(Sentinel);
+
+impl Sentinels {
+    /// So many Sentinels, a majority of which makes a failover; ready when all know each other and so many replicas of the primary.
+    pub async fn start(count: usize, primary: &Redis, replicas: usize) -> Result<Self> {
+        let sentinels = started(async || {
+            let launch = |_| Sentinel::launch(count, primary.socket_addr(), replicas);
+            (0..count).map(launch).collect::<Result<Vec<_>>>()
+        });
+        Ok(Self { sentinels: sentinels.await? })
+    }
+
+    /// Where they listen, such as `redis://127.0.0.1:PORT`.
+    pub fn addresses(&self) -> Vec<String> {
+        self.sentinels.iter().map(|sentinel| sentinel.address()).collect()
+    }
+
+    /// Kills one.
+    pub fn kill(&self, number: usize) -> Result<()> {
+        self.sentinel(number)?.kill()
+    }
+
+    fn sentinel(&self, number: usize) -> Result<&Sentinel> {
+        self.sentinels.get(number).ok_or_else(|| Error::new("there is no such Sentinel"))
+    }
+
+    /// Has one of them make a replica the primary now, though the present one lives.
+    pub async fn fail_over_by(&self, number: usize) -> Result<()> {
+        command(self.sentinel(number)?.socket_addr(), None, &["SENTINEL", "FAILOVER", MASTER]).await.map(drop)
+    }
+
+    /// Which primary one of them names.
+    pub async fn named_by(&self, number: usize) -> Result<SocketAddr> {
+        let line = self.sentinel(number)?.line().await?;
+        primary_in(&line).ok_or_else(|| Error::new(format!("it names no primary: {line}")))
+    }
+
+    /// Waits until all of these name another primary than `former`, and gives back which.
+    pub async fn primary_other_than(&self, former: SocketAddr) -> Result<SocketAddr> {
+        let named = try_join_all(self.sentinels.iter().map(|sentinel| sentinel.primary_other_than(former))).await?;
+        named.into_iter().next().ok_or_else(|| Error::new("there is no Sentinel"))
+    }
+}
+
+impl Sentinel {
+    fn launch(count: usize, primary: SocketAddr, replicas: usize) -> Result<Self> {
+        let (port, folder) = (Port::reserve()?, folder::temporary("sentinel")?);
+        let configuration = folder.path().join("sentinel.conf");
+        let text = format!(
+            "port {}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} {} {} {}\n\
+             sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} {FAILOVER_MS}\n",
+            port.number(),
+            folder.path().display(),
+            primary.ip(),
+            primary.port(),
+            count / 2 + 1
+        );
+        std::fs::write(&configuration, text).map_err(Error::io(configuration.display()))?;
+        let program = RedisProgram::find(false, &folder)?;
+        let arguments = vec![configuration.display().to_string(), "--sentinel".to_owned()];
+        let launch = program.launch(arguments, folder);
+        let process = Launch { clients: ("redis", port.address()), ..launch }.start()?;
+        Ok(Self { process, _port: port, expected: format!("status=ok,address={primary},slaves={replicas},sentinels={count}") })
+    }
+
+    /// What it says of the primary, such as `master0:name=main,status=ok,address=127.0.0.1:6379,slaves=2,sentinels=3`.
+    async fn line(&self) -> Result<String> {
+        let info = command(self.socket_addr(), None, &["INFO", "sentinel"]).await?;
+        Ok(info.lines().find(|line| line.starts_with("master0:")).unwrap_or_default().to_owned())
+    }
+
+    async fn primary_other_than(&self, former: SocketAddr) -> Result<SocketAddr> {
+        let look = async || {
+            let line = self.line().await.map_err(|error| error.to_string())?;
+            primary_in(&line).filter(|address| *address != former).ok_or(line)
+        };
+        self.process.until("it names another primary", look).await
+    }
+
+    async fn wait_ready(&self) -> Result<()> {
+        let look = async || {
+            let line = self.line().await.map_err(|error| error.to_string())?;
+            if line.contains(&self.expected) { Ok(()) } else { Err(line) }
+        };
+        self.process.until("it knows the others", look).await
+    }
+}
+
+/// The primary's address in a Sentinel's line of it.
+fn primary_in(line: &str) -> Option<SocketAddr> {
+    line.split(',').find_map(|part| part.strip_prefix("address=")?.parse().ok())
+}
