@@ -94,7 +94,8 @@ impl Client {
         if let Some((_, failure)) = slot.failed.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failure.clone());
         }
-        match BucketConnection::open(&self.dial).await {
+        // On the heap: every call contains this future, which is seldom needed.
+        match Box::pin(BucketConnection::open(&self.dial)).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 *slot = ConnectionSlot { present: Some(Arc::clone(&connection)), failed: None };

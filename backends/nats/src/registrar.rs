@@ -164,15 +164,14 @@ impl BucketHandle {
         let known = self.own().get(record_id).copied().filter(|own| own.era == era);
         let mut last = known.map(|own| (own.sequence, own.life));
         for _ in 0..TRIES {
-            let (expected, life) = match last {
-                Some(last) => last,
-                None => {
-                    let (sequence, beat) = self.living(record_id).await?;
-                    if known.is_some_and(|own| own.sequence > sequence) {
-                        return Err(Failure::Behind);
-                    }
-                    (sequence, beat.life)
+            let (expected, life) = if let Some(last) = last {
+                last
+            } else {
+                let (sequence, beat) = self.living(record_id).await?;
+                if known.is_some_and(|own| own.sequence > sequence) {
+                    return Err(Failure::Behind);
                 }
+                (sequence, beat.life)
             };
             let (started, era) = (self.client.clock.now(), self.client.history.now().era);
             let payload = messages::beat(&LifeBeat { incarnation: *incarnation, life, ttl, is_away: false });

@@ -66,7 +66,7 @@ async fn a_bucket_that_would_lose_members_is_refused_with_what_to_do() {
     };
     let wrong: [(Change, &str); 5] = [
         (|good| Config { storage: StorageType::Memory, ..good }, "memory"),
-        (|good| Config { max_age: std::time::Duration::from_secs(3_600), ..good }, "max_age"),
+        (|good| Config { max_age: std::time::Duration::from_hours(1), ..good }, "max_age"),
         (|good| Config { max_messages_per_subject: 5, ..good }, "history"),
         (|good| Config { discard: DiscardPolicy::Old, max_bytes: 1 << 20, ..good }, "discard"),
         (|good| Config { deny_purge: true, ..good }, "denies purges"),

@@ -187,7 +187,7 @@ fn life(record_id: &RecordId) -> String {
 
 fn micros(duration: Duration) -> String {
     // Up, so that nothing ends early.
-    let up = u128::from(duration.subsec_nanos() % 1_000 > 0);
+    let up = u128::from(!duration.subsec_nanos().is_multiple_of(1_000));
     (duration.as_micros() + up).to_string()
 }
 

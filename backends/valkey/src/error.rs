@@ -80,8 +80,6 @@ pub(crate) enum Failure {
     Unwritable(RecordWriteError),
     #[error("{place} refuses the request: {why}")]
     Refused { place: String, why: String },
-    #[error("the process is shutting down")]
-    ShuttingDown,
 }
 
 fn at(address: Option<&Address>) -> String {
@@ -101,8 +99,7 @@ impl Failure {
             | Self::NotReady { .. }
             | Self::Full { .. }
             | Self::Gap
-            | Self::Superseded { .. }
-            | Self::ShuttingDown => ErrorKind::Unavailable,
+            | Self::Superseded { .. } => ErrorKind::Unavailable,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Unwritable(refused) => refused.kind(),
             Self::Lost { .. } => ErrorKind::Lost,

@@ -21,7 +21,8 @@ impl LuaScript {
     fn alone(body: &str) -> Self {
         let text = format!("{SHEBANG}{body}");
         // The protocol names scripts by this digest; nothing is secret here.
-        let sha = digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+        let sha = digest.as_ref().iter().fold(String::new(), |sha, byte| sha + &format!("{byte:02x}"));
         Self { text, sha }
     }
 

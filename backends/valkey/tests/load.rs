@@ -94,7 +94,10 @@ async fn three_hundred_members_of_sixteen_processes_stay() {
     let revision = watching.shows(&all).await;
     let begun = Instant::now();
     while begun.elapsed() < ttl * 2 {
-        let renewed = members.iter().zip(processes.iter().cycle()).map(|(member, process)| process.renew(&member.record_id(), ttl));
+        let renewed = members
+            .iter()
+            .zip(processes.iter().cycle())
+            .map(|(member, process)| async move { process.renew(&member.record_id(), ttl).await });
         assert!(join_all(renewed).await.iter().all(Result::is_ok), "every renewal in time is answered");
         tokio::time::sleep(ttl / 3).await;
     }

@@ -187,7 +187,7 @@ pub(crate) async fn command(to: SocketAddr, login: Option<&[&str]>, words: &[&st
     for words in login.into_iter().chain([words]) {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            request.extend(["$", &word.len().to_string(), "\r\n", word, "\r\n"]);
         }
         stream.get_mut().write_all(request.as_bytes()).await.map_err(failed)?;
         answer = read_answer(&mut stream).await.map_err(failed)?;

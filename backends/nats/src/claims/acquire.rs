@@ -31,12 +31,15 @@ enum HolderState {
     Unclear { ttl: Duration },
 }
 
+/// The lives of holders, each looked up once in a call.
+type MetHolders = HashMap<(InstanceId, u64), Arc<OnceCell<HolderState>>>;
+
 /// One call: who asks, and the holders that it has met.
 struct ClaimCall<'a> {
     record_id: &'a RecordId,
     store: &'a ClaimStore,
     beat: LifeBeat,
-    holders: Mutex<HashMap<(InstanceId, u64), Arc<OnceCell<HolderState>>>>,
+    holders: Mutex<MetHolders>,
     awaited: Mutex<HashMap<(InstanceId, u64), AwaitedLife>>,
 }
 

@@ -141,7 +141,7 @@ impl Discovery for Wrong {
                 return self.inner.deregister(&registration.record_id()).await;
             }
             Mistake::LateUpdatesCount => {
-                let (inner, slowness) = (self.inner.clone(), if self.count() % 2 == 0 { SLOW } else { Duration::ZERO });
+                let (inner, slowness) = (self.inner.clone(), if self.count().is_multiple_of(2) { SLOW } else { Duration::ZERO });
                 let late = tokio::spawn(async move {
                     tokio::time::sleep(slowness).await;
                     inner.update(&registration).await
@@ -248,8 +248,9 @@ impl Claims for Wrong {
         let is_held = answers.iter().any(|(_, acquired)| *acquired == AcquireOutcome::Held);
         for (_, acquired) in &mut answers {
             match (self.mistake, *acquired) {
-                (Mistake::HeldIsGrantedAgain, AcquireOutcome::Held) => *acquired = AcquireOutcome::Granted(Epoch::new(1).unwrap()),
-                (Mistake::EpochsAreAllOne, AcquireOutcome::Granted(_)) => *acquired = AcquireOutcome::Granted(Epoch::new(1).unwrap()),
+                (Mistake::HeldIsGrantedAgain, AcquireOutcome::Held) | (Mistake::EpochsAreAllOne, AcquireOutcome::Granted(_)) => {
+                    *acquired = AcquireOutcome::Granted(Epoch::new(1).unwrap())
+                }
                 (Mistake::OneThatIsHeldKeepsAll, _) if is_held => *acquired = AcquireOutcome::Held,
                 _ => {}
             }
