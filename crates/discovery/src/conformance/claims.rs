@@ -411,6 +411,10 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
     let mut table = ReaderTable::default();
     let _alive = scope.keep_alive(&[&a, &b]);
+    // The watch has begun, so what follows is reported as changes.
+    let before = scope.granted(&a.record_id(), &slots(100..101)).await;
+    table.until(&mut stream, SOON, "the first slot", |held| held.len() == 1).await;
+    scope.release(&a.record_id(), &before).await;
     for round in 0..10u32 {
         let (giver, taker) = if round % 2 == 0 { (a.record_id(), b.record_id()) } else { (b.record_id(), a.record_id()) };
         let held = scope.all_granted(&giver, &slots(round..round + 20), SOON).await;
