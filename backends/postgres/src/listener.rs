@@ -1,25 +1,26 @@
 //! Notifications: one connection listens for all groups of the process. A notification that is missed costs one look.
 //!
-//! A pooler in transaction mode accepts LISTEN and delivers nothing. So each new listener has itself notified over another connection, and
-//! where nothing arrives, looking is all there is.
+//! A pooler in transaction mode accepts LISTEN, delivers nothing, and has that connection to the server notified for whoever gets it next. So
+//! the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session has it. Elsewhere
+//! looking is all there is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use tokio::time::{Instant, timeout};
+use sqlx::{AssertSqlSafe, Row as _};
+use tokio::time::timeout;
 
-use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::shared::Shared;
-use crate::sql::literal::text;
 use crate::sql::notified_group;
 
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How long a notification of one's own may take to arrive.
-const ECHO_LIMIT: Duration = Duration::from_secs(2);
+/// The setting of the listener's session. A pooler refuses it with one of these codes: a violation of the protocol, or not supported.
+const SETTING: &str = "shardwise.listener";
+const REFUSES_OPTIONS: [&str; 2] = ["08P01", "0A000"];
 /// How long a listener that hears nothing is trusted, and how long it may take to answer then.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(5);
@@ -101,49 +102,43 @@ async fn is_alive(listener: &mut PgListener) -> bool {
     matches!(timeout(PING_LIMIT, sqlx::raw_sql("SELECT 1").execute(listener)).await, Ok(Ok(_)))
 }
 
-/// A listener that hears; `None` if notifications do not arrive over such a connection.
+/// A listener that hears; `None` behind a pooler.
 async fn connect(shared: &Shared) -> PgResult<Option<PgListener>> {
     let client = &shared.client;
     let late = || Failure::TimedOut { after: CONNECT_LIMIT };
     // The listener takes its connection from a pool.
     let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT).idle_timeout(None).max_lifetime(None);
-    let pool = pool.connect_lazy_with(client.options.clone());
+    let token = format!("{:016x}", rand::random::<u64>());
+    let pool = pool.connect_lazy_with(client.options.clone().options([(SETTING, &token)]));
     let channel = client.schema.channel();
     let connecting = async {
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.eager_reconnect(false);
+        let present =
+            sqlx::raw_sql(AssertSqlSafe(format!("SELECT current_setting('{SETTING}', true) AS token"))).fetch_one(&mut listener).await?;
+        if present.try_get::<Option<String>, _>("token")?.as_ref() != Some(&token) {
+            return Ok(None);
+        }
         listener.listen(&channel).await?;
-        Ok::<_, sqlx::Error>(listener)
+        Ok::<_, sqlx::Error>(Some(listener))
     };
-    let connected = timeout(CONNECT_LIMIT, connecting).await.map_err(|_| late())?;
-    let mut listener = connected.map_err(|error| client.context.of_connecting(&error))?;
-    // No group's payload begins like this.
-    let echo = format!("echo {:016x}", rand::random::<u64>());
-    client.run(CallTurn::Quick, format!("SELECT pg_notify({}, {})", text(&channel), text(&echo))).await?;
-    if hears(&mut listener, &echo).await {
-        return Ok(Some(listener));
-    }
-    // Without this the pooler's connection would go on listening for nobody.
-    let _ = timeout(PING_LIMIT, listener.unlisten_all()).await;
-    if !shared.listening.is_logged.swap(true, Ordering::Relaxed) {
+    let listener = match timeout(CONNECT_LIMIT, connecting).await.map_err(|_| late())? {
+        Err(error) if is_refusal(&error) => None,
+        connected => connected.map_err(|error| client.context.of_connecting(&error))?,
+    };
+    if listener.is_none() && !shared.listening.is_logged.swap(true, Ordering::Relaxed) {
         tracing::info!(
             database = client.context.place,
-            "notifications of PostgreSQL do not arrive, as through a pooler in transaction mode; changes are found by looking, within a quarter of \
-             the TTL and at most {:?}",
+            "a pooler is in front of PostgreSQL, so no notifications arrive; changes are found by looking, within a quarter of the TTL and at \
+             most {:?}",
             crate::observer::LOOK_EVERY
         );
     }
-    Ok(None)
+    Ok(listener)
 }
 
-/// Whether that notification arrives in time.
-async fn hears(listener: &mut PgListener, echo: &str) -> bool {
-    let until = Instant::now() + ECHO_LIMIT;
-    loop {
-        match tokio::time::timeout_at(until, listener.try_recv()).await {
-            Ok(Ok(Some(notification))) if notification.payload() == echo => return true,
-            Ok(Ok(Some(_))) => {}
-            _ => return false,
-        }
-    }
+/// Whether a pooler refuses the listener's setting.
+fn is_refusal(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| REFUSES_OPTIONS.contains(&code.as_ref()))
 }

@@ -34,7 +34,8 @@ async fn live(backend: Arc<PostgresBackend>, a: Registration) -> ErrorKind {
 async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
     const KILLS: u64 = 10;
     let _alone = ALONE.lock().await;
-    let url = prepared(&durable().await).await.url();
+    let server = durable().await;
+    let url = prepared(&server).await.url();
     let processes: Vec<_> = (0..5).map(|_| backend(&url)).collect();
     let mut fleet = Fleet::new();
     for (n, process) in (0..).zip(&processes) {
@@ -67,7 +68,8 @@ async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
 async fn joining_and_leaving_are_seen_at_once() {
     const LIMIT: Duration = Duration::from_millis(50);
     let _alone = ALONE.lock().await;
-    let url = prepared(&durable().await).await.url();
+    let server = durable().await;
+    let url = prepared(&server).await.url();
     let (here, there) = (backend(&url), backend(&url));
     let mut watch = there.watch(&group(), PACE);
     view_of(&mut watch, &[]).await;
@@ -98,7 +100,8 @@ async fn joining_and_leaving_are_seen_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_claims_settle_soon() {
     let _alone = ALONE.lock().await;
-    let url = prepared(&durable().await).await.url();
+    let server = durable().await;
+    let url = prepared(&server).await.url();
     let (here, there) = (backend(&url), backend(&url));
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&there, "b", 2).await);
     let started = Instant::now();

@@ -71,5 +71,5 @@ async fn changes_are_found_by_looking_and_that_is_said_once() {
     here.deregister(&a.record_id()).await.unwrap_or_else(|error| unreachable!("{error}"));
     view_of(&mut watch, &[]).await;
     let said = || String::from_utf8_lossy(&log.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)).into_owned();
-    eventually("the line in the log", async || said().contains("notifications of PostgreSQL do not arrive").then_some(())).await;
+    eventually("the line in the log", async || said().contains("a pooler is in front of PostgreSQL").then_some(())).await;
 }

@@ -122,7 +122,7 @@ class Asks(unittest.IsolatedAsyncioTestCase):
         for refusal, kind in zip(refusals, (NotMine, Busy, Unsent, Unsent)):
             script, client = await self.script(refusal)
             error = await self.fails(kind, client.ask(To.owner("a"), "say", body=b"hello", within=0.3))
-            self.assertTrue(isinstance(error, NotHandled) and error.passes and error.problem.detail in str(error), error)
+            self.assertTrue(isinstance(error, NotHandled) and error.passes and error.problem and error.problem.detail in str(error), error)
         script, client = await self.script(problem(429, "too-many", after="30"))
         self.assertEqual((await self.fails(Busy, client.ask(To.any(), "say", within=5.0))).retry_after, 30.0)
         self.assertEqual(len(script.asked), 1, "a pause beyond the deadline is not waited for")

@@ -43,7 +43,7 @@ class OnSqlite(unittest.TestCase):
         self.db.executescript(tables("sqlite"))
 
     def connected(self, **options: Any) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, **options)
+        connection: sqlite3.Connection = sqlite3.connect(self.path, **options)
         self.addCleanup(connection.close)
         return connection
 

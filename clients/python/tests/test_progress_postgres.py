@@ -3,7 +3,7 @@
 import asyncio
 import os
 import unittest
-from typing import Any
+from typing import Any, Callable
 
 import asyncpg
 import psycopg
@@ -35,7 +35,8 @@ class OnPostgres(unittest.TestCase):
             self.assertEqual(one, saved(1, "10", 5))
             with db.transaction():
                 self.assertEqual(owner(epoch=6).resume(db), one)
-            for call in (lambda: owner().resume(db), lambda: owner().save(db, one, "ghost")):
+            calls: tuple[Callable[[], object], ...] = (lambda: owner().resume(db), lambda: owner().save(db, one, "ghost"))
+            for call in calls:
                 with self.assertRaises(Fenced) as refused, db.transaction():
                     call()
                 self.assertEqual((refused.exception.resource, refused.exception.epoch, refused.exception.seen), ("slot/17", 5, 6))

@@ -92,10 +92,11 @@ function causeOf(broken: unknown): { why: unknown; code: unknown } {
   return { why, code: typeof why === "object" && why !== null && "code" in why ? why.code : undefined };
 }
 
-/** Whether there was no connection, so that nothing was sent. */
+/** Whether nothing was sent, or not all of it. */
 export function isUnsent(broken: unknown): boolean {
   const { code } = causeOf(broken);
-  return code === "ECONNREFUSED" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "UND_ERR_CONNECT_TIMEOUT";
+  // The last is what Node 18 says after 421, when it sends the request again by itself, without its body: the sidecar brings nothing incomplete.
+  return ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "UND_ERR_REQ_CONTENT_LENGTH_MISMATCH"].some((each) => each === code);
 }
 
 /** The header that names a lease. */

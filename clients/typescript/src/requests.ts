@@ -23,7 +23,7 @@ export async function bring(http: Http, to: string, path: string, { method, quer
   const type = typeof body === "string" ? "application/json" : "application/octet-stream";
   const how = method ?? (body === undefined ? "GET" : "POST");
   const sent = { signal, method: how, body, headers: body === undefined ? {} : { "content-type": contentType ?? type }, isSafe: how === "GET" };
-  return http.send(to + path + asked, sent, async (response) => {
+  return http.send<Answer>(to + path + asked, sent, async (response) => {
     return (await answerOf(response)) ?? (response.ok ? http.strange() : Problem.of(response));
   });
 }

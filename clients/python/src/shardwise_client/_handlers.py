@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from typing import Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 from ._errors import ShardwiseError
 from ._owned_requests import HeldHandler, NotTaken, OwnedHandler, OwnersLease, of_holder, under_lease
@@ -70,7 +70,7 @@ class RequestHandlers:
         """Answers `GET /healthz` (`--worker-health`) with 200, or 503 if `check` raises. Without it the answer is 200 while the loop runs."""
         self._health = check
 
-    def _decorator(self, to: Addressee, path: str, made: Callable[[T], Handler]) -> Callable[[T], T]:
+    def _decorator(self, to: Addressee, path: str, made: Callable[[Any], Handler]) -> Callable[[T], T]:
         if not is_path(path) or path.split("/")[0] == "shardwise":
             raise ShardwiseError(f"a handler at {path!r}: write parts of letters, digits and -._~ with single slashes between them, the first not shardwise")
 
