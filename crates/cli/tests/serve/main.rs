@@ -36,6 +36,7 @@ mod observing;
 mod peers;
 mod schema;
 mod unfinished;
+mod worker_refusals;
 
 use std::net::SocketAddr;
 
