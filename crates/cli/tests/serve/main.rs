@@ -28,6 +28,7 @@ mod impostors;
 mod kept;
 mod lease_limits;
 mod leases;
+mod leaving;
 mod live;
 mod logged;
 mod members;
