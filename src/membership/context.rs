@@ -18,6 +18,8 @@ use super::advertised::AdvertisedAddresses;
 use super::guards::Guards;
 use super::holder_table::HolderTable;
 #[cfg(feature = "requests")]
+use super::incoming::IncomingConnections;
+#[cfg(feature = "requests")]
 use super::proof::Recipient;
 use super::state::Membership;
 use super::worker::WorkerWatch;
@@ -34,7 +36,8 @@ pub(crate) struct OwnershipContext {
     pub(crate) requests: RequestSettings,
     pub(crate) clock: Clock,
     pub(crate) life: Life,
-    /// The user's work under ownership; a leaving service waits for it.
+    /// The user's work under ownership, and requests that are being handled; a leaving service waits for them. It is closed from then on
+    /// until the service joins again.
     pub(crate) in_flight: TaskTracker,
     /// The same work, by slot, name or key.
     pub(crate) guards: Guards,
@@ -52,6 +55,8 @@ pub(crate) struct OwnershipContext {
     pub(crate) extensions: Extensions,
     #[cfg(feature = "requests")]
     pub(crate) routing: Slot,
+    #[cfg(feature = "requests")]
+    pub(crate) incoming: IncomingConnections,
     /// The whole membership, while there is one.
     membership: OnceLock<Weak<Membership>>,
     current: ArcSwap<Ownership>,
@@ -76,6 +81,8 @@ impl OwnershipContext {
             extensions: Extensions::default(),
             #[cfg(feature = "requests")]
             routing: Slot::default(),
+            #[cfg(feature = "requests")]
+            incoming: IncomingConnections::default(),
             membership: OnceLock::new(),
             current: ArcSwap::new(ownership),
         }

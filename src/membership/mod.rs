@@ -11,6 +11,8 @@ mod drain;
 mod driver;
 mod guards;
 mod holder_table;
+#[cfg(feature = "requests")]
+mod incoming;
 mod listeners;
 #[cfg(feature = "requests")]
 mod listening;

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::security::PeerSecurity;
@@ -32,6 +33,8 @@ pub(super) const MESSAGE_BODY_BYTES_MAX: usize = (256 << 10) + 256;
 const NAMED: usize = 20;
 /// After this time a member with as many requests as it takes is asked again.
 const BUSY_FOR: Duration = Duration::from_secs(1);
+/// Why a leaving member refuses a request. Another one may serve it.
+const LEAVES: &str = "this worker is leaving its group";
 /// The longest time for a handler whose caller does not wait for it.
 const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
@@ -103,6 +106,10 @@ pub(crate) struct RequestHandlers {
 /// A request's place among those that are handled at a time.
 pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
+    /// A leaving member waits for it.
+    _in_flight: TaskTrackerToken,
+    /// It came when the member was leaving, which need not wait for it any more.
+    is_late: bool,
 }
 
 impl RequestHandlers {
@@ -198,13 +205,16 @@ impl RequestHandlers {
         Answer::problem(404, "not-found", "Not found", &detail)
     }
 
-    /// A place for one more request, taken before its body is read.
+    /// A place for one more request, taken before its body is read. A member that leaves waits for it, up to `drain_timeout`.
     pub(crate) fn turn(context: &OwnershipContext, to: Addressee, path: &str) -> std::result::Result<Turn, Undelivered> {
         let handlers = Self::of(context);
         let places = if is_message(to, path) { &handlers.messages_at_once } else { &handlers.at_once };
+        // Counted before it looks: either a leaving member waits for it, or it is late.
+        let in_flight = context.in_flight.token();
+        let is_late = context.in_flight.is_closed();
         Arc::clone(places)
             .try_acquire_owned()
-            .map(|permit| Turn { _permit: permit })
+            .map(|permit| Turn { _permit: permit, _in_flight: in_flight, is_late })
             .map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
     }
 
@@ -234,6 +244,8 @@ impl RequestHandlers {
         let own = handlers.handler(request.to, &request.path);
         // Of what may have been begun before it is taken, only the end is certain.
         let is_accepted = request.tell && own.is_some() && !is_reserved(&request.path);
+        // By what it owns, holds and has open, which is nothing once it leaves; it may know who does.
+        let decides_itself = own.is_some() && matches!(request.to, Addressee::Owner | Addressee::Holder | Addressee::Session);
         let handler = match own {
             Some(handler) => handler,
             None if request.path == SUSPECT && request.to == Addressee::Instance && request.method == Method::Post => {
@@ -247,6 +259,9 @@ impl RequestHandlers {
                 None => return Ok(handlers.unknown(request.to, &request.path)),
             },
         };
+        if turn.is_late && !decides_itself {
+            return Err(Undelivered::Unsent(LEAVES.into()));
+        }
         let handled = if is_accepted {
             Self::accepted(context, handler, request, until, turn).await
         } else {
@@ -278,8 +293,7 @@ impl RequestHandlers {
         }
     }
 
-    /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own. A member that leaves
-    /// waits for it.
+    /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own.
     async fn accepted(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
         let path = request.path.clone();
         let taking = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
@@ -300,7 +314,7 @@ impl RequestHandlers {
                 Some(Ok(Ok(_))) | None => {}
             }
         };
-        tokio::spawn(context.in_flight.track_future(work.in_current_span()));
+        tokio::spawn(work.in_current_span());
         Ok(Answer::text("").with_status(202))
     }
 }

@@ -90,8 +90,8 @@ impl ShardingService {
 
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
-    /// Call it before [`ShardingService::register_self`], so that the first record has the address. It ends with the service. If
-    /// `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` requests from this
+    /// Call it before [`ShardingService::register_self`], so that the first record has the address. Once the service has left it refuses
+    /// connections until the service joins again, and it closes with the service. If `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` requests from this
     /// machine are. Messages to singletons ([`crate::Singleton::handle`]) arrive there too.
     ///
     /// # Errors

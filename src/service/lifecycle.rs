@@ -111,8 +111,11 @@ impl ShardingService {
         Err(Error::new(ErrorKind::Unavailable, format!("not a member after {limit:?}: {why}; fix the cause or retry")))
     }
 
-    /// Leaves the group: takes nothing new, waits for work in flight up to the policy's `drain_timeout`, deregisters. Does nothing if it
-    /// has left already.
+    /// Leaves the group: takes no new work and no new requests, waits for work and requests in flight up to the policy's `drain_timeout`,
+    /// deregisters, and ends the connections of other members, for which it waits a second at most. So a process that exits after this has
+    /// cut no answer. Does nothing if it has left already.
+    ///
+    /// A handler of requests that awaits this waits for itself, up to `drain_timeout`: start a task there instead.
     ///
     /// # Errors
     ///
@@ -139,13 +142,21 @@ impl ShardingService {
             "shardwise.policy" = %self.membership().policy.name,
             "shardwise.instance" = %self.membership().instance_id
         );
+        // The incarnation changes if another task joins meanwhile.
+        #[cfg(feature = "requests")]
+        let incarnation = self.membership().life.incarnation();
         let commands = engine.ask(command(span.clone())).await?;
         let mut changes = self.membership().changes();
-        tokio::select! {
+        let left = tokio::select! {
             biased;
             left = changes.wait_for(|ownership| ownership.state() == ServiceState::Left) => left.map(drop).map_err(|_| stopped()),
             () = commands.closed() => Err(stopped()),
-        }
+        };
+        left?;
+        // Last, when the others have seen it leave: a request that crosses the end of its connection has an unknown outcome.
+        #[cfg(feature = "requests")]
+        self.membership().incoming.end(incarnation).await;
+        Ok(())
     }
 }
 

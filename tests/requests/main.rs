@@ -15,6 +15,7 @@ mod common;
 mod hostile;
 #[path = "../common/http2.rs"]
 mod http2;
+mod leaving;
 mod outcomes;
 mod versions;
 

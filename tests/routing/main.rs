@@ -7,6 +7,7 @@ mod beside;
 mod callers;
 mod handover;
 mod holders;
+mod leaving;
 mod limits;
 mod members;
 mod owners;

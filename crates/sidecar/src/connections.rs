@@ -94,9 +94,6 @@ pub(crate) async fn serve(listener: TcpListener, context: ListenerContext, stop:
         }
     }
     drop(listener);
-    if let Some(members) = &context.members {
-        members.reception.close();
-    }
     while connections.join_next().await.is_some() {}
 }
 

@@ -50,7 +50,7 @@ impl Unanswered {
                 Some(why) => NO_WORKER.because(format!("the worker of {id} gives no valid answer: {why}")),
                 None => unreachable(why),
             },
-            Undelivered::NotMine(_) => unreachable("another process is there now, or it has joined again"),
+            Undelivered::NotMine(_) => unreachable("another process is there now, it has joined again, or its worker does not take that"),
             Undelivered::Busy(_) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
             Undelivered::Unproven(why) | Undelivered::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
             _ if self.is_late => TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something")),

@@ -13,7 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, Request, WITHIN_MAX};
+use shardwise::requests::{Answer, BODY_BYTES_MAX, Method, PEER_HEADER, REFUSED, Request, WITHIN_MAX};
 use shardwise::trace;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -42,6 +42,8 @@ const KEPT_MOST: usize = 4;
 pub(crate) enum WorkerFailure {
     /// It cannot be reached, so it has not begun with the request.
     Unreachable(String),
+    /// It says, with that status, that it has not begun with the request.
+    Refused(http::StatusCode),
     /// The connection broke, or the answer is invalid.
     Broken(String),
     /// The answer took too long.
@@ -53,23 +55,25 @@ impl WorkerFailure {
     const fn outcome(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
             Self::Broken(_) => "broken",
             Self::Late => "late",
         }
     }
 
     pub(crate) const fn may_have_begun(&self) -> bool {
-        !matches!(self, Self::Unreachable(_))
+        !matches!(self, Self::Unreachable(_) | Self::Refused(_))
     }
 }
 
 /// The cause alone; the worker is known to the caller.
 impl fmt::Display for WorkerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unreachable(why) | Self::Broken(why) => why.as_str(),
-            Self::Late => "it takes too long",
-        })
+        match self {
+            Self::Unreachable(why) | Self::Broken(why) => f.write_str(why),
+            Self::Refused(status) => write!(f, "it refuses the request with status {}", status.as_u16()),
+            Self::Late => f.write_str("it takes too long"),
+        }
     }
 }
 
@@ -169,6 +173,10 @@ impl WorkerClient {
     async fn read(&self, response: http::Response<Incoming>, address: SocketAddr) -> Result<Answer, WorkerFailure> {
         let broken = |why: &str| WorkerFailure::Broken(format!("{address}: {why}"));
         let (head, body) = response.into_parts();
+        // Whatever its body says.
+        if head.headers.get(PEER_HEADER).is_some_and(|by| by == REFUSED) {
+            return Err(WorkerFailure::Refused(head.status));
+        }
         let mut incoming = IncomingBody::new(Body::new(body), BODY_BYTES_MAX as u64, &self.limits)
             .map_err(|_| broken(&format!("its answer has more than {BODY_BYTES_MAX} bytes")))?;
         let mut bytes = Vec::new();

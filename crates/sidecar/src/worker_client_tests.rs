@@ -129,6 +129,46 @@ async fn the_worker_sees_the_fence_of_what_a_request_is_for() {
     }
 }
 
+/// A worker with that answer to everything.
+async fn answering(answer: String) -> WorkerClient {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    tokio::spawn(async move {
+        // Open until the end: closing with unread input would make the system drop the answer.
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4 << 10]).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            held.push(stream);
+        }
+    });
+    WorkerClient::new(target, Limits::default())
+}
+
+#[tokio::test]
+async fn a_refusal_says_that_the_worker_has_not_begun() {
+    for (status, headers, is_refusal) in [
+        (421, "shardwise-peer: refused\r\n", true),
+        (429, "Shardwise-Peer: refused\r\nretry-after: 1\r\n", true),
+        (503, "shardwise-peer: refused\r\n", true),
+        (421, "", false),
+        (429, "shardwise-peer: 1\r\n", false),
+        (503, "retry-after: 1\r\n", false),
+    ] {
+        let client = answering(format!("HTTP/1.1 {status} -\r\n{headers}content-length: 2\r\n\r\nno")).await;
+        for request in [Request::get("x"), Request::post("x", "text/plain", "a")] {
+            match client.ask(&request, None).await {
+                Ok(answer) => assert!(!is_refusal && answer.status == status, "{status} with {headers:?}: {answer:?}"),
+                Err(failed) => {
+                    assert!(is_refusal && !failed.may_have_begun(), "{status} with {headers:?}: {failed}");
+                    assert_eq!(failed, WorkerFailure::Refused(http::StatusCode::from_u16(status).unwrap()));
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_sent_beyond_this_machine_and_a_closed_port_has_begun_nothing() {
     let client = |host: &str, port| {

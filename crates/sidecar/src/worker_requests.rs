@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use shardwise::core::routing::SessionId;
 use shardwise::requests::{Addressee, Answer, Held, Owned, Request, Undelivered};
 
@@ -80,7 +81,7 @@ async fn ask_as_holder(app: &App, joined: &ServedGroup, held: Held) -> WorkerAns
     ask_worker(app, joined, &request, Some(fence)).await
 }
 
-/// The worker's answer, with a limit on concurrent requests. A worker that gives none is suspected not to work.
+/// The worker's answer, with a limit on concurrent requests. A worker that gives none is suspected not to work; one that refuses works.
 async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: Option<WorkerFence>) -> WorkerAnswer {
     let Some(worker) = &app.worker else { return Err(Undelivered::Unsent(STOPPING.into())) };
     let _turn = app.worker_turns.try_acquire().map_err(|_| Undelivered::Busy(None))?;
@@ -89,6 +90,7 @@ async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: O
     awaited.is_there = true;
     let failed = match asked {
         Ok(answer) => return Ok(answer),
+        Err(WorkerFailure::Refused(status)) => return Err(refused(status)),
         Err(failed) => failed,
     };
     joined.service.suspect();
@@ -104,6 +106,15 @@ async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: O
     Ok(Answer::problem(if is_late { 504 } else { 502 }, "worker", "The local worker does not answer", &why))
 }
 
+/// What the worker's refusal with that status means. It has not begun with the request.
+fn refused(status: StatusCode) -> Undelivered {
+    match status {
+        StatusCode::MISDIRECTED_REQUEST => Undelivered::NotMine(None),
+        StatusCode::TOO_MANY_REQUESTS => Undelivered::Busy(None),
+        other => Undelivered::Unsent(format!("{NO_WORKER}{}", WorkerFailure::Refused(other))),
+    }
+}
+
 /// A worker whose answer is not waited for any longer, because its time is over or its caller has gone, is suspected, at most once in five
 /// seconds.
 struct AwaitedWorker<'a> {
@@ -117,6 +128,22 @@ impl Drop for AwaitedWorker<'_> {
         let service = &self.joined.service;
         if !self.is_there && self.app.suspected.passes(service.instance_id()) {
             service.suspect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_worker_says_that_the_request_may_go_on() {
+        assert_eq!(refused(StatusCode::MISDIRECTED_REQUEST), Undelivered::NotMine(None));
+        assert_eq!(refused(StatusCode::TOO_MANY_REQUESTS), Undelivered::Busy(None));
+        for other in [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE, StatusCode::FORBIDDEN] {
+            assert!(!refused(other).may_have_been_handled(), "{other}");
+            let why = refused(other).to_string();
+            assert!(why.starts_with(NO_WORKER) && why.contains(&format!("status {}", other.as_u16())), "{why}");
         }
     }
 }

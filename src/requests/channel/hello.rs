@@ -153,7 +153,7 @@ impl HelloRefusal {
             Self::OtherProtocol => {
                 NotThere::Elsewhere("another version of shardwise is there, with which nothing is exchanged; upgrade the older one")
             }
-            Self::OtherMember => NotThere::Elsewhere("another process is there now"),
+            Self::OtherMember => NotThere::Elsewhere("another process is there now, or the member has left"),
             Self::Full => NotThere::Elsewhere("it has too many connections"),
             Self::Unproven => NotThere::Unproven(
                 "it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority",

@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::ByteStream;
 use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
@@ -57,7 +56,6 @@ pub struct Reception {
     members: Vec<Weak<OwnershipContext>>,
     connections: Semaphore,
     refused: LogThrottle<&'static str>,
-    closing: CancellationToken,
 }
 
 impl Reception {
@@ -67,16 +65,11 @@ impl Reception {
     }
 
     fn of(members: Vec<Weak<OwnershipContext>>) -> Self {
-        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default(), closing: CancellationToken::new() }
+        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
     }
 
-    /// Ends the connections of members: nothing new begins on them, and each ends once what is in flight on it is answered.
-    pub fn close(&self) {
-        self.closing.cancel();
-    }
-
-    /// Serves a connection to its end. Calls `known` once the caller has proven to be a member: until then it is a stranger, of which few
-    /// should wait.
+    /// Serves a connection to its end, which comes at the latest when its member has left ([`ShardingService::deregister_self`]). Calls
+    /// `known` once the caller has proven to be a member: until then it is a stranger, of which few should wait.
     ///
     /// # Errors
     ///
@@ -110,6 +103,8 @@ impl Reception {
             }
         };
         let Ok(_place) = self.connections.try_acquire() else { return self.refuse(stream, HelloRefusal::Full).await };
+        // The caller has sent no request yet. One that is sent to a member that has left might not get its refusal.
+        let Some(incoming) = member.incoming.admit(hello.incarnation) else { return self.refuse(stream, HelloRefusal::OtherMember).await };
         // Before the caller hears of it: it may rely on that.
         known();
         let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
@@ -117,7 +112,10 @@ impl Reception {
         let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
         // The connection keeps neither the service nor its listener alive.
         drop((member, handlers));
-        recipient::serve(stream, called, &self.closing).await;
+        tokio::select! {
+            () = recipient::serve(stream, called, &incoming.ending) => {}
+            () = incoming.cut.cancelled() => {}
+        }
         Ok(Arrival::Ended)
     }
 

@@ -45,8 +45,8 @@ pub(super) struct Called {
     pub(super) is_proven: bool,
 }
 
-/// Serves it to its end, which is near once `closing` is cancelled. Dropping it ends the connection and what is in flight on it.
-pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: &CancellationToken) {
+/// Serves it to its end, which is near once `ending` is cancelled. Dropping it ends the connection and what is in flight on it.
+pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, ending: &CancellationToken) {
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (called, activity) = (called.clone(), Arc::clone(&activity));
@@ -69,7 +69,7 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, closing: 
     tokio::select! {
         // A connection that fails affects no other.
         _ = connection.as_mut() => return,
-        () = closing.cancelled() => {}
+        () = ending.cancelled() => {}
         () = activity.idle_for(RECIPIENT_IDLE_MAX) => {}
     }
     // It says that it ends, and what comes until the caller knows is answered.

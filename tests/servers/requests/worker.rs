@@ -24,9 +24,6 @@ const NAME: &str = "SHARDWISE_TEST_ASKED_NAME";
 const PROXIED: &str = "SHARDWISE_TEST_ASKED_PROXIED";
 /// How long a worker that could not join waits before it tries again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// A worker that has left goes on refusing requests for so long: callers that do not know yet that it has left would find its connection
-/// broken, and not know whether it has handled what they sent last.
-const LINGER: Duration = Duration::from_millis(500);
 
 /// Not a test: what a worker process runs, until its input ends.
 #[test]
@@ -93,7 +90,6 @@ async fn work(folder: &Path, name: &str) {
     if let Some(run) = desk {
         run.stop().await;
     }
-    tokio::time::sleep(LINGER).await;
 }
 
 /// Does to the proxy what the lines on the input say. Ends with the input, which is closed to make the worker leave.

@@ -28,6 +28,7 @@ mod impostors;
 mod kept;
 mod lease_limits;
 mod leases;
+mod leaving;
 mod live;
 mod logged;
 mod members;
@@ -36,6 +37,7 @@ mod observing;
 mod peers;
 mod schema;
 mod unfinished;
+mod worker_refusals;
 
 use std::net::SocketAddr;
 

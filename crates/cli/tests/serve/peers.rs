@@ -52,7 +52,7 @@ pub(crate) fn status_of(served: &Served, id: &str) -> Answer {
 }
 
 /// Reads a request of HTTP/1.1 up to the end of its body; `None` at the end of the connection.
-fn heard(stream: &mut TcpStream) -> Option<String> {
+pub(crate) fn heard(stream: &mut TcpStream) -> Option<String> {
     let length = |head: &str| -> usize {
         let mut named = head.lines().filter_map(|line| line.split_once(": "));
         named.find(|(name, _)| name.eq_ignore_ascii_case("content-length")).map_or(0, |(_, length)| length.parse().unwrap())
@@ -75,14 +75,21 @@ fn heard(stream: &mut TcpStream) -> Option<String> {
 
 /// A worker in this process that answers one request on each connection; passes on what was received.
 pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
+    answering_in_turn([answer])
+}
+
+/// The same with one answer after the other, and then the last one again and again.
+pub(crate) fn answering_in_turn<const N: usize>(answers: [&'static str; N]) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let (arrived, requests) = mpsc::channel();
     std::thread::spawn(move || {
+        let mut answered = 0;
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let Some(text) = heard(&mut stream) else { continue };
-            let _ = stream.write_all(answer.as_bytes());
+            let _ = stream.write_all(answers[answered.min(N - 1)].as_bytes());
+            answered += 1;
             if arrived.send(text).is_err() {
                 return;
             }

@@ -83,7 +83,7 @@ async fn whoever_has_another_secret_or_none_is_told_so() {
 #[tokio::test]
 async fn another_member_and_another_version_are_told_apart() {
     let (called, _) = meet(with(SECRET), with(SECRET), true).await;
-    assert_eq!(called, Err(NotThere::Elsewhere("another process is there now")));
+    assert_eq!(called, Err(NotThere::Elsewhere("another process is there now, or the member has left")));
     // As version 2 of messages began.
     let old = br#"{"shardwise":2,"group":"workers","instance_id":"worker-1","incarnation":"0000000000000007","nonce":""}"#;
     let (mut here, mut there) = tokio::io::duplex(1_024);
