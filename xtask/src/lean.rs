@@ -29,7 +29,7 @@ const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
 const SQLITE: &str = "sqlite:orders.db";
 /// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
-const REFUSED: [(&[&str], &str, [&str; 3]); 9] = [
+const REFUSED: [(&[&str], &str, [&str; 3]); 10] = [
     (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
     (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
     (&["nats", "otel", "prometheus"], SERVE, ["nats", SQLITE, "stdout"]),
