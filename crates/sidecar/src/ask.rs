@@ -129,8 +129,9 @@ async fn brought(app: &App, joined: &ServedGroup, to: &To<'_>, request: Request)
     let (begun, within) = (Instant::now(), terms.within.unwrap_or(WITHIN_DEFAULT));
     let asked = scope.run(joined.ask(app, to, request, within)).await?;
     let Answered { answer, by, .. } = asked.map_err(|error| problem(joined, to, &error, begun.elapsed() >= within))?;
-    let view = joined.observer()?.members();
-    if let Some(member) = view.member(&by).filter(|_| answer.status == TIMEOUT) {
+    // It is answered, so nothing from here on may turn it into a problem.
+    let view = joined.observer.get().filter(|_| answer.status == TIMEOUT).map(shardwise::Observer::members);
+    if let Some(member) = view.as_ref().and_then(|view| view.member(&by)) {
         suspect(app, joined, member).await;
     }
     Ok(sent(&by, answer))
