@@ -16,7 +16,7 @@ use crate::forward::{TIMEOUT, refused, suspect};
 use crate::member_request::{self, sent};
 use crate::problem::{
     BAD_GATEWAY, BAD_KEY, BAD_REQUEST, BAD_SESSION, CONFLICT, NOT_HANDLED, Problem, Result, SESSION_ENDED, TOO_LATE, TOO_MANY,
-    UNKNOWN_INSTANCE, UNKNOWN_NAME,
+    UNKNOWN_INSTANCE, UNKNOWN_NAME, UNREACHABLE,
 };
 use crate::unanswered::living;
 
@@ -177,6 +177,7 @@ fn problem(joined: &ServedGroup, to: &To<'_>, error: &AskError, is_late: bool) -
         AskError::NoRoute(_) => NOT_HANDLED.because(error.to_string()),
         AskError::Busy { .. } => TOO_MANY.because(error.to_string()),
         AskError::Invalid(_) => BAD_REQUEST.because(error.to_string()),
+        AskError::Barred(_) => UNREACHABLE.because(error.to_string()),
         AskError::Unknown(_) if is_late => TOO_LATE.because(error.to_string()),
         _ => BAD_GATEWAY.because(error.to_string()),
     }

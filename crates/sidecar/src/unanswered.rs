@@ -52,7 +52,7 @@ impl Unanswered {
             },
             Undelivered::NotMine(_) => unreachable("another process is there now, it has joined again, or its worker does not take that"),
             Undelivered::Busy(_) => TOO_MANY.because(format!("{id} already answers as many requests as it may; try again")),
-            Undelivered::Unproven(why) | Undelivered::Barred(why) => BAD_GATEWAY.because(format!("{id} was not asked: {why}")),
+            Undelivered::Unproven(why) | Undelivered::Barred(why) => UNREACHABLE.because(format!("{id} was not asked: {why}")),
             _ if self.is_late => TOO_LATE.because(format!("{id} takes too long, and it is unknown if it has done something")),
             Undelivered::Unknown(why) => {
                 BAD_GATEWAY.because(format!("{id} gives no answer, and it is unknown if it has done something: {why}"))
@@ -104,6 +104,12 @@ mod tests {
         ] {
             assert_eq!(outcome(why), wanted);
         }
+        let member = Member::named(InstanceId::new("a").unwrap());
+        let told = |why| format!("{:?}", Unanswered::of(why, &attempt).problem(&View::default(), &member));
+        for nothing_done in [unsent("refused"), Undelivered::Unproven("another token".into()), Undelivered::Barred("no token".into())] {
+            assert!(told(nothing_done).contains("unreachable-instance"), "clients are certain by the kind alone");
+        }
+        assert!(told(Undelivered::Unknown("cut off".into())).contains("bad-gateway"));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(outcome(Undelivered::Unknown("cut off".into())), "late");
         assert_eq!(outcome(unsent("refused")), "unreachable", "it has certainly done nothing");

@@ -127,7 +127,8 @@ fn a_rust_worker_without_a_sidecar_answers_by_its_own_handlers() {
     assert!(why["detail"].as_str().unwrap().contains("has no peer token"), "{why}");
     let answer = asks(&one, "POST", &format!("instances/{id}/cache/size?a=b"), "{\"a\":1}");
     assert_eq!((answer.status, answer.json()), (202, json!({"size": 7, "asked": "{\"a\":1}", "query": "a=b"})));
-    asks(&one, "POST", "instances/stranger/cache/size", "").refuses(502, "it cannot prove itself");
+    let unproven = asks(&one, "POST", "instances/stranger/cache/size", "").refuses(502, "it cannot prove itself");
+    assert_eq!(unproven["type"], "urn:shardwise:problem:unreachable-instance", "it has certainly done nothing");
     let nothing = asks(&one, "GET", &format!("instances/{id}/nothing"), "").refuses(404, "no handler");
     assert!(nothing["detail"].as_str().unwrap().contains("cache/size"), "{nothing}");
     runtime.block_on(worker.deregister_self()).unwrap();
