@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::BODY_BYTES_MAX;
+use super::{BODY_BYTES_MAX, CONTENT_TYPE_BYTES_MAX};
 
 /// The media type of refusals (RFC 9457).
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -16,7 +16,7 @@ const JSON: &str = "application/json";
 pub struct Answer {
     /// From 200 to 299 or from 400 to 599.
     pub status: u16,
-    /// The type of the body.
+    /// The type of the body: printable ASCII, at most [`CONTENT_TYPE_BYTES_MAX`] bytes.
     pub content_type: String,
     /// The body, at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
@@ -69,7 +69,7 @@ impl Answer {
 
     /// The answer, or an error if it may not be sent.
     pub(super) fn checked(self) -> Self {
-        let is_type = !self.content_type.is_empty() && self.content_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let is_type = !self.content_type.is_empty() && is_type(&self.content_type);
         if !matches!(self.status, 200..=299 | 400..=599) {
             Self::failed(&format!("its status is {}; from 200 to 299 and from 400 to 599 are allowed", self.status))
         } else if self.body.len() > BODY_BYTES_MAX {
@@ -80,6 +80,11 @@ impl Answer {
             self
         }
     }
+}
+
+/// Whether this may be sent as the type of a body.
+pub(super) fn is_type(text: &str) -> bool {
+    text.len() <= CONTENT_TYPE_BYTES_MAX && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
 impl From<String> for Answer {
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_an_error_of_the_handler() {
-        let fits = Answer::bytes("x/y", vec![0; BODY_BYTES_MAX]).with_status(404);
+        let fits = Answer::bytes("x".repeat(CONTENT_TYPE_BYTES_MAX), vec![0; BODY_BYTES_MAX]).with_status(404);
         assert_eq!(fits.clone().checked(), fits);
         for odd in [
             Answer::text("moved").with_status(302),
@@ -120,6 +125,7 @@ mod tests {
             Answer::text("?").with_status(600),
             Answer::bytes("x/y", vec![0; BODY_BYTES_MAX + 1]),
             Answer::bytes("x/y\r\nset-cookie: a=b", "x"),
+            Answer::bytes("x".repeat(CONTENT_TYPE_BYTES_MAX + 1), "x"),
             Answer::bytes("", "x"),
         ] {
             let answer = odd.checked();

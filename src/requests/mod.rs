@@ -89,5 +89,7 @@ pub const ANSWERED: &str = "1";
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of a query.
 pub const QUERY_BYTES_MAX: usize = 4_096;
+/// The most bytes of the type of a body.
+pub const CONTENT_TYPE_BYTES_MAX: usize = 256;
 /// The most bytes of an idempotency key.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;

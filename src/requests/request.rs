@@ -25,9 +25,9 @@ pub struct Request {
     pub method: Method,
     /// The path of the handler, without a slash in front ([`super::is_path`]).
     pub path: String,
-    /// The query after the question mark, as sent.
+    /// The query after the question mark, as sent: percent-encoded, at most [`super::QUERY_BYTES_MAX`] bytes.
     pub query: Option<String>,
-    /// The type of the body, as the caller states it.
+    /// The type of the body, as the caller states it: at most [`super::CONTENT_TYPE_BYTES_MAX`] bytes of printable ASCII.
     pub content_type: Option<String>,
     /// The body, at most [`super::BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,

@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use shardwise::InstanceId;
-use shardwise::requests::{self, Answer, QUERY_BYTES_MAX, encoded, is_path};
+use shardwise::requests::{self, Answer, CONTENT_TYPE_BYTES_MAX, QUERY_BYTES_MAX, encoded, is_path};
 
 use crate::app::App;
 use crate::bodies::Room;
@@ -44,10 +44,15 @@ pub(crate) async fn taken(app: &App, head: &Parts, body: Body, parts_before: usi
     if method == requests::Method::Get && !body.is_end_stream() {
         return Err(BAD_REQUEST.because("a GET has no body here; send what it takes in the query, or POST"));
     }
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    // With tabs or more bytes the channel would not take it, and then the outcome might look unknown.
+    if content_type.is_some_and(|kind| kind.len() > CONTENT_TYPE_BYTES_MAX || kind.contains('\t')) {
+        return Err(BAD_REQUEST.because(format!("a Content-Type has at most {CONTENT_TYPE_BYTES_MAX} bytes, none of them a tab")));
+    }
     let mut terms = RequestTerms::of(&head.headers)?;
     let mut request = requests::Request::new(method);
     (request.path, request.query) = (path.to_owned(), query.map(str::to_owned));
-    request.content_type = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
+    request.content_type = content_type.map(str::to_owned);
     request.idempotency_key = terms.idempotency_key.take();
     let (body, room) = body::whole(app, body).await?;
     // A request that is being forwarded can no longer be dropped.

@@ -3,7 +3,8 @@
 use shardwise_core::routing::{AskError, SessionId};
 use shardwise_core::{ClaimName, InstanceId, KEY_BYTES_MAX, Key, OwnedKey};
 
-use crate::requests::{Addressee, BODY_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, QUERY_BYTES_MAX, Request, is_path};
+use crate::requests::answer::is_type;
+use crate::requests::{Addressee, BODY_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, QUERY_BYTES_MAX, Request, is_path};
 
 /// The destination of a request. It has a set of members that may serve it, by the placement, the claims and the view; nothing is stored
 /// for it.
@@ -109,6 +110,15 @@ fn mistake(request: &Request, key: Option<Key<'_>>) -> Option<String> {
     if request.idempotency_key.as_ref().is_some_and(|text| !is_key(text)) {
         return Some(format!("its idempotency key is not 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes of printable ASCII without blanks"));
     }
+    if request.content_type.as_ref().is_some_and(|text| !is_type(text)) {
+        return Some(format!("the type of its body is not printable ASCII of at most {CONTENT_TYPE_BYTES_MAX} bytes"));
+    }
+    // A fragment would be cut off on its way.
+    let is_query = |query: &String| format!("/?{query}").parse::<http::Uri>().is_ok_and(|uri| uri.query() == Some(query.as_str()));
+    let query = request.query.as_ref().filter(|query| query.len() <= QUERY_BYTES_MAX);
+    if query.is_some_and(|query| !is_query(query)) {
+        return Some("its query is not percent-encoded: write # as %23 and blanks as %20".to_owned());
+    }
     too_long("the key", key.map_or(0, |key| key.bytes().len()), KEY_BYTES_MAX)
         .or_else(|| too_long("the query", request.query.as_ref().map_or(0, String::len), QUERY_BYTES_MAX))
         .or_else(|| too_long("the body", request.body.len(), BODY_BYTES_MAX))
@@ -154,6 +164,17 @@ mod tests {
         );
         for path in ["", "/a", "a//b", "a b", "../a"] {
             assert!(invalid(To::any(), Request::get(path)).contains("single slashes between them"), "{path:?}");
+        }
+        for query in ["a#b", "a b", "a\n"] {
+            let request = Request { query: Some(query.into()), ..Request::get("a") };
+            assert!(invalid(To::any(), request).contains("percent-encoded"), "{query:?}");
+        }
+        for kind in ["a\r\nb: c".to_owned(), "é".into(), "k".repeat(CONTENT_TYPE_BYTES_MAX + 1)] {
+            assert!(invalid(To::any(), Request::post("a", kind.clone(), "x")).contains("type of its body"), "{kind:?}");
+        }
+        let longest = "q".repeat(QUERY_BYTES_MAX);
+        for query in ["", "a=%2f&b", longest.as_str()] {
+            assert!(To::any().address(Request { query: Some(query.into()), ..Request::get("a") }).is_ok(), "{query}");
         }
         for key in [String::new(), "a b".into(), "é".into(), "k".repeat(257)] {
             assert!(invalid(To::any(), Request::get("a").with_idempotency_key(key.clone())).contains("idempotency key"), "{key:?}");

@@ -248,6 +248,10 @@ pub(super) fn outcome(head: &response::Parts, body: Vec<u8>) -> Result<Answer, U
         let (load, width) = (number(&LOAD), number(&WIDTH));
         return Ok(Answer { load, width, ..Answer::bytes(kind, body).with_status(head.status.as_u16()) });
     }
+    // HTTP/2 itself answers so, before a request reaches what knows this header.
+    if head.status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE && !is_by(REFUSED) {
+        return Err(Undelivered::Barred("its path, query and headers together are too long".into()));
+    }
     if !is_by(REFUSED) {
         return Err(Undelivered::Unknown("its answer is not one of a member".into()));
     }

@@ -156,6 +156,9 @@ fn what_is_wrong_with_a_request_is_refused_in_words() {
         }
         asks(&one, "GET", &rest, &format!("Idempotency-Key: {}\r\n", "k".repeat(257))).refuses(400, "a long key");
         asks(&one, "GET", &rest, "shardwise-request-id: a b\r\n").refuses(400, "a blank in the id");
+        let line = format!("GET {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\n", Served::path(&rest), one.at);
+        let kind = format!("Content-Type: {}\r\nConnection: close\r\n\r\n", "x".repeat(257));
+        http::raw(one.at, (line + &kind).as_bytes()).refuses(400, "a long type");
         let large = "x".repeat((1 << 20) + 1);
         sends(&one, TOKEN, ("POST", rest.as_str()), "", &large).refuses(413, "a large body");
         assert_eq!(asks(&one, "GET", &rest, "shardwise-within-ms: 300000\r\n").status, 200);

@@ -79,6 +79,11 @@ fn an_outcome_is_told_to_the_caller() {
     }
     let odd = told(http::Response::new(Full::default()), "");
     assert!(matches!(odd, Err(Undelivered::Unknown(_))), "{odd:?}");
+    let mut too_long = http::Response::new(Full::default());
+    *too_long.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    assert!(matches!(told(too_long, ""), Err(Undelivered::Barred(_))), "no member has seen it");
+    let of_handler = Answer::text("too long").with_status(431);
+    assert_eq!(told(answer(of_handler.clone()), "too long"), Ok(of_handler));
     // What is unknown here is an answer of this member, and never a refusal: the caller must not send it again.
     assert_eq!(told(undelivered(&Undelivered::Unknown("?".into())), "").unwrap().status, 502);
 }
