@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::future::ready;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use shardwise_discovery::LogThrottle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -94,6 +95,7 @@ pub(crate) struct RequestHandlers {
     at_once: Arc<Semaphore>,
     messages_at_once: Arc<Semaphore>,
     load: OnceLock<LoadReport>,
+    load_panics: LogThrottle<()>,
     meters: RequestMeters,
     /// How many requests it has refused because it had too many, and because it was not the right member.
     refused_busy: AtomicU64,
@@ -123,6 +125,7 @@ impl RequestHandlers {
                 at_once: Arc::new(Semaphore::new(at_once_max)),
                 messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
                 load: OnceLock::new(),
+                load_panics: LogThrottle::default(),
                 meters: RequestMeters::new(&context.policy),
                 refused_busy: AtomicU64::new(0),
                 refused_not_mine: AtomicU64::new(0),
@@ -152,8 +155,15 @@ impl RequestHandlers {
 
     /// The load that this member reports: requests in progress, unless the application reports its own.
     pub(super) fn load(&self) -> u32 {
-        let in_progress = || self.at_once_max.saturating_sub(self.at_once.available_permits());
-        self.load.get().map_or_else(|| u32::try_from(in_progress()).unwrap_or(u32::MAX), |now| now())
+        let in_progress = || u32::try_from(self.at_once_max.saturating_sub(self.at_once.available_permits())).unwrap_or(u32::MAX);
+        let Some(now) = self.load.get() else { return in_progress() };
+        // It is the application's own code, and neither an answer that is ready nor the metrics may end with it.
+        catch_unwind(AssertUnwindSafe(now)).unwrap_or_else(|_| {
+            if let Some(count) = self.load_panics.another(()) {
+                tracing::error!(count, "the report of the load panicked, so requests in progress count; one line a minute at most");
+            }
+            in_progress()
+        })
     }
 
     #[cfg(feature = "requests")]

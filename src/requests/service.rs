@@ -81,7 +81,8 @@ impl ShardingService {
     ///
     /// Callers that choose among several members prefer those with a lower load, divided by the members' weights; so all members should
     /// report the same kind of number. They learn it with each answer, and at most 1,048,575 counts. It is also the metric
-    /// `shardwise_load`, for an autoscaler. `now` is called for each answer, so it should be quick; a panic in it is the answer 500.
+    /// `shardwise_load`, for an autoscaler. `now` is called for each answer, so it should be quick; if it panics, the
+    /// number of requests that it handles is reported.
     pub fn load(&self, now: impl Fn() -> u32 + Send + Sync + 'static) {
         self.request_handlers().report_load(Box::new(now));
         #[cfg(feature = "requests")]
@@ -91,8 +92,9 @@ impl ShardingService {
     /// Listens for requests at the setting `peer_listen`, and publishes the address. Does nothing if it listens already.
     ///
     /// Call it before [`ShardingService::register_self`], so that the first record has the address. Once the service has left it refuses
-    /// connections until the service joins again, and it closes with the service. If `peer_token_file` is set, only callers that prove that they know the token are answered; otherwise only `GET` requests from this
-    /// machine are. Messages to singletons ([`crate::Singleton::handle`]) arrive there too.
+    /// connections until the service joins again, and it closes with the service. If `peer_token_file` is set, only callers that prove that
+    /// they know the token are answered; otherwise only `GET` requests from this machine are. Messages to singletons
+    /// ([`crate::Singleton::handle`]) arrive there too.
     ///
     /// # Errors
     ///

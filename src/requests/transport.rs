@@ -68,7 +68,8 @@ impl Attempt {
 #[async_trait]
 pub trait Transport: Send + Sync {
     /// Brings one request to one member and waits for its answer. Dropping the future cancels it: the member's handler is aborted if it has
-    /// begun.
+    /// begun. It ends by `attempt.until` ([`Attempt::before_sending`] and [`Attempt::after_sending`] help); otherwise it is dropped, and
+    /// the outcome is unknown.
     ///
     /// # Errors
     ///

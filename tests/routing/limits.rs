@@ -1,7 +1,11 @@
 //! Deadlines, backpressure and bad input.
 
+use async_trait::async_trait;
 use shardwise::core::KEY_BYTES_MAX;
-use shardwise::requests::{BODY_BYTES_MAX, WITHIN_MAX};
+use shardwise::discovery::{Clock, MemoryBackend};
+use shardwise::requests::{Answer, Attempt, BODY_BYTES_MAX, Place, Transport, Undelivered, WITHIN_MAX};
+use shardwise::testing::LocalTransport;
+use shardwise::{InstanceId, ShardingFactory};
 use tokio::time::Instant;
 
 use super::*;
@@ -53,6 +57,52 @@ async fn a_deadline_ends_a_request_and_its_handler() {
         };
         assert!(is_late && begun.elapsed() <= Duration::from_millis(310), "{ended:?} after {:?}", begun.elapsed());
         running.are(0).await;
+    }
+}
+
+/// A transport of a user that does not look at the limit of an attempt.
+struct Endless;
+
+#[async_trait]
+impl Transport for Endless {
+    async fn bring(&self, _: &Place, _: &Request, _: &Attempt) -> Result<Answer, Undelivered> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_that_never_ends_holds_no_request_beyond_its_deadline() {
+    let clock = Clock::tokio();
+    let store = MemoryBackend::new(clock.clone());
+    let factory = |id: &str| {
+        let mut settings = settings(OwnershipMode::Exclusive, 1);
+        settings.discovery.backend = "test".into();
+        let builder = ShardingFactory::builder().policy(settings).clock(clock.clone()).backend("test", Arc::new(store.link()));
+        builder.instance_id(InstanceId::new(id).unwrap()).build().unwrap()
+    };
+    let member = factory("a").create("workers").unwrap();
+    LocalTransport::new().add(&member).unwrap();
+    member.register_self().await.unwrap();
+    let router = factory("caller").router("workers").await.unwrap();
+    router.set_transport(Arc::new(Endless)).unwrap();
+    eventually("it owns the key", || member.owns("k")).await;
+    for request in [post("who"), Request::get("who")] {
+        let begun = Instant::now();
+        let ended = router.ask(&To::owner("k"), request, Duration::from_secs(3)).await.unwrap_err();
+        let is_in_time = (Duration::from_secs(3)..Duration::from_millis(3_200)).contains(&begun.elapsed());
+        assert!(is_in_time && ended.may_have_been_handled(), "{ended} after {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_of_load_that_panics_costs_no_answer() {
+    let fleet = fleet(2, OwnershipMode::Exclusive).await;
+    let key = key_of(&fleet, 0);
+    says_who(fleet.service(0));
+    fleet.service(0).load(|| panic!("of the application"));
+    for from in 0..2 {
+        let answered = fleet.service(from).ask(&To::owner(&key), post("who"), LONG).await.unwrap();
+        assert_eq!((answered.answer.status, answered.answer.load), (200, Some(1)), "the request itself is the one in progress");
     }
 }
 

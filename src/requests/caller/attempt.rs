@@ -2,10 +2,11 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwise_core::routing::{PeerLoad, Undelivered};
 use shardwise_core::{Incarnation, InstanceId, ShardKey as _};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::table::{RouteSet, RouteState};
@@ -14,6 +15,9 @@ use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::transport::{Attempt, Place};
 use crate::requests::{ADDRESS_KEY, Answer, Request};
+
+/// A transport ends an attempt in time by itself. One that does not is left so much later: until then, what it says of the request counts.
+const OVERTIME: Duration = Duration::from_millis(100);
 
 /// A member that a request is brought to.
 pub(super) struct ChosenMember {
@@ -62,6 +66,7 @@ impl Routing {
             biased;
             answer = self.bring(chosen, request, &attempt) => answer,
             never = self.watch(to, chosen, &attempt.superseded) => never,
+            () = sleep_until(until + OVERTIME) => Err(Undelivered::Unknown("its transport has not ended in time".into())),
         };
         let now = self.clock.now();
         match &answer {

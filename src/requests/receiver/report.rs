@@ -1,7 +1,5 @@
 //! What a member's status says of requests, for pages.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use serde_json::{Value, json};
 
 use super::widths::KeyWidths;
@@ -15,13 +13,11 @@ const KEYS_MAX: usize = 64;
 /// The member's load, the keys that it has spread, its open sessions, and how many requests it has refused since it was made.
 pub(in crate::requests) fn report(context: &OwnershipContext) -> Value {
     let handlers = RequestHandlers::of(context);
-    // The application's own report may panic, and the status must not end with it.
-    let load = catch_unwind(AssertUnwindSafe(|| handlers.load())).ok();
     let wide = KeyWidths::of(context).widest(KEYS_MAX);
     let wide: Vec<_> = wide.into_iter().map(|(key, width)| json!({"key": key, "width": width})).collect();
     let (busy, not_mine) = handlers.refusals();
     json!({
-        "load": load,
+        "load": handlers.load(),
         "wide": wide,
         "sessions": Sessions::of(context).len(),
         "refused_busy": busy,
