@@ -206,7 +206,8 @@ async fn http(
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(context.limits.head).max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    // Not `half_close`: a client that closes its side is gone, and then its request ends with the handlers that work for it.
+    http.timer(TokioTimer::new()).header_read_timeout(context.limits.head).max_buf_size(HEAD_BYTES_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
     tokio::select! {

@@ -1,6 +1,6 @@
 //! Requests through a sidecar: an operator's routes, a caller's token, time limits, cancelling, and what is refused.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc;
 
@@ -139,6 +139,16 @@ fn a_request_is_cancelled_by_its_id_and_its_worker_sees_that() {
         // The head and the body may come apart.
         eventually("the worker sees it", PATIENCE, || (heard.recv_timeout(PATIENCE).unwrap() == "gone").then_some(()));
         asks(&one, "DELETE", "requests/mine-7", "").refuses(404, "it has ended");
+    }
+    // A client that is gone waits for no answer.
+    for rest in ["keys/a/slow", "any/slow"] {
+        let mut client = http::connect(at);
+        let head = format!("POST {} HTTP/1.1\r\nHost: {at}\r\nAuthorization: Bearer {TOKEN}\r\n", Served::path(rest));
+        let rest_of_it = "shardwise-within-ms: 300000\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello";
+        client.write_all((head + rest_of_it).as_bytes()).unwrap();
+        assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), "asked");
+        drop(client);
+        eventually("the worker sees it", PATIENCE, || (heard.recv_timeout(PATIENCE).unwrap() == "gone").then_some(()));
     }
     let late = asks(&one, "POST", "keys/a/slow", "shardwise-within-ms: 200\r\n").refuses(504, "its time is over");
     assert!(late["detail"].as_str().unwrap().len() > 10, "{late}");
