@@ -2,6 +2,7 @@
 
 mod builder;
 mod operator;
+mod own_address;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -74,7 +75,8 @@ impl ShardingFactory {
     ///
     /// [`ErrorKind::UnknownPolicy`], which lists the known ones; [`ErrorKind::Backend`] if the backend refuses its settings;
     /// [`ErrorKind::Settings`] if the policy belongs to an outbox, since only its publishers may join its group
-    /// ([`ShardingFactory::create_serving`]).
+    /// ([`ShardingFactory::create_serving`]); [`ErrorKind::Unavailable`] if `instance.address` is `auto` and the backend's host is not
+    /// found.
     pub fn create(&self, policy_name: &str) -> Result<ShardingService> {
         self.create_serving(policy_name, Serves::Keys)
     }
@@ -147,7 +149,7 @@ impl ShardingFactory {
     }
 
     fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
-        let (policy, member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
+        let (policy, mut member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
         let refused = |why| Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name));
         if !self.inner.enabled && policy.ownership == OwnershipMode::Exclusive {
             let message = "ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would own \
@@ -156,10 +158,17 @@ impl ShardingFactory {
         }
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
+            own_address::fill(&mut member, || own_address::towards(None))?;
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
         let backend = self.backend(&settings.discovery, made)?;
         let is_own = self.inner.own_backends.contains_key(&settings.discovery.backend);
+        own_address::fill(&mut member, || {
+            if is_own {
+                return Err(own_address::unknown());
+            }
+            own_address::towards(settings.discovery.kind()?.server_host(&settings.discovery.options))
+        })?;
         check(settings, &self.inner.instance, &member, &*backend, is_own).map_err(refused)?;
         Ok(ShardingService::new(settings, member, backend, clock))
     }

@@ -11,6 +11,8 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable};
 use super::keys;
 use crate::error::{self, ErrorKind, Result};
 
+/// The value of `instance.address` that stands for this machine's address towards the backend.
+pub const ADDRESS_AUTO: &str = "auto";
 /// The metadata key for the address at which a member takes requests and messages; shardwise writes it.
 pub(crate) const CHANNEL_ADDRESS: &str = "shardwise.channel";
 /// All metadata keys that shardwise writes or has written: earlier versions had an address for messages and another one for requests.
@@ -28,7 +30,8 @@ const NAMELESS_HOST: &str = "worker";
 pub struct InstanceSettings {
     /// Its name in every group. `None`: generated at each start, see [`InstanceSettings::id_or_made`].
     pub id: Option<InstanceId>,
-    /// Where others reach it: `address` and `port`.
+    /// Where others reach it: `address` and `port`. The host [`ADDRESS_AUTO`] stands for the address from which the kernel reaches the
+    /// policy's backend. It is found when the policy's service is created, and nothing is sent for it.
     pub address: Option<Address>,
     /// Its failure domain, 1 to 255 bytes: [`owners`](crate::ShardingService::owners) prefers members of different ones.
     pub zone: Option<String>,

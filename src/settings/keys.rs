@@ -22,7 +22,7 @@ pub(super) const ENABLED: SettingKey = SettingKey::new("enabled", Flag,
 pub(super) const ID: SettingKey = SettingKey::new("id", Text,
     "this worker's name in every group; the host's name and 8 random hexadecimal digits unless set").computed();
 pub(super) const ADDRESS: SettingKey = SettingKey::new("address", Text,
-    "host name or IP address where others reach this worker");
+    "host name or IP address where others reach this worker; auto: its address towards the backend");
 pub(super) const PORT: SettingKey = SettingKey::new("port", Shape::whole(1, 65_535),
     "its TCP port; needs address");
 pub(super) const ZONE: SettingKey = SettingKey::new("zone", Text,

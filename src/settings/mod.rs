@@ -52,7 +52,7 @@ use shardwise_core::{OwnershipMode, PolicyName};
 use shardwise_settings::{Reader, Sources, listed, nearest, shown};
 
 pub(crate) use instance::CHANNEL_ADDRESS;
-pub use instance::InstanceSettings;
+pub use instance::{ADDRESS_AUTO, InstanceSettings};
 pub use load::{FILE_BYTES_MAX, LoadOptions};
 pub(crate) use peers::token_mistake;
 pub use peers::{Network, PeerCertificates, PeersSettings};

@@ -168,6 +168,10 @@ fn requests_and_messages_stay_on_this_machine_unless_networks_are_named_and_memb
     let settings = read(&format!("{WORKERS}{everywhere}"));
     let nowhere = message(shardwise::ShardingFactory::from_settings(settings.clone()).unwrap().create("workers").map(|_| settings));
     assert!(nowhere.contains("set instance.address and instance.port"), "{nowhere}");
+    let found = format!("{WORKERS}{everywhere}\n[default.resilience.sharding.instance]\naddress = \"auto\"\nport = 80\n");
+    let service = shardwise::ShardingFactory::from_settings(read(&found)).unwrap().create("workers").unwrap();
+    let shown = service.requests_arrive_at(([0, 0, 0, 0], 7500).into(), false).unwrap();
+    assert_eq!(shown, "tcp://127.0.0.1:7500", "the backend is in this process");
     for name in ["channel", "requests", "messages"] {
         let own = refused(&format!("[default.resilience.sharding.instance]\nmetadata.\"shardwise.{name}\" = \"x\""));
         assert!(own.contains("shardwise itself writes this name"), "{own}");

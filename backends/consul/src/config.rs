@@ -26,7 +26,8 @@ pub const BACKEND: BackendKind = BackendKind {
     keys: &[
         BackendKey::new("address", BackendShape::Text, "the agent on this machine; http://, https:// or unix:///path")
             .or(DEFAULT_ADDRESS)
-            .or_variable("CONSUL_HTTP_ADDR"),
+            .or_variable("CONSUL_HTTP_ADDR")
+            .of_server(),
         BackendKey::new("token", BackendShape::Secret, "the ACL token").or_variable("CONSUL_HTTP_TOKEN").or_file(FileTwin {
             name: "token_file",
             variable: Some("CONSUL_HTTP_TOKEN_FILE"),

@@ -27,7 +27,8 @@ pub const BACKEND: BackendKind = BackendKind { name: "etcd", keys: KEYS, claims_
 const KEYS: &[BackendKey] = &[
     BackendKey::new("endpoints", BackendShape::Texts, "the etcd servers, each as http://host:port or https://host:port")
         .or(ENDPOINT_DEFAULT)
-        .or_variable("ETCDCTL_ENDPOINTS"),
+        .or_variable("ETCDCTL_ENDPOINTS")
+        .of_server(),
     BackendKey::new("username", BackendShape::Text, "the user, if etcd asks for one"),
     BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
         name: "password_file",

@@ -28,7 +28,8 @@ pub const BACKEND: BackendKind = BackendKind { name: "nats", keys: KEYS, claims_
 const KEYS: &[BackendKey] = &[
     BackendKey::new("urls", BackendShape::Texts, "the NATS servers of one cluster, each as nats://host:port or tls://host:port")
         .or(URL_DEFAULT)
-        .or_variable("NATS_URL"),
+        .or_variable("NATS_URL")
+        .of_server(),
     BackendKey::new("username", BackendShape::Text, "the user, if NATS asks for one"),
     BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
         name: "password_file",

@@ -24,7 +24,7 @@ const PARAMETERS: [&str; 6] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "a
 pub const BACKEND: BackendKind = BackendKind { name: "postgres", keys: KEYS, claims_share: 1, open, init: Some(init) };
 
 const KEYS: &[BackendKey] = &[
-    BackendKey::new("url", BackendShape::Text, "the database, as postgres://user@host:5432/database?sslmode=verify-full"),
+    BackendKey::new("url", BackendShape::Text, "the database, as postgres://user@host:5432/database?sslmode=verify-full").of_server(),
     BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
         name: "password_file",
         variable: None,

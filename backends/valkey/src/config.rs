@@ -26,8 +26,9 @@ const SENTINEL_PORT: u16 = 26_379;
 pub const BACKEND: BackendKind = BackendKind { name: "valkey", keys: KEYS, claims_share: 1, open, init: None };
 
 const KEYS: &[BackendKey] = &[
-    BackendKey::new("url", BackendShape::Text, "the primary server, as redis://host:6379, or rediss://host:6379 with TLS"),
-    BackendKey::new("sentinels", BackendShape::Texts, "instead of url: the Sentinels that name the primary, each as redis://host:26379"),
+    BackendKey::new("url", BackendShape::Text, "the primary server, as redis://host:6379, or rediss://host:6379 with TLS").of_server(),
+    BackendKey::new("sentinels", BackendShape::Texts, "instead of url: the Sentinels that name the primary, each as redis://host:26379")
+        .of_server(),
     BackendKey::new("master_name", BackendShape::Text, "the primary's name in the Sentinels' configuration"),
     BackendKey::new("username", BackendShape::Text, "the user, if it is not the default one"),
     BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {

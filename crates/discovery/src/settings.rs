@@ -28,6 +28,32 @@ pub struct BackendKind {
     pub init: Option<InitBackend>,
 }
 
+impl BackendKind {
+    /// The host of the backend's server by these settings, the first one if there are several; `None` if it has no server, or one that is
+    /// reached by a socket of this machine.
+    pub fn server_host<'a>(&self, settings: &'a BackendSettings) -> Option<&'a str> {
+        let of_servers = self.keys.iter().filter(|key| key.is_server).map(|key| key.name);
+        let mut addresses = of_servers.filter_map(|key| settings.text(key).or_else(|| settings.texts(key).first().map(String::as_str)));
+        addresses.next().and_then(host_of)
+    }
+}
+
+/// The host in an address such as `host:port` or `scheme://user@host:port/path`.
+fn host_of(address: &str) -> Option<&str> {
+    let rest = address.trim().split_once("://").map_or(address.trim(), |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+    // PostgreSQL takes a list.
+    let first = place.split(',').next()?;
+    let host = match first.strip_prefix('[') {
+        Some(in_brackets) => in_brackets.split(']').next()?,
+        // Without brackets an IPv6 address has no port.
+        None if first.matches(':').count() > 1 => first,
+        None => first.split(':').next()?,
+    };
+    (!host.is_empty()).then_some(host)
+}
+
 /// Makes what is missing, such as tables, and does nothing where nothing is. It may need rights that members do not need. The answer says
 /// what was done, in words. An error of the settings is [`crate::ErrorKind::Misconfigured`].
 pub type InitBackend = fn(&BackendSettings) -> BoxFuture<'static, Result<String>>;
@@ -48,6 +74,8 @@ pub struct BackendKey {
     pub why: &'static str,
     /// For a secret: the key that names a file to read it from, `token_file` beside `token`.
     pub file_twin: Option<FileTwin>,
+    /// Its value has the addresses of servers ([`BackendKind::server_host`]).
+    pub is_server: bool,
 }
 
 /// A key that names the file with a secret.
@@ -64,7 +92,7 @@ pub struct FileTwin {
 impl BackendKey {
     /// An optional key without a customary variable.
     pub const fn new(name: &'static str, shape: BackendShape, why: &'static str) -> Self {
-        Self { name, shape, default: None, variable: None, why, file_twin: None }
+        Self { name, shape, default: None, variable: None, why, file_twin: None, is_server: false }
     }
 
     /// With a default.
@@ -77,6 +105,12 @@ impl BackendKey {
     #[must_use]
     pub const fn or_variable(self, variable: &'static str) -> Self {
         Self { variable: Some(variable), ..self }
+    }
+
+    /// Its value is the address of a server, or a list of them. `instance.address = "auto"` is the address of a member towards it.
+    #[must_use]
+    pub const fn of_server(self) -> Self {
+        Self { is_server: true, ..self }
     }
 
     /// With a key that names a file to read the secret from.
@@ -257,6 +291,34 @@ mod tests {
         assert_ne!(with("hush"), with("hash"));
         assert!(!format!("{:?}", with("hush")).contains("hush"));
         assert_eq!(BackendValue::Secret("hush".into()).to_string(), "***");
+    }
+
+    #[test]
+    fn the_host_of_a_server_is_found_in_its_address() {
+        const KEYS: &[BackendKey] = &[
+            BackendKey::new("name", BackendShape::Text, "no address"),
+            BackendKey::new("url", BackendShape::Text, "one").of_server(),
+            BackendKey::new("urls", BackendShape::Texts, "several").of_server(),
+        ];
+        for (address, host) in [
+            ("http://10.0.0.7:8500", "10.0.0.7"),
+            ("etcd-1:2379", "etcd-1"),
+            ("https://[fd00::7]:2379/", "fd00::7"),
+            ("fd00::7", "fd00::7"),
+            ("postgres://me:hush@db.example/shop?sslmode=verify-full", "db.example"),
+            ("postgres://me@db-1:5432,db-2:5432/shop", "db-1"),
+            (" nats://h ", "h"),
+        ] {
+            assert_eq!(host_of(address), Some(host), "{address}");
+        }
+        for socket in ["unix:///run/consul.sock", "postgres:///shop?host=/run/postgresql", ""] {
+            assert_eq!(host_of(socket), None, "{socket}");
+        }
+        let kind = BackendKind { name: "x", keys: KEYS, claims_share: 1, open: |_, _| unreachable!("nobody opens it"), init: None };
+        let settings = BackendSettings::new().with("name", BackendValue::Text("n:1".into()));
+        assert_eq!(kind.server_host(&settings), None);
+        let settings = settings.with("urls", BackendValue::Texts(vec!["a:1".into(), "b:2".into()]));
+        assert_eq!(kind.server_host(&settings), Some("a"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use shardwise::ShardingFactory;
+use shardwise::settings::ADDRESS_AUTO;
 use shardwise_outbox::settings::{LoadedSettings, OutboxSettings, SinkSettings};
 use shardwise_outbox::{ErrorKind, OutboxPublisher, one_line};
 use shardwise_sidecar::goes_on;
@@ -309,7 +310,8 @@ impl RunPublisher {
             if let Ok(address) = listener.local_addr() {
                 output::note(format_args!("listening on http://{address}"));
             }
-            let own = settings.settings.instance.address.iter().map(|address| address.host.clone());
+            // A client may always call it by the address that stands for `auto`.
+            let own = settings.settings.instance.address.iter().map(|address| address.host.clone()).filter(|host| host != ADDRESS_AUTO);
             let hosts = self.allow_host.iter().cloned().chain(own).collect();
             listen::serve(listener, hosts, listen::ListenState { stats: stats.clone(), sharding: sharding.clone() }, render)
         });
