@@ -57,7 +57,7 @@ impl Answer {
         Self { status, ..self }
     }
 
-    /// The answer of a member that does not know what has become of a request. It is no refusal, so the request is not sent again.
+    /// The answer of a member that does not know what has become of a request which it is no use to send again.
     #[cfg(feature = "requests")]
     pub(crate) fn unknown(why: &str) -> Self {
         Self::problem(502, "worker", "It is unknown if this was handled", why)

@@ -246,8 +246,8 @@ impl RequestHandlers {
         (self.refused_busy.load(Ordering::Relaxed), self.refused_not_mine.load(Ordering::Relaxed))
     }
 
-    /// The answer of the handler there, until that time. An error says that no handler has seen the request. Dropping the future ends the
-    /// handler, except that of a request whose caller does not wait for it and which was accepted.
+    /// The answer of the handler there, until that time. An error but `Unknown` says that no handler has seen the request. Dropping the
+    /// future ends the handler, except that of a request whose caller does not wait for it and which was accepted.
     pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, turn: Turn) -> Handled {
         let handlers = Self::of(context);
         let has_status = request.path == STATUS || request.path == OWN_STATUS;

@@ -83,6 +83,8 @@ pub const ADDRESS_KEY: &str = crate::settings::CHANNEL_ADDRESS;
 pub const PEER_HEADER: &str = "shardwise-peer";
 /// The header's value in an answer of the member itself instead of its handler: the request was not admitted.
 pub const REFUSED: &str = "refused";
+/// The header's value where the member does not know if its handler has handled the request.
+pub const UNKNOWN: &str = "unknown";
 /// The header's value otherwise.
 pub const ANSWERED: &str = "1";
 /// The most bytes of a request's body, and of an answer's.

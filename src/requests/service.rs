@@ -111,7 +111,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// No handler has seen the request.
+    /// No handler has seen the request, or it is [`Undelivered::Unknown`] if one has handled it.
     pub async fn answer(&self, request: Request) -> std::result::Result<Answer, Undelivered> {
         if let Err(error) = inside_runtime() {
             return Ok(Answer::failed(&error.to_string()));

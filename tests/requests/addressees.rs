@@ -102,7 +102,7 @@ async fn a_worker_behind_a_member_may_be_missing_busy_or_not_the_right_one() {
     assert_eq!(comes("missing").await, Err(Undelivered::Unsent("it cannot be reached".into())));
     assert_eq!(comes("full").await, Err(Undelivered::Busy(Some(Duration::from_secs(3)))));
     assert_eq!(comes("elsewhere").await, Err(Undelivered::NotMine(Some(right))));
-    assert_eq!(comes("lost").await.unwrap().status, 502, "it may have been handled, so it is no refusal");
+    assert_eq!(comes("lost").await, Err(Undelivered::Unknown("it was killed".into())));
     assert_eq!(comes("anything").await.unwrap().body, b"anything");
     let status = brings(&two, &there, &Request::get("shardwise/status")).await.unwrap();
     assert_eq!(body(&status)["instance_id"], "one", "what is reserved does not go on");

@@ -21,6 +21,7 @@ use crate::page;
 use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
 use crate::request_terms::RequestTerms;
 use crate::unanswered::{UNREACHED, Unanswered, count, is_there, living};
+use crate::worker_requests::NO_WORKER;
 
 /// How long a member may take, over all members that are tried, unless the client says it: longer than a handler of the clients' libraries.
 const ANSWER_WITHIN: Duration = Duration::from_secs(12);
@@ -250,8 +251,8 @@ async fn called(
     let (connections, begun) = (joined.service.connections(), Instant::now());
     let mut answer = connections.bring(&place, request, attempt).await;
     // What may be repeated is sent again if its connection broke at once: then it had been unusable for a while.
-    let may_be_handled = answer.as_ref().err().is_some_and(Undelivered::may_have_been_handled);
-    if request.is_repeatable() && may_be_handled && begun.elapsed() < BROKEN_WITHIN {
+    let is_broken = matches!(&answer, Err(Undelivered::Unknown(why)) if !why.starts_with(NO_WORKER));
+    if request.is_repeatable() && is_broken && begun.elapsed() < BROKEN_WITHIN {
         answer = connections.bring(&place, request, attempt).await;
     }
     let answer = answer?;

@@ -13,7 +13,7 @@ use crate::server::members;
 use crate::worker_client::WorkerFailure;
 use crate::worker_head::WorkerFence;
 
-/// The beginning of the cause where the worker of a living member did nothing. Whether the request may be sent again does not depend on it,
+/// The beginning of the cause where the member lives and its worker gave no answer. Whether the request may be sent again does not depend on it,
 /// only the words for its caller.
 pub(crate) const NO_WORKER: &str = "its worker gives no valid answer: ";
 /// Worth another attempt.
@@ -98,10 +98,12 @@ async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: O
     if !is_late && let Some(count) = app.log.unanswered.another(()) {
         tracing::warn!(why, count, "the local worker does not answer; one line a minute at most");
     }
-    // A request that may be repeated may be sent to another member even if the worker has begun it; after a timeout no time is left for
-    // that.
-    if !failed.may_have_begun() || request.is_repeatable() && !is_late {
+    if !failed.may_have_begun() {
         return Err(Undelivered::Unsent(format!("{NO_WORKER}{why}")));
+    }
+    // Its caller may send it again, to another member too; after a timeout no time is left for that.
+    if request.is_repeatable() && !is_late {
+        return Err(Undelivered::Unknown(format!("{NO_WORKER}{why}")));
     }
     Ok(Answer::problem(if is_late { 504 } else { 502 }, "worker", "The local worker does not answer", &why))
 }

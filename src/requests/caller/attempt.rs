@@ -130,8 +130,5 @@ impl Routing {
 /// The answer of this member itself, as if it had come over the network.
 pub(crate) async fn answer_here(local: &OwnershipContext, request: Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
     let turn = RequestHandlers::turn(local, request.to, &request.path)?;
-    match attempt.after_sending(RequestHandlers::answer(local, request, attempt.until, turn)).await? {
-        Err(Undelivered::Unknown(why)) => Ok(Answer::unknown(&why)),
-        handled => handled,
-    }
+    attempt.after_sending(RequestHandlers::answer(local, request, attempt.until, turn)).await?
 }

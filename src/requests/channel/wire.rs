@@ -15,8 +15,8 @@ use tracing::Span;
 
 use crate::requests::handlers::{MESSAGE_BODY_BYTES_MAX, is_message};
 use crate::requests::{
-    ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, Undelivered, encoded,
-    is_path,
+    ANSWERED, Addressee, Answer, BODY_BYTES_MAX, Method, PEER_HEADER, QUERY_BYTES_MAX, REFUSED, Request, TO_HEADER, UNKNOWN, Undelivered,
+    encoded, is_path,
 };
 use crate::telemetry::trace::{self, TRACEPARENT};
 
@@ -208,9 +208,14 @@ pub(super) fn answer(answer: Answer) -> http::Response<Full<Bytes>> {
 
 /// The member's own refusal: no handler has seen the request.
 pub(super) fn refusal(status: StatusCode, why: &str) -> http::Response<Full<Bytes>> {
+    own(REFUSED, status, why)
+}
+
+/// What the member itself says instead of its handler.
+fn own(by: &'static str, status: StatusCode, why: &str) -> http::Response<Full<Bytes>> {
     let mut sent = http::Response::new(Full::new(Bytes::copy_from_slice(why.as_bytes())));
     *sent.status_mut() = status;
-    sent.headers_mut().insert(PEER, HeaderValue::from_static(REFUSED));
+    sent.headers_mut().insert(PEER, HeaderValue::from_static(by));
     sent.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     sent
 }
@@ -234,7 +239,7 @@ pub(super) fn undelivered(undelivered: &Undelivered) -> http::Response<Full<Byte
         }
         Undelivered::Unsent(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, why),
         Undelivered::Unproven(why) | Undelivered::Barred(why) => refusal(StatusCode::FORBIDDEN, why),
-        Undelivered::Unknown(why) => answer(Answer::unknown(why)),
+        Undelivered::Unknown(why) => own(UNKNOWN, StatusCode::BAD_GATEWAY, why),
     }
 }
 
@@ -252,10 +257,13 @@ pub(super) fn outcome(head: &response::Parts, body: Vec<u8>) -> Result<Answer, U
     if head.status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE && !is_by(REFUSED) {
         return Err(Undelivered::Barred("its path, query and headers together are too long".into()));
     }
+    let why: String = String::from_utf8_lossy(&body).chars().take(CAUSE_CHARS_MAX).collect();
+    if is_by(UNKNOWN) {
+        return Err(Undelivered::Unknown(why));
+    }
     if !is_by(REFUSED) {
         return Err(Undelivered::Unknown("its answer is not one of a member".into()));
     }
-    let why: String = String::from_utf8_lossy(&body).chars().take(CAUSE_CHARS_MAX).collect();
     Err(match head.status {
         NOT_MINE => {
             let right = text(&head.headers, &RIGHT_MEMBER).and_then(|right| percent_decode_str(right).decode_utf8().ok());

@@ -61,7 +61,7 @@ impl ShardingService {
     ///
     /// # Errors
     ///
-    /// No handler has seen the request.
+    /// As [`ShardingService::answer`].
     pub async fn answer_within(&self, request: Request, within: Duration) -> Result<Answer, Undelivered> {
         if let Err(error) = inside_runtime() {
             return Ok(Answer::failed(&error.to_string()));

@@ -9,7 +9,7 @@ use super::registry::{SessionUse, Sessions};
 use super::session::Session;
 use crate::error::Result;
 use crate::requests::caller::Routing;
-use crate::requests::handlers::{Handled, HandlerDecision, HandlerWork, RequestHandlers, answered};
+use crate::requests::handlers::{HandlerDecision, HandlerWork, RequestHandlers, answered};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
 use crate::service::ShardingService;
 
@@ -50,7 +50,8 @@ impl ShardingService {
             }
             let Some(used) = sessions.begin(&id) else { return refuse(&request, ENDED) };
             let handler = Arc::clone(&handler);
-            let work: HandlerWork = Box::pin(handle(used, request, move |request| async move { handler(request).await.into() }));
+            let handled = handle(used, request, move |request| async move { handler(request).await.into() });
+            let work: HandlerWork = Box::pin(async move { Ok(handled.await) });
             Box::pin(ready(Ok(work)))
         };
         RequestHandlers::of(context).register(Addressee::Session, path, Arc::new(taking))
@@ -72,14 +73,15 @@ fn refuse(request: &Request, (status, kind, title, detail): SessionProblem) -> H
 }
 
 /// Handles it, as long as the session lives.
-async fn handle<W>(used: SessionUse, request: Request, handler: impl FnOnce(SessionRequest) -> W) -> Handled
+async fn handle<W>(used: SessionUse, request: Request, handler: impl FnOnce(SessionRequest) -> W) -> Answer
 where
     W: Future<Output = Answer>,
 {
     let session = used.session.clone();
     tokio::select! {
         biased;
-        answer = handler(SessionRequest { session, request }) => Ok(answer),
-        why = used.session.state.aborted() => Err(Undelivered::Unknown(format!("the session has ended meanwhile: {}", why.as_str()))),
+        answer = handler(SessionRequest { session, request }) => answer,
+        // An answer, because there is no session any more to which it could be sent again.
+        why = used.session.state.aborted() => Answer::unknown(&format!("the session has ended meanwhile: {}", why.as_str())),
     }
 }

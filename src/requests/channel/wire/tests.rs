@@ -1,3 +1,4 @@
+use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
 
 use super::*;
@@ -73,9 +74,11 @@ fn an_outcome_is_told_to_the_caller() {
         Undelivered::Busy(None),
         Undelivered::Unsent("stopping".into()),
         Undelivered::Barred("no token".into()),
+        Undelivered::Unknown("the slot is lost".into()),
     ] {
-        let why = outcome.to_string();
-        assert_eq!(told(undelivered(&outcome), &why), Err(outcome));
+        let sent = undelivered(&outcome);
+        let body = sent.body().clone().collect().now_or_never().unwrap().unwrap().to_bytes();
+        assert_eq!(told(sent, std::str::from_utf8(&body).unwrap()), Err(outcome));
     }
     let odd = told(http::Response::new(Full::default()), "");
     assert!(matches!(odd, Err(Undelivered::Unknown(_))), "{odd:?}");
@@ -84,6 +87,6 @@ fn an_outcome_is_told_to_the_caller() {
     assert!(matches!(told(too_long, ""), Err(Undelivered::Barred(_))), "no member has seen it");
     let of_handler = Answer::text("too long").with_status(431);
     assert_eq!(told(answer(of_handler.clone()), "too long"), Ok(of_handler));
-    // What is unknown here is an answer of this member, and never a refusal: the caller must not send it again.
-    assert_eq!(told(undelivered(&Undelivered::Unknown("?".into())), "").unwrap().status, 502);
+    // What is unknown here is never a refusal: the caller must not send it again unless it may be repeated.
+    assert_eq!(undelivered(&Undelivered::Unknown("?".into())).headers()[PEER], UNKNOWN);
 }
