@@ -3,6 +3,7 @@
 //! has answered.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use shardwise::core::routing::SessionId;
@@ -16,6 +17,8 @@ use crate::worker_head::WorkerFence;
 /// The beginning of the cause where the member lives and its worker gave no answer. Whether the request may be sent again does not depend on it,
 /// only the words for its caller.
 pub(crate) const NO_WORKER: &str = "its worker gives no valid answer: ";
+/// A worker that had less time says nothing by its silence: its caller has changed its mind.
+const SILENT_LEAST: Duration = Duration::from_secs(1);
 /// Worth another attempt.
 const STOPPING: &str = "this worker is stopping";
 
@@ -85,7 +88,7 @@ async fn ask_as_holder(app: &App, joined: &ServedGroup, held: Held) -> WorkerAns
 async fn ask_worker(app: &App, joined: &ServedGroup, request: &Request, fence: Option<WorkerFence>) -> WorkerAnswer {
     let Some(worker) = &app.worker else { return Err(Undelivered::Unsent(STOPPING.into())) };
     let _turn = app.worker_turns.try_acquire().map_err(|_| Undelivered::Busy(None))?;
-    let mut awaited = AwaitedWorker { app, joined, is_there: false };
+    let mut awaited = AwaitedWorker { app, joined, begun: Instant::now(), is_there: false };
     let asked = worker.ask(request, fence).await;
     awaited.is_there = true;
     let failed = match asked {
@@ -117,18 +120,19 @@ fn refused(status: StatusCode) -> Undelivered {
     }
 }
 
-/// A worker whose answer is not waited for any longer, because its time is over or its caller has gone, is suspected, at most once in five
-/// seconds.
+/// A worker whose answer is not waited for any longer, because its time is over or its caller has gone, is suspected if it has been silent
+/// for a second, at most once in five seconds.
 struct AwaitedWorker<'a> {
     app: &'a App,
     joined: &'a ServedGroup,
+    begun: Instant,
     is_there: bool,
 }
 
 impl Drop for AwaitedWorker<'_> {
     fn drop(&mut self) {
         let service = &self.joined.service;
-        if !self.is_there && self.app.suspected.passes(service.instance_id()) {
+        if !self.is_there && self.begun.elapsed() >= SILENT_LEAST && self.app.suspected.passes(service.instance_id()) {
             service.suspect();
         }
     }
