@@ -100,6 +100,8 @@ impl Sidecar {
         let policies = all.map(joined).collect::<Result<BTreeMap<_, _>, Error>>()?;
         options.keeps_apart(policies.values().map(|joined| joined.service.peers()))?;
         options.peers.complete(members(&policies).map(|(_, joined)| joined.service.peers()), options.tls.is_some())?;
+        // Inside a runtime, so that a task shows the load of each member.
+        let on_renewals = renewals.enter();
         for (name, joined) in members(&policies) {
             // If this sidecar's address cannot be determined, it runs without requests from other members.
             match joined.service.requests_arrive_at(address, options.tls.is_some()) {
@@ -108,6 +110,7 @@ impl Sidecar {
                 Err(error) => tracing::warn!(policy = name, %error, "other members cannot bring requests here"),
             }
         }
+        drop(on_renewals);
         let names: Vec<_> = policies.keys().map(String::as_str).collect();
         let tokens = openapi::TokensSet::of(&options);
         let document = openapi::document(&names, tokens);

@@ -88,6 +88,7 @@ fn any_goes_on_to_another_member_where_the_worker_is_dead() {
     }
     let metrics = String::from_utf8(asks_root(&one, "/metrics").body).unwrap();
     assert!(metrics.contains("shardwise_sidecar_forwards_total{outcome=\"no_worker\"}"), "{metrics}");
+    assert!(metrics.contains("shardwise_load{policy=\"workers\"} "), "an autoscaler reads it here: {metrics}");
 
     let elsewhere = place_of_peers();
     let alone = start(&elsewhere, ended.address());
