@@ -147,8 +147,7 @@ async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &r
         if failed.why.may_have_been_handled() && !request.is_repeatable() || Instant::now() >= attempt.until {
             return Err(failed.problem(view, member));
         }
-        // An unreachable member says less to the caller than another failure.
-        if failure.is_none() || failed.outcome() != UNREACHED {
+        if failure.as_ref().is_none_or(|(_, known)| says_more(&failed, known)) {
             failure = Some((member, failed));
         }
     }
@@ -157,6 +156,12 @@ async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &r
         return Err(failed.problem(view, member));
     }
     Err(count(UNREACHED, UNAVAILABLE.because(format!("{} members were tried and none is there: {}", choices.len(), failed.why))))
+}
+
+/// Whether the caller learns this failure instead of an earlier one. What may have been done is never hidden, and an unreachable member says
+/// less than another failure.
+fn says_more(failed: &Unanswered, known: &Unanswered) -> bool {
+    !known.why.may_have_been_handled() && (failed.why.may_have_been_handled() || failed.outcome() != UNREACHED)
 }
 
 /// The members to try for a request to any of them, in this order: [`TRIES`] healthy ones in turn, this one among them. If its turn does not
@@ -253,7 +258,12 @@ async fn called(
     // What may be repeated is sent again if its connection broke at once: then it had been unusable for a while.
     let is_broken = matches!(&answer, Err(Undelivered::Unknown(why)) if !why.starts_with(NO_WORKER));
     if request.is_repeatable() && is_broken && begun.elapsed() < BROKEN_WITHIN {
-        answer = connections.bring(&place, request, attempt).await;
+        let again = connections.bring(&place, request, attempt).await;
+        // The first attempt of an action may have been handled, whatever is known of the second one.
+        let is_known = again.is_ok() || request.method == Method::Get;
+        if is_known || again.as_ref().is_err_and(Undelivered::may_have_been_handled) {
+            answer = again;
+        }
     }
     let answer = answer?;
     if matches!(answer.status, 200..=299 | 400..=599) {
@@ -281,4 +291,21 @@ pub(crate) async fn suspect(app: &App, joined: &ServedGroup, member: &Member) {
 fn answered(member: &Member, answer: Answer) -> Response {
     count("answered", ());
     sent(&member.instance_id, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_caller_learns_that_an_action_may_have_been_done_whatever_other_members_say() {
+        let attempt = Attempt::until(Instant::now() + Duration::from_secs(1));
+        let of = |why| Unanswered::of(why, &attempt);
+        let [unknown, busy, unsent] =
+            [Undelivered::Unknown("cut off".into()), Undelivered::Busy(None), Undelivered::Unsent("refused".into())].map(of);
+        assert!(says_more(&unknown, &busy) && says_more(&unknown, &unsent) && says_more(&busy, &unsent));
+        for (failed, known) in [(&busy, &unknown), (&unsent, &unknown), (&unsent, &busy), (&unsent, &unsent)] {
+            assert!(!says_more(failed, known), "{} instead of {}", failed.outcome(), known.outcome());
+        }
+    }
 }
