@@ -144,11 +144,12 @@ async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &r
             Err(failed) => failed,
         };
         // An action that may have been done is not repeated, and after a timeout no time is left for another try.
-        if failed.why.may_have_been_handled() && !request.is_repeatable() || Instant::now() >= attempt.until {
-            return Err(failed.problem(view, member));
-        }
+        let is_over = failed.why.may_have_been_handled() && !request.is_repeatable() || Instant::now() >= attempt.until;
         if failure.as_ref().is_none_or(|(_, known)| says_more(&failed, known)) {
             failure = Some((member, failed));
+        }
+        if is_over && let Some((member, failed)) = &failure {
+            return Err(failed.problem(view, member));
         }
     }
     let (member, failed) = failure.ok_or_else(|| UNAVAILABLE.because("this worker is not a member yet, and there is no other one"))?;
