@@ -137,7 +137,8 @@ async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Resu
 }
 
 async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &requests::Request, attempt: &Attempt) -> Result<Response> {
-    let (choices, mut failure) = (choices(app, joined, view), None);
+    let choices = choices(app, joined, view);
+    let mut failure: Option<(&Member, Unanswered)> = None;
     for &member in &choices {
         let failed = match ask(app, joined, member, request, attempt).await {
             Ok(answer) => return Ok(answered(member, answer)),
