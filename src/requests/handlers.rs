@@ -203,8 +203,9 @@ impl RequestHandlers {
         locked(&self.handlers).get(&(to, path.to_owned())).cloned()
     }
 
-    fn unknown(&self, to: Addressee, path: &str) -> Answer {
-        let handlers = locked(&self.handlers);
+    /// What a request without a handler comes to. One whose caller does not wait for an answer is barred, or it would count as accepted.
+    fn unknown(&self, request: &Request) -> Handled {
+        let (to, path, handlers) = (request.to, request.path.as_str(), locked(&self.handlers));
         let of_addressee = handlers.keys().filter(|(of, path)| *of == to && !is_reserved(path)).map(|(_, path)| path.as_str());
         let known: Vec<_> = std::iter::once(STATUS).chain(of_addressee).take(NAMED).collect();
         let other = handlers.keys().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
@@ -212,7 +213,10 @@ impl RequestHandlers {
         let path: String = path.chars().take(64).collect();
         let known = known.join(", ");
         let detail = format!("this worker answers no requests to {to} at {path:?}{hint}; it answers at: {known}");
-        Answer::problem(404, "not-found", "Not found", &detail)
+        if request.tell {
+            return Err(Undelivered::Barred(format!("it has no handler for it: {detail}")));
+        }
+        Ok(Answer::problem(404, "not-found", "Not found", &detail))
     }
 
     /// A place for one more request, taken before its body is read. A member that leaves waits for it, up to `drain_timeout`.
@@ -266,7 +270,7 @@ impl RequestHandlers {
             None => match handlers.fallback.get().filter(|_| !is_reserved(&request.path)) {
                 Some(fallback) => Arc::clone(fallback),
                 None if has_status => return Ok(status(context)),
-                None => return Ok(handlers.unknown(request.to, &request.path)),
+                None => return handlers.unknown(&request),
             },
         };
         if turn.is_late && !decides_itself {

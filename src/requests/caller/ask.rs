@@ -122,7 +122,7 @@ impl Routing {
         let Answered { answer, by } = self.ask(to, request, within).await?;
         match answer.status {
             200..=299 => Ok(()),
-            404 => Err(AskError::Barred(format!("{by} has no handler for it: {}", text(&answer)))),
+            // Of a worker beside a sidecar, which may have begun with it.
             status => Err(AskError::Unknown(format!("{by} answers with status {status}: {}", text(&answer)))),
         }
     }
