@@ -64,7 +64,7 @@ async fn what_is_dropped_or_panics_or_is_not_answered_may_have_been_handled() {
     let (a, b, _run) = boss_and_other(&world).await;
     for service in [&a, &b] {
         let handle = handle(service);
-        for (ask, within) in [(Ask::Drop, LONG), (Ask::Panic, LONG), (Ask::Hold, Duration::from_millis(500))] {
+        for (ask, within) in [(Ask::Drop, LONG), (Ask::Panic, LONG), (Ask::Hold, Duration::from_secs(2))] {
             handle.send_within(echo("it runs"), LONG).await.expect("it runs again after a panic");
             let error = handle.send_within(ask.clone(), within).await.unwrap_err();
             assert!(matches!(&error, MessageError::Lost { .. }) && error.may_have_been_handled(), "{ask:?}: {error:?}");

@@ -30,7 +30,7 @@ async fn a_message_to_an_older_holder_waits_for_a_newer_one() {
     port.set_nonblocking(true).unwrap();
     let (older, _holds) = older(&world, &port.local_addr().unwrap().to_string()).await;
     let b = joined(&world, "b").await;
-    let error = handle(&b).send_within(echo("x"), Duration::from_secs(1)).await.unwrap_err();
+    let error = handle(&b).send_within(echo("x"), Duration::from_secs(3)).await.unwrap_err();
     assert!(matches!(&error, MessageError::NoLeader { why, .. } if why.contains("takes no messages yet")), "{error:?}");
     assert!(!error.may_have_been_handled());
     let sent = tokio::spawn({

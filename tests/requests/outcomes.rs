@@ -260,12 +260,14 @@ async fn a_deadline_and_another_right_member_end_an_attempt_before_and_after_it_
     });
     let deaf = place(&one, deaf.await);
     let begun = Instant::now();
-    let soon = || Attempt::until(Instant::now() + Duration::from_millis(300));
-    match two.connections().bring(&deaf, &post("hang"), &soon()).await {
+    let within = |limit: Duration| Attempt::until(Instant::now() + limit);
+    // Long enough to connect and to send, on a busy machine too.
+    match two.connections().bring(&deaf, &post("hang"), &within(Duration::from_secs(2))).await {
         Err(Undelivered::Unknown(why)) => assert!(why.contains("no answer in time"), "{why}"),
         other => panic!("{other:?}"),
     }
-    match two.connections().bring(&silent, &post("hang"), &soon()).await {
+    // Shorter than a hello may take.
+    match two.connections().bring(&silent, &post("hang"), &within(Duration::from_millis(300))).await {
         Err(Undelivered::Unsent(why)) => assert!(why.contains("too long to connect"), "{why}"),
         other => panic!("{other:?}"),
     }
@@ -282,7 +284,7 @@ async fn a_deadline_and_another_right_member_end_an_attempt_before_and_after_it_
         superseded.cancel();
         assert_eq!(asked.await.unwrap().unwrap_err().outcome(), outcome);
     }
-    assert!(begun.elapsed() < LONG, "none of them has waited for the deadline");
+    assert!(begun.elapsed() < 5 * LONG, "none of them has waited for the deadline");
     // Without a deadline of its own the hello has one.
     match brings(&two, &silent, &post("hang")).await {
         Err(Undelivered::Unsent(why)) => assert!(why.contains("does not prove within"), "{why}"),

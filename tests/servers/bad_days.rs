@@ -19,8 +19,9 @@ const LASTS: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// For a busy machine: between a change and the look that finds it.
 const ALLOWANCE: Duration = Duration::from_millis(500);
-/// Renewing again after the last fault: the longest pause between two tries, a new registration, a view, and its proof.
-const SETTLES_WITHIN: Duration = Duration::from_secs(10);
+/// Renewing again after the last fault: the longest pause between two tries, a new registration, a view, and its proof; and as much again,
+/// for a busy machine.
+const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 
 const BAD_DAY: FaultRates = FaultRates {
     fail_before: 0.15,

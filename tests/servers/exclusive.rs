@@ -202,7 +202,7 @@ fn four_thousand_slots_settle_when_a_fourth_joins(kind: Option<Kind>, limit: Dur
     let those: Vec<_> = three.iter().collect();
     let of_three = placed(&those);
     until("three share", Duration::from_secs(20), || as_placed(&those, &of_three));
-    let mut best = Duration::MAX;
+    let (lag, mut best) = (Lag::begin(), Duration::MAX);
     // In a soak all of them count, and the soak judges the worst. Here, in a debug build on a machine that may be busy, one is enough that
     // is not slower by an order of magnitude.
     let (rounds, limit) = if figures::wanted().is_some() { (20, Duration::ZERO) } else { (5, limit) };
@@ -221,7 +221,8 @@ fn four_thousand_slots_settle_when_a_fourth_joins(kind: Option<Kind>, limit: Dur
         runtime.block_on(fourth.deregister_self()).unwrap();
         until("three share", Duration::from_secs(20), || as_placed(&those, &of_three));
     }
-    assert!(limit.is_zero(), "{best:?} with {limit:?} allowed");
+    let late = lag.allowance();
+    assert!(limit.is_zero() || best < limit + late, "{best:?} with {limit:?} allowed, and {late:?} for this machine");
 }
 
 /// How long each slot was without a holder when it moved from one to the other: between the events of both.
@@ -270,6 +271,7 @@ fn slots_go_from_hand_to_hand_at_once(kind: Option<Kind>, limit: Duration) {
     until("one holds all", Duration::from_secs(10), || share(&[&first]));
     let (hands, mut epochs) = (Arc::<Mutex<Hands>>::default(), BTreeMap::new());
     Hands::follow(&hands, &first);
+    let lag = Lag::begin();
     for round in 0..if figures::wanted().is_some() { ROUNDS * 5 } else { ROUNDS } {
         let second = place.service(&format!("b{round}"), 8, Duration::from_secs(10));
         Hands::follow(&hands, &second);
@@ -289,7 +291,8 @@ fn slots_go_from_hand_to_hand_at_once(kind: Option<Kind>, limit: Duration) {
     let figure = json!({ "scene": "hands", "backend": name, "slots": count, "median_ms": ms(50), "p99_ms": ms(99), "worst_ms": ms(100) });
     figures::note(&figure);
     // The machine may be busy with other tests, and this is a debug build; a soak reports the 99th percentile.
-    assert!(at(50) < limit * 3, "{figure} with three times {limit:?} allowed in the median");
+    let late = lag.allowance();
+    assert!(at(50) < limit * 3 + late, "{figure} with three times {limit:?} allowed in the median, and {late:?} for this machine");
 }
 
 fn the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second(kind: Option<Kind>, ttl: Duration) {

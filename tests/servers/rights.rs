@@ -9,7 +9,7 @@ use shardwise::discovery::{Capabilities, Clock, Discovery, Grant, RecordId, Regi
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, GroupName, InstanceId, Policy, PolicyName, ServiceState, ShardingFactory, Timing};
 use shardwise_backend_etcd::{EtcdBackend, EtcdConfig};
-use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess};
+use shardwise_testkit::{Etcd, EtcdOptions, KeyAccess, Lag};
 
 use crate::meeting::{GROUP, alone, runtime};
 
@@ -69,11 +69,12 @@ fn a_worker_that_may_register_and_not_see_its_group_is_reported_at_once() {
         let factory = factory.instance_id(InstanceId::new("a").unwrap()).build().unwrap();
         let service = factory.create("workers").unwrap();
 
-        let begun = Instant::now();
+        let (lag, begun) = (Lag::begin(), Instant::now());
         let error = service.register_self().await.unwrap_err();
         let (took, said) = (begun.elapsed(), error.to_string());
         println!("told after {} ms: {said}", took.as_millis());
-        assert!(took < AT_ONCE, "{took:?}");
+        let late = lag.allowance();
+        assert!(took < AT_ONCE + late, "{took:?}, with {late:?} for this machine");
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Backend, false), "{said}");
         assert!(said.starts_with("watch: user \"blind\" may not read and write below \"/shardwise\" in etcd; grant it"), "{said}");
         assert!(said.contains("discovery.etcd.username") && !said.contains('\n'), "{said}");

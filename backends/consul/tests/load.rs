@@ -14,7 +14,7 @@ use serde_json::json;
 use shardwise_core::View;
 use shardwise_discovery::conformance::{ids, view_where};
 use shardwise_discovery::{Discovery, ViewSnapshot, WatchEvent, WatchStream};
-use shardwise_testkit::Consul;
+use shardwise_testkit::{Consul, Lag};
 
 const TTL: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ async fn joins_and_leaves_are_seen_by_others_within_milliseconds() {
     let (worker, other) = (open(&consul.address()), open(&consul.address()));
     let mut watch = other.watch(&group("g"), TTL / 4);
     view_where(&mut watch, PATIENCE, "a first view", |_| true).await;
-    let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+    let (lag, mut joins, mut leaves) = (Lag::begin(), Vec::new(), Vec::new());
     for n in 0..100u64 {
         let registration = registration("g", &format!("m{n}"), n, TTL);
         let begun = Instant::now();
@@ -52,8 +52,9 @@ async fn joins_and_leaves_are_seen_by_others_within_milliseconds() {
         leaves.push(seen - begun);
     }
     // The machine is shared with other tests, so the limit is on the median; what p99 has to be is measured by itself.
-    assert!(show("join seen by another process", joins) < Duration::from_millis(50));
-    assert!(show("leave seen by another process", leaves) < Duration::from_millis(50));
+    let limit = Duration::from_millis(50) + lag.allowance();
+    assert!(show("join seen by another process", joins) < limit, "not within {limit:?}");
+    assert!(show("leave seen by another process", leaves) < limit, "not within {limit:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,10 +138,11 @@ async fn three_thousand_records_of_the_dead_disturb_no_member() {
     let begun = Instant::now();
     backend.renew(&registration.record_id(), TTL).await.unwrap();
     println!("renewed among {DEAD} dead in {:?}", begun.elapsed());
-    let begun = Instant::now();
+    let (lag, begun) = (Lag::begin(), Instant::now());
     assert_eq!(ids(&backend.members(&group("g")).await.unwrap().view), ["alive"]);
-    println!("read among {DEAD} dead in {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    let (took, late) = (begun.elapsed(), lag.allowance());
+    println!("read among {DEAD} dead in {took:?}");
+    assert!(took < Duration::from_secs(2) + late, "{took:?}, with {late:?} for this machine");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

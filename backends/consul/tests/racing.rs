@@ -90,7 +90,7 @@ async fn a_rival_on_another_agent_is_known_as_alive_after_its_ttl() {
         other => panic!("{other:?}"),
     };
     let (first, begun) = (stamp().await, Instant::now());
-    until("the stamp moves", TTL * 2, async || {
+    until("the stamp moves", TTL * 5, async || {
         holder.renew(&held.record_id(), TTL).await.unwrap();
         (stamp().await != first).then_some(())
     })
@@ -251,7 +251,7 @@ async fn what_a_late_process_does_leaves_its_successor_alone() {
     let (late, next) = (open(&consul.address()), open(&consul.address()));
     let (old, new) = (registration("g", "a", 1, TTL), registration("g", "a", 2, TTL));
     late.register(&old).await.unwrap();
-    until("the successor has the id", TTL * 3, async || next.register(&new).await.ok()).await;
+    until("the successor has the id", TTL * 5, async || next.register(&new).await.ok()).await;
     // The former one wakes up again.
     assert_eq!(*late.renew(&old.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(*late.update(&old).await.unwrap_err().kind(), ErrorKind::Lost);

@@ -128,7 +128,8 @@ async fn one_server_behind_four_that_are_silent_is_found() {
     }
     let begun = Instant::now();
     backend.members(&group()).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "and stays the one that is asked");
+    // A silent one costs two seconds.
+    assert!(begun.elapsed() < Duration::from_secs(2), "and stays the one that is asked");
 }
 
 #[tokio::test]

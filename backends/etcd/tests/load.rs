@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise_backend_etcd::EtcdBackend;
 use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
-use shardwise_testkit::{Direction, Etcd, TcpProxy};
+use shardwise_testkit::{Direction, Etcd, Lag, TcpProxy};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
@@ -100,6 +100,7 @@ async fn joining_and_leaving_are_seen_at_once() {
     let _alone = ALONE.lock().await;
     let server = Etcd::single().await.unwrap();
     let (here, there) = (backend(&[server.address()]), backend(&[server.address()]));
+    let lag = Lag::begin();
     let mut best = (Duration::MAX, Duration::MAX);
     for _ in 0..5 {
         let (joins, leaves) = join_and_leave(&here, &there).await;
@@ -109,7 +110,8 @@ async fn joining_and_leaving_are_seen_at_once() {
             return;
         }
     }
-    assert!(best.0 < LIMIT && best.1 < LIMIT, "p50 {best:?}");
+    let late = lag.allowance();
+    assert!(best.0 < LIMIT + late && best.1 < LIMIT + late, "p50 {best:?}, with {late:?} for this machine");
 }
 
 /// p50, p99 and worst of both.
@@ -201,9 +203,9 @@ async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     let expected = || living.keys().map(String::as_str).chain(["steady"]).collect::<Vec<_>>();
     let mut view = outside.members(&group()).await.unwrap().view;
     assert!(expected().iter().all(|id| ids(&view).contains(id)), "the living are there all the time");
-    let started = Instant::now();
+    let (lag, started) = (Lag::begin(), Instant::now());
     while ids(&view) != expected() {
-        assert!(started.elapsed() < TTL + Duration::from_secs(2), "{:?} instead of {:?}", ids(&view), expected());
+        assert!(started.elapsed() < TTL + Duration::from_secs(2) + lag.allowance(), "{:?} instead of {:?}", ids(&view), expected());
         tokio::time::sleep(Duration::from_millis(50)).await;
         view = outside.members(&group()).await.unwrap().view;
     }

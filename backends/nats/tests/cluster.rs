@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{PACE, config, eventually, group, ids, lasting, only_granted, open, slots, store, view_of};
+use common::{PACE, PATIENCE, config, eventually, group, ids, lasting, only_granted, open, slots, store, view_of};
 use futures::StreamExt;
 use shardwise_backend_nats::NatsBackend;
 use shardwise_core::{Epoch, Resource};
@@ -20,6 +20,8 @@ use shardwise_testkit::{NatsCluster, NatsOptions};
 const BUCKET: &str = "cluster";
 /// Longer than an election.
 const TTL: Duration = Duration::from_secs(20);
+/// How often each member asks for claims at least, however slow the machine is.
+const TURNS: u32 = 11;
 
 async fn cluster() -> NatsCluster {
     NatsCluster::start(3, NatsOptions::default().newest().durable()).await.unwrap()
@@ -111,7 +113,7 @@ async fn claims_have_one_holder_each_while_leaders_die() {
                 (Arc::clone(&backends[index]), members[index].clone(), Arc::clone(&ledger), Arc::clone(&is_over));
             tokio::spawn(async move {
                 let mut rounds = 0_u32;
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_over.load(Ordering::Relaxed) || rounds < TURNS {
                     let wanted = slots(rounds % 4 * 4..rounds % 4 * 4 + 4);
                     rounds += 1;
                     let Ok(answers) = backend.acquire(&member, &known, &wanted).await else { continue };
@@ -160,7 +162,8 @@ async fn claims_have_one_holder_each_while_leaders_die() {
     }
     is_over.store(true, Ordering::Relaxed);
     for task in claiming {
-        assert!(task.await.unwrap() > 10, "each has had its turns");
+        let rounds = tokio::time::timeout(PATIENCE, task).await;
+        assert!(matches!(rounds, Ok(Ok(TURNS..))), "each has had its turns: {rounds:?}");
     }
     living.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -11,7 +11,7 @@ use common::{
 };
 use futures::StreamExt;
 use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
-use shardwise_testkit::TcpProxy;
+use shardwise_testkit::{Lag, TcpProxy};
 use tokio::task::JoinHandle;
 
 const MEMBERS: [&str; 4] = ["a", "b", "c", "d"];
@@ -97,9 +97,12 @@ async fn connections_that_break_cost_no_member() {
     let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
     let url = format!("nats://{}", proxy.address());
     let (fleet, watching) = fleet([&url, &url, &url], &bucket).await;
+    let beside = backend(&url, &bucket);
     for _ in 0..20 {
         proxy.reset();
         tokio::time::sleep(TTL / 10).await;
+        // On a busy machine connections come back later.
+        eventually("an answer", async || beside.members(&group()).await.ok()).await;
     }
     tokio::time::sleep(TTL * 2).await;
     assert_eq!((fleet.lost(), watching.is_finished()), (0, false));
@@ -174,8 +177,9 @@ async fn who_comes_after_all_have_died_takes_over_within_a_ttl() {
             }
         })
     };
-    let begun = std::time::Instant::now();
+    let (lag, begun) = (Lag::begin(), std::time::Instant::now());
     eventually("all twenty slots", async || (granted(&heir, &me, &slots(0..20)).await.len() == 20).then_some(())).await;
-    assert!(begun.elapsed() < TTL + Duration::from_secs(3), "{:?}", begun.elapsed());
+    let (took, late) = (begun.elapsed(), lag.allowance());
+    assert!(took < TTL + Duration::from_secs(3) + late, "{took:?}, with {late:?} for this machine");
     alive.abort();
 }

@@ -12,7 +12,7 @@ use common::{
 };
 use futures::StreamExt;
 use shardwise_discovery::{Clock, Discovery, ErrorKind, WatchEvent, WatchStream};
-use shardwise_testkit::TcpProxy;
+use shardwise_testkit::{Lag, TcpProxy};
 use tokio::task::JoinHandle;
 
 const MEMBERS: [&str; 4] = ["a", "b", "c", "d"];
@@ -104,9 +104,12 @@ async fn connections_that_break_cost_no_member() {
     let proxy = TcpProxy::start(database.server().socket_addr()).await.unwrap();
     let url = database.url_at(proxy.address());
     let (fleet, watching) = fleet([&url, &url, &url]).await;
+    let beside = backend(&url);
     for _ in 0..20 {
         proxy.reset();
         tokio::time::sleep(TTL / 10).await;
+        // On a busy machine connections come back later.
+        eventually("an answer", async || beside.members(&group()).await.ok()).await;
     }
     tokio::time::sleep(TTL * 2).await;
     assert_eq!((fleet.lost(), watching.is_finished()), (0, false));
@@ -121,13 +124,15 @@ async fn a_notification_that_is_lost_costs_one_look() {
     view_of(&mut watch, &[]).await;
     // From here on nobody hears anything: each listener loses its connection as soon as it has one.
     let deaf = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
+    let lag = Lag::begin();
     for n in 0..5 {
         database.execute(deaf).await.unwrap();
         let a = registration("a", n);
         here.register(&a).await.unwrap();
         let begun = Instant::now();
         view_of(&mut watch, &["a"]).await;
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        let (took, late) = (begun.elapsed(), lag.allowance());
+        assert!(took < Duration::from_secs(3) + late, "{took:?}, with {late:?} for this machine");
         here.deregister(&a.record_id()).await.unwrap();
         view_of(&mut watch, &[]).await;
     }
@@ -172,14 +177,15 @@ async fn who_comes_after_all_have_died_takes_over_within_a_ttl() {
             }
         })
     };
-    let begun = Instant::now();
+    let (lag, begun) = (Lag::begin(), Instant::now());
     let mut follower = ClaimsFollower::of(&heir);
     eventually("all thirty slots", async || {
         granted(&heir, &me, &slots(0..30)).await;
         (granted(&heir, &me, &slots(0..30)).await.len() == 30).then_some(())
     })
     .await;
-    assert!(begun.elapsed() < TTL + Duration::from_secs(3), "{:?}", begun.elapsed());
+    let (took, late) = (begun.elapsed(), lag.allowance());
+    assert!(took < TTL + Duration::from_secs(3) + late, "{took:?}, with {late:?} for this machine");
     follower.until_held(&slots(0..30)).await;
     alive.abort();
 }

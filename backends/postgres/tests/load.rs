@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use shardwise_backend_postgres::PostgresBackend;
 use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent};
-use shardwise_testkit::TcpProxy;
+use shardwise_testkit::{Lag, TcpProxy};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
@@ -42,7 +42,7 @@ async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
         fleet.join(process, &format!("steady{n}"), n).await;
     }
     let mut watch = processes[0].watch(&group(), PACE);
-    let mut took = Vec::new();
+    let (lag, mut took) = (Lag::begin(), Vec::new());
     for n in 0..KILLS {
         // Its process goes with it.
         let doomed = backend(&url);
@@ -58,12 +58,12 @@ async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
     assert_eq!(fleet.lost(), 0, "no living member was buried");
-    // Half a second more for a busy machine.
-    assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(1_500)), "{took:?}");
+    let late = lag.allowance();
+    assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(1_500) + late), "{took:?}, with {late:?} for this machine");
 }
 
-/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, since the
-/// machine may be busy.
+/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, and what this
+/// machine itself is late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joining_and_leaving_are_seen_at_once() {
     const LIMIT: Duration = Duration::from_millis(50);
@@ -75,7 +75,7 @@ async fn joining_and_leaving_are_seen_at_once() {
     view_of(&mut watch, &[]).await;
     // Until the listener is there, changes are found by looking.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut best = Duration::MAX;
+    let (lag, mut best) = (Lag::begin(), Duration::MAX);
     for round in 0..5 {
         let mut took = Vec::new();
         for n in 0..50 {
@@ -94,7 +94,8 @@ async fn joining_and_leaving_are_seen_at_once() {
             return;
         }
     }
-    assert!(best < LIMIT, "p50 {best:?}");
+    let late = lag.allowance();
+    assert!(best < LIMIT + late, "p50 {best:?}, with {late:?} for this machine");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,14 +105,14 @@ async fn a_thousand_claims_settle_soon() {
     let url = prepared(&server).await.url();
     let (here, there) = (backend(&url), backend(&url));
     let (a, b) = (claimant(&here, "a", 1).await, claimant(&there, "b", 2).await);
-    let started = Instant::now();
+    let (lag, started) = (Lag::begin(), Instant::now());
     let held = granted(&here, &a, &slots(0..1_024)).await;
-    let acquired = started.elapsed();
+    let (acquired, late) = (started.elapsed(), lag.allowance());
     shardwise_discovery::Claims::release(&*here, &a, &held).await.unwrap();
     let released = started.elapsed();
     assert_eq!(granted(&there, &b, &slots(0..1_024)).await.len(), 1_024);
     println!("1,024 claims acquired in {acquired:?}, released after {released:?}, acquired by another after {:?}", started.elapsed());
-    assert!(acquired < Duration::from_secs(2), "{acquired:?}");
+    assert!(acquired < Duration::from_secs(2) + late, "{acquired:?}, with {late:?} for this machine");
 }
 
 /// Three hundred members of sixteen processes: all stay, and none of them is news.
@@ -205,9 +206,9 @@ async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     let expected = || living.keys().map(String::as_str).chain(["steady"]).collect::<Vec<_>>();
     let mut view = outside.members(&group()).await.unwrap().view;
     assert!(expected().iter().all(|id| ids(&view).contains(id)), "the living are there all the time");
-    let started = Instant::now();
+    let (lag, started) = (Lag::begin(), Instant::now());
     while ids(&view) != expected() {
-        assert!(started.elapsed() < TTL * 2 + Duration::from_secs(2), "{:?} instead of {:?}", ids(&view), expected());
+        assert!(started.elapsed() < TTL * 2 + Duration::from_secs(2) + lag.allowance(), "{:?} instead of {:?}", ids(&view), expected());
         tokio::time::sleep(Duration::from_millis(50)).await;
         view = outside.members(&group()).await.unwrap().view;
     }

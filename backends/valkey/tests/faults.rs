@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes, WriteOutcome};
-use shardwise_testkit::TcpProxy;
+use shardwise_testkit::{Lag, TcpProxy};
 
 /// A restarted server restarts all leases, so nobody is buried who renews then. Each member registers anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,9 +95,12 @@ async fn connections_that_break_cost_no_member() {
     fleet.join(&two, "b", 2).await;
     let watching = Watching::of(outside.watch(&group(), PACE));
     watching.shows(&["a", "b"]).await;
+    let beside = backend(&url);
     for _ in 0..20 {
         proxy.reset();
         tokio::time::sleep(TTL / 10).await;
+        // On a busy machine connections come back later.
+        eventually("an answer", async || beside.members(&group()).await.ok()).await;
     }
     watching.shows(&["a", "b"]).await;
     assert_eq!(fleet.lost(), 0);
@@ -114,10 +117,11 @@ async fn who_is_cut_off_is_buried_and_comes_back() {
     fleet.join(&open, "open", 2).await;
     let mut watch = open.watch(&group(), PACE);
     view_of(&mut watch, &["cut", "open"]).await;
-    let begun = Instant::now();
+    let (lag, begun) = (Lag::begin(), Instant::now());
     proxy.cut_both();
     view_of(&mut watch, &["open"]).await;
-    assert!(begun.elapsed() < TTL + Duration::from_secs(2), "{:?}", begun.elapsed());
+    let (took, late) = (begun.elapsed(), lag.allowance());
+    assert!(took < TTL + Duration::from_secs(2) + late, "{took:?}, with {late:?} for this machine");
     proxy.heal().await.unwrap();
     view_of(&mut watch, &["cut", "open"]).await;
     assert!(fleet.lost() >= 1, "its record was buried");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use common::{Fleet, PACE, TTL, Watching, backend, group, ids, registration, valkey, view_of};
 use futures::future::join_all;
 use shardwise_discovery::{Discovery, Registration};
+use shardwise_testkit::Lag;
 use tokio::sync::Mutex;
 
 /// These tests measure, so they run one after the other.
@@ -25,7 +26,7 @@ async fn a_takeover_takes_little_more_than_a_ttl() {
         fleet.join(process, id, n).await;
     }
     let mut watch = processes[0].watch(&group(), PACE);
-    let mut took = Vec::new();
+    let (lag, mut took) = (Lag::begin(), Vec::new());
     for n in 0..KILLS {
         // Its process goes with it.
         let doomed = backend(&server.address());
@@ -41,12 +42,12 @@ async fn a_takeover_takes_little_more_than_a_ttl() {
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
     assert_eq!(fleet.lost(), 0, "no living member was buried");
-    // Half a second for a busy machine.
-    assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(600)), "{took:?}");
+    let late = lag.allowance();
+    assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(600) + late), "{took:?}, with {late:?} for this machine");
 }
 
-/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, since the
-/// machine may be busy.
+/// From the call of register or deregister to the view at another process's watch. The best median of a few rounds counts, and what this
+/// machine itself is late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joining_and_leaving_are_seen_at_once() {
     const LIMIT: Duration = Duration::from_millis(25);
@@ -55,7 +56,7 @@ async fn joining_and_leaving_are_seen_at_once() {
     let (here, there) = (backend(&server.address()), backend(&server.address()));
     let mut watch = there.watch(&group(), PACE);
     view_of(&mut watch, &[]).await;
-    let mut best = Duration::MAX;
+    let (lag, mut best) = (Lag::begin(), Duration::MAX);
     for round in 0..5 {
         let mut took = Vec::new();
         for n in 0..50 {
@@ -74,7 +75,8 @@ async fn joining_and_leaving_are_seen_at_once() {
             return;
         }
     }
-    assert!(best < LIMIT, "p50 {best:?}");
+    let late = lag.allowance();
+    assert!(best < LIMIT + late, "p50 {best:?}, with {late:?} for this machine");
 }
 
 /// Three hundred members of sixteen processes: all stay, and none of them is news.

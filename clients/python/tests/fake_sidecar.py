@@ -13,6 +13,8 @@ from shardwise_client._slots import hash_of, slot_of
 
 PATIENCE = 20.0
 SLOTS = 64
+# Of leases that are to hold for a whole test, in seconds: a busy machine may not run this process for a while.
+TTL = 2.0
 # Tests end leases, and their log is of no interest.
 logging.getLogger("shardwise_client").addHandler(logging.NullHandler())
 
@@ -45,7 +47,7 @@ class FakeSidecar:
         self._last, self._ttl_ms = 0, 0
         self._lines: list[asyncio.Queue[dict[str, Any]]] = []
 
-    def client(self, ttl: float = 0.6, **options: Any) -> Lease:
+    def client(self, ttl: float = TTL, **options: Any) -> Lease:
         return Lease(self, ttl, **{"reopen": True, "on_ended": None, "within": PATIENCE, "shortest": 0.05, **options})
 
     # What the sidecar does by itself.
@@ -179,6 +181,27 @@ class FakeSidecar:
         if not self.is_silent:
             for lines in self._lines:
                 lines.put_nowait({**self._line(kind, grants), **more})
+
+
+class Lateness:
+    """How much later than asked this loop wakes a task at most, measured beside a test: what the machine itself is late."""
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+
+    async def __aenter__(self) -> "Lateness":
+        self._task = asyncio.ensure_future(self._measures())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _measures(self) -> None:
+        while True:
+            asked = time.monotonic()
+            await asyncio.sleep(0.01)
+            self.worst = max(self.worst, time.monotonic() - asked - 0.01)
 
 
 def slot(key: str) -> int:

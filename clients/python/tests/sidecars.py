@@ -6,6 +6,7 @@ Each test has its own place: settings, tokens, and the file of the `local` backe
 import json
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -32,9 +34,12 @@ slots = {SLOTS}
 
 
 def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+    """A port below those that the system gives out by itself, so that no other program takes it while no server is there."""
+    for port in random.sample(range(10_000, 12_000), 100):
+        with socket.socket() as bound, suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 class Program:

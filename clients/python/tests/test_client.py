@@ -232,7 +232,7 @@ class Answers(unittest.IsolatedAsyncioTestCase):
         self.assertEqual([event.kind for event in stranger], ["gap", "rebalance"])
 
     async def test_followers_notice_a_sidecar_that_goes_mute(self) -> None:
-        async with Proxy() as proxy, client(proxy.url, silence=1.0) as follower:
+        async with Proxy() as proxy, client(proxy.url, silence=3.0) as follower:
             events = follower.rebalances("of-another-life")
 
             async def next_but(kind: str) -> Event:

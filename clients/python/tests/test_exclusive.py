@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Callable
 
 from shardwise_client import (
@@ -25,10 +25,11 @@ from shardwise_client import (
     sync,
 )
 from shardwise_client._clock import now
+from tests.fake_sidecar import Lateness
 from tests.sidecars import PATIENCE, ROOT, SLOTS, TOKEN, WithSidecars, free_port
 
 KEYS = [f"tenant {n} größe/.." for n in range(200)]
-# A dead worker's slots are with others after its lease and this, in seconds; a busy machine may be slower.
+# A dead worker's slots are with others after its lease and this, in seconds; a busy machine is slower by what it is late itself.
 TAKEOVER = 1.0
 
 
@@ -61,12 +62,13 @@ class Exclusive(WithSidecars):
                 first.on_rebalance(changes.append, KEYS)
                 await until("one owns all", lambda: first.owned(KEYS) == KEYS)
                 with self.assertRaises(Problem) as caught:
-                    async with client.lease(within=0.5):
+                    async with client.lease(within=2.0):
                         pass
                 self.assertEqual((caught.exception.status, caught.exception.kind), (409, "lease-taken"))
                 async with other.lease(ttl=2.0) as second:
                     await until("both share", lambda: shared(first, second))
-                    self.assertEqual((changes[-1].keys_owned, changes[-1].slots_owned < SLOTS), (len(first.owned(KEYS)), True))
+                    # A change is reported a moment later.
+                    await until("it is reported", lambda: changes[-1].keys_owned == len(first.owned(KEYS)) and changes[-1].slots_owned < SLOTS)
                     key = second.owned(KEYS)[0]
                     with self.assertRaises(NotHeld):
                         async with first.enter(key):
@@ -79,8 +81,8 @@ class Exclusive(WithSidecars):
                         while (owner := await client.owner(key))["holder"] != "two":
                             self.assertLess(time.monotonic(), limit, owner)
                         self.assertEqual((owner["slot"], owner["epoch"]), (slot, epoch))
-                    holders = await other.holders()
-                    self.assertEqual({held["holder"] for held in holders["slots"]}, {"one", "two"})
+                    while (holders := {held["holder"] for held in (await other.holders())["slots"]}) != {"one", "two"}:
+                        self.assertLess(time.monotonic(), limit, holders)
                 begun = time.monotonic()
                 await until("the first one has all again", lambda: first.owned(KEYS) == KEYS)
                 self.assertLess(time.monotonic() - begun, PATIENCE / 4, "a lease that was ended gives its slots up at once")
@@ -145,9 +147,10 @@ class Exclusive(WithSidecars):
                 await asyncio.sleep(0)
                 two.kill()
                 killed = now()
-                await asyncio.wait({working}, timeout=PATIENCE)
+                async with Lateness() as late:
+                    await asyncio.wait({working}, timeout=PATIENCE)
                 self.assertIsInstance(working.exception(), Lost)
-                self.assertLess(ended[0] - killed, 1.5 + TAKEOVER)
+                self.assertLess(ended[0] - killed, 1.5 + TAKEOVER + 3 * late.worst)
                 self.assertEqual(second.owned(KEYS), [])
                 await until("the other one takes over", lambda: first.owned(KEYS) == KEYS)
 
@@ -281,6 +284,18 @@ class Owners(WithSidecars):
         await until("both share", lambda: shared(*leases))
         return clients, leases, all_handlers
 
+    async def claimed(self, client: Client, key: str) -> None:
+        """Waits until that sidecar routes the key by its claim: another member's claim is seen there a moment later."""
+        limit = time.monotonic() + PATIENCE
+        while True:
+            with suppress(Problem):
+                route = await client.route(key)
+                self.assertEqual(route["key"], key)
+                if route["why"] == "claim":
+                    return
+            self.assertLess(time.monotonic(), limit, f"{key} has no claim")
+            await asyncio.sleep(0.005)
+
     def test_requests_to_keys_come_to_their_owner(self) -> None:
         asyncio.run(self.come_to_the_owner())
 
@@ -302,8 +317,7 @@ class Owners(WithSidecars):
                 async with leases[owner].enter(key) as entered:
                     fence = [*entered.fence]
                 for client in clients:
-                    route = await client.route(key)
-                    self.assertEqual((route["key"], route["why"]), (key, "claim"))
+                    await self.claimed(client, key)
                     answer = await client.ask(To.owner(key), "rooms/say", json=[1], within=PATIENCE)
                     name = ("one", "two")[owner]
                     self.assertEqual((answer.status, answer.instance), (200, name), answer.text)

@@ -11,7 +11,7 @@ from unittest import mock
 from shardwise_client import Entered, LeaseEnded, Lost, NotHeld, ShardwiseError, Unavailable
 from shardwise_client._clock import now
 from shardwise_client._lease import Lease
-from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, Taken, key_in, slot
+from tests.fake_sidecar import PATIENCE, SLOTS, FakeSidecar, Lateness, Taken, key_in, slot
 
 KEYS = [f"tenant-{n}" for n in range(40)]
 
@@ -52,7 +52,9 @@ class Leases(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(lease.owns(key_in(5)) and not lease.owns(key_in(6)))
             self.sidecar.grant(6)
             await until("it is heard", lambda: lease.owns(key_in(6)))
-            await until("it is renewed", lambda: self.sidecar.renewed >= 3)
+            renewed = self.sidecar.renewed
+            # Those from here on are asked for after the line was heard.
+            await until("it is renewed", lambda: self.sidecar.renewed >= renewed + 2)
             self.assertEqual(self.sidecar.seen[-1], self.sidecar.version)
             for keys in ("tenant-7", b"tenant-7"):
                 with self.assertRaises(TypeError):
@@ -118,11 +120,11 @@ class Leases(unittest.IsolatedAsyncioTestCase):
     async def test_a_lease_without_grants_says_why(self) -> None:
         async with self.sidecar.client() as lease:
             with self.assertRaisesRegex(Taken, "lease-taken"):
-                async with self.sidecar.client(within=0.2):
+                async with self.sidecar.client(within=1.0):
                     pass
             # It is opened in time, but what it holds is never known.
             self.sidecar.is_cut, self.sidecar.cut = True, Busy("8 read it already")
-            late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+            late = asyncio.ensure_future(self.sidecar.client(within=2.0).__aenter__())
             await asyncio.sleep(0.1)
             await lease.close()
             with self.assertRaisesRegex(Busy, "8 read it already"):
@@ -131,7 +133,7 @@ class Leases(unittest.IsolatedAsyncioTestCase):
         # What was wrong before it was opened does not explain why it is silent.
         async with self.sidecar.client() as lease:
             with mock.patch.object(self.sidecar, "grants", silence):
-                late = asyncio.ensure_future(self.sidecar.client(within=0.6).__aenter__())
+                late = asyncio.ensure_future(self.sidecar.client(within=2.0).__aenter__())
                 await asyncio.sleep(0.1)
                 await lease.close()
                 with self.assertRaisesRegex(Unavailable, "no lease within"):
@@ -156,10 +158,12 @@ class Leases(unittest.IsolatedAsyncioTestCase):
             await until("it works", lambda: held)
             self.sidecar.is_silent = True
             deadline = lease.holdings.table.deadline if lease.holdings.table else 0.0
-            await asyncio.wait({working}, timeout=PATIENCE)
+            async with Lateness() as late:
+                await asyncio.wait({working}, timeout=PATIENCE)
             with self.assertRaisesRegex(Lost, "not renewed"):
                 working.result()
-            self.assertLessEqual(ended[0], deadline + 0.05, "a busy machine may be late")
+            # By way of the timer, the cancellation and the task, each of which the machine may run late.
+            self.assertLessEqual(ended[0], deadline + 0.05 + 3 * late.worst)
             self.assertFalse(held[0].is_held or lease.owned(KEYS))
             self.assertEqual(lease.state, "expired")
             with self.assertRaisesRegex(NotHeld, "expired"):
@@ -191,8 +195,8 @@ class Leases(unittest.IsolatedAsyncioTestCase):
             self.sidecar.break_streams()
             self.sidecar.lose(number)
             renewed = self.sidecar.renewed
-            await until("it is renewed under a version that it has not seen", lambda: lease.state == "expired")
-            self.assertGreater(self.sidecar.renewed, renewed)
+            expired = "it is renewed under a version that it has not seen"
+            await until(expired, lambda: lease.state == "expired" and self.sidecar.renewed > renewed)
             self.assertFalse(lease.owns(key_in(5)))
             self.sidecar.is_cut = False
             await until("the stream is there again", lambda: lease.state == "active")
@@ -200,7 +204,8 @@ class Leases(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_slot_is_handed_over_once_its_work_has_ended(self) -> None:
         idle, busy = self.sidecar.grant(5), self.sidecar.grant(6)
-        async with self.sidecar.client() as lease:
+        # Its next renewal is far away.
+        async with self.sidecar.client(ttl=60.0) as lease:
             await self.owns(lease, 2)
             async with lease.enter(key_in(6)) as entered:
                 begun = time.monotonic()
@@ -208,7 +213,7 @@ class Leases(unittest.IsolatedAsyncioTestCase):
                 self.sidecar.ask(busy)
                 await asyncio.wait_for(entered.finish.wait(), PATIENCE)
                 await until("the idle one is finished at once", lambda: self.sidecar.finished_numbers == [idle])
-                self.assertLess(time.monotonic() - begun, 0.5)
+                self.assertLess(time.monotonic() - begun, PATIENCE / 2)
                 with self.assertRaisesRegex(NotHeld, "handed over"):
                     async with lease.enter(key_in(6)):
                         pass

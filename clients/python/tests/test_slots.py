@@ -106,8 +106,9 @@ class Slots(unittest.TestCase):
         slots.select(keys, chosen)
         took = []
         for _ in range(20):
-            begun = time.perf_counter()
+            # Of this thread alone: the machine may run others meanwhile.
+            begun = time.thread_time()
             slots.select(keys, chosen)
-            took.append(time.perf_counter() - begun)
+            took.append(time.thread_time() - begun)
         # The target is 5 ms p50, which the benchmark measures; a busy machine may be slower.
         self.assertLess(sorted(took)[10], 0.05)

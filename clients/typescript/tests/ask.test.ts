@@ -95,7 +95,7 @@ test("what was not handled goes on until the deadline", async () => {
   for (const [at, kind] of [NotMine, Busy, Unsent, Unsent].entries()) {
     if (isOld && kind === NotMine) continue;
     await Script.with([refusals[at] as Scripted], async (asking) => {
-      const error = await fails(kind, asking.ask(owner, "say", post({ withinMs: 300 })));
+      const error = await fails(kind, asking.ask(owner, "say", post({ withinMs: 1_000 })));
       assert.ok(error instanceof NotHandled && error.passes && error.problem !== undefined && error.message.includes(error.problem.detail), error.message);
     });
   }
@@ -105,7 +105,7 @@ test("what was not handled goes on until the deadline", async () => {
   });
   const gone: Client[] = [];
   await Script.with([ok], async (asking) => void gone.push(asking));
-  for (const asking of gone) assert.match((await fails(Unsent, asking.ask(owner, "say", post({ withinMs: 300 })))).message, /start `shardwise serve`/);
+  for (const asking of gone) assert.match((await fails(Unsent, asking.ask(owner, "say", post({ withinMs: 1_000 })))).message, /start `shardwise serve`/);
 });
 
 test("an unknown outcome is not repeated unless it may be", async () => {
@@ -120,7 +120,7 @@ test("an unknown outcome is not repeated unless it may be", async () => {
     }
   }
   await Script.with(["cut", problem(503, "not-handled")], async (asking, { asked }) => {
-    await fails(Unknown, asking.ask(owner, "say", { withinMs: 500 }));
+    await fails(Unknown, asking.ask(owner, "say", { withinMs: 2_000 }));
     assert.ok(asked.length > 1, "once unknown, it stays unknown");
   });
 });
@@ -145,7 +145,7 @@ test("a request that is given up is cancelled at the sidecar", async () => {
     await eventually("it is asked", () => asked.length === 1);
     ends.abort(new Error("enough"));
     await assert.rejects(given, /enough/);
-    await fails(Unknown, asking.ask(owner, "say", post({ withinMs: 200 })));
+    await fails(Unknown, asking.ask(owner, "say", post({ withinMs: 1_000 })));
     await eventually("both are cancelled", () => cancelled.length === 2);
     assert.deepEqual(cancelled, asked.map(({ headers }) => `requests/${headers["shardwise-request-id"]}`));
     await assert.rejects(asking.ask(owner, "say", { signal: AbortSignal.abort(new Error("before")) }), /before/);

@@ -241,7 +241,7 @@ test("followers go on behind a break", async () => {
 
 test("followers notice a sidecar that goes mute", async () => {
   await Proxy.with(async (proxy, url) => {
-    const following = client(url, { silenceMs: 1_000 }).rebalances({ lastEventId: "of-another-life" });
+    const following = client(url, { silenceMs: 3_000 }).rebalances({ lastEventId: "of-another-life" });
     const nextBut = async (kind: Event["kind"]): Promise<Event> => {
       for (;;) {
         const { value } = await following.next();
@@ -251,7 +251,7 @@ test("followers notice a sidecar that goes mute", async () => {
     assert.equal((await nextBut("gap")).kind, "rebalance");
     proxy.isMute = true;
     const lost = await nextBut("rebalance");
-    assert.ok(lost.kind === "lost" && lost.error instanceof Unavailable && lost.error.message.includes("nothing for 1000 ms"), JSON.stringify(lost));
+    assert.ok(lost.kind === "lost" && lost.error instanceof Unavailable && lost.error.message.includes("nothing for 3000 ms"), JSON.stringify(lost));
     proxy.cut();
     proxy.isMute = proxy.isCut = false;
     assert.equal((await following.next()).value?.kind, "gap");

@@ -8,7 +8,7 @@ import { type Clock, LeaseEnded, NotHeld, Problem, Unavailable } from "../src/in
 import { slotOfKey } from "../src/hash.js";
 import { PATIENCE_MS, client, eventually } from "./common.js";
 import { FakeSidecar, problem } from "./fake.js";
-import { KEYS, key, leased, owns } from "./leased.js";
+import { KEYS, TTL_MS, key, leased, owns } from "./leased.js";
 
 test("what is granted is owned, entered and finished", async () => {
   await leased({}, async (lease, sidecar) => {
@@ -74,7 +74,7 @@ test("a silent sidecar ends the work in time", async () => {
     };
     await eventually("a renewal is not answered", () => renewed > 0);
     const lost = await new Promise<number>((at) => guard.lost.addEventListener("abort", () => at(performance.now())));
-    assert.ok(lost - renewed < 1_000, `${lost - renewed} ms after the first renewal that was not answered`);
+    assert.ok(lost - renewed < TTL_MS, `${lost - renewed} ms after the first renewal that was not answered`);
     assert.match(String(guard.lost.reason), /no renewal of the lease was answered in time/);
     assert.deepEqual([lease.owned(KEYS), lease.isLive, guard.isHeld, errors], [[], false, false, []]);
     sidecar.instead = () => undefined;
@@ -87,7 +87,7 @@ test("a silent sidecar ends the work in time", async () => {
 });
 
 test("answers that are too late prove nothing", async () => {
-  await leased({}, async (lease, sidecar) => {
+  await leased({ ttlMs: 1_000 }, async (lease, sidecar) => {
     sidecar.lateMs = 450;
     sidecar.grant(5, 3);
     await eventually("late answers are shorter grants", () => sidecar.count("PUT", /^leases/) >= 3 && lease.owns(key(3)));
@@ -203,7 +203,7 @@ test("what was missed is in the table of the next connection", async () => {
 });
 
 test("a renewal from behind a change waits for the change", async () => {
-  await leased({}, async (lease, sidecar) => {
+  await leased({ ttlMs: 1_000 }, async (lease, sidecar) => {
     sidecar.grant(5, 3);
     await owns(lease, 3);
     // Not one line says so, as if the stream were slow: such renewals extend nothing.
@@ -289,7 +289,7 @@ test("other processes of the worker use its lease", async () => {
     const [other, id] = [client(url), lease.id ?? ""];
     assert.deepEqual(await other.owned(KEYS, { lease: id }), { keys: [key(3), key(4)], state: "active" });
     assert.deepEqual(await other.ownedStream(KEYS, { lease: id }).next(), { done: false, value: key(3) });
-    assert.deepEqual(await other.enter([key(5), key(4)], { lease: id }), [{ key: key(4), slot: 4, epoch: 5, valid_ms: 1_000 }]);
+    assert.deepEqual(await other.enter([key(5), key(4)], { lease: id }), [{ key: key(4), slot: 4, epoch: 5, valid_ms: TTL_MS }]);
     const shown = sidecar.asked.filter(({ path }) => path === "owned" || path === "enter").map((request) => request.lease);
     assert.deepEqual(shown, [id, id, id]);
     await assert.rejects(other.enter("abc" as never, { lease: id }), TypeError);

@@ -5,6 +5,8 @@ import { slotOfKey } from "../src/hash.js";
 import { client, eventually } from "./common.js";
 import { FakeSidecar } from "./fake.js";
 
+/** Of leases that are to hold for a whole test: a busy machine may not run this process for a while. */
+export const TTL_MS = 3_000;
 const ALL = Array.from({ length: 16 }, (_, slot) => slot);
 /** A key of each of the 16 slots. */
 export const KEYS = ALL.map((slot) => Array.from({ length: 1_000 }, (_, n) => `key-${n}`).find((key) => slotOfKey(key, 16) === slot) ?? "");
@@ -14,7 +16,7 @@ export const key = (slot: number) => KEYS[slot] ?? "";
 export async function leased(options: LeaseOptions, use: (lease: Lease, sidecar: FakeSidecar, errors: unknown[], url: string) => Promise<void>): Promise<void> {
   await FakeSidecar.with(async (sidecar, url) => {
     const errors: unknown[] = [];
-    const lease = await client(url).lease({ ttlMs: 1_000, onError: (error) => errors.push(error), ...options });
+    const lease = await client(url).lease({ ttlMs: TTL_MS, onError: (error) => errors.push(error), ...options });
     try {
       await use(lease, sidecar, errors, url);
     } finally {

@@ -16,7 +16,7 @@ fn join(place: &Place, id: &str) -> Process {
 
 #[test]
 fn the_survivors_take_over_only_when_the_operator_says_so() {
-    let place = Place::of_workers("1s", "slots = 64\nmax_loss = \"50%\"");
+    let place = Place::of_workers("3s", "slots = 64\nmax_loss = \"50%\"");
     let mut survivor = join(&place, "survivor");
     let victims: Vec<_> = ["a", "b", "c"].iter().map(|id| join(&place, id)).collect();
     survivor.prints("four members", |line| line["members"].as_array().unwrap().len() == 4);

@@ -8,7 +8,6 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use common::process::Process;
 use common::{PATIENCE, Place, eventually, run};
@@ -178,9 +177,7 @@ fn however_it_ends_no_process_and_no_directory_stays() {
         let ran = demo.ends("after the signal");
         if signal == Signal::SIGKILL {
             // The killed demo can do nothing more; the publishers notice by themselves.
-            eventually("all publishers are gone", Duration::from_secs(10), || {
-                publishers.iter().all(|pid| !is_publisher(*pid)).then_some(())
-            });
+            eventually("all publishers are gone", PATIENCE, || publishers.iter().all(|pid| !is_publisher(*pid)).then_some(()));
             continue;
         }
         ran.fails(1, &["interrupted"]);

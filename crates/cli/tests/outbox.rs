@@ -17,6 +17,8 @@ use shardwise_outbox::sink::{ReadEvent, parse_line, read_events};
 use shardwise_testkit::Port;
 
 const SLOTS: u64 = 64;
+/// A TTL that is long enough for no lease to expire on a slow machine, which would be a reason for repeats.
+const STEADY: &str = "10s";
 
 /// An outbox `orders`, ready, with a TTL of 1 s, small batches and a file as its sink.
 fn outbox() -> Place {
@@ -167,8 +169,7 @@ fn refused_lines_are_reported_by_number_and_reason_and_the_good_ones_are_kept() 
 
 #[test]
 fn two_publishers_share_and_one_that_leaves_gives_back_at_once() {
-    // Long enough for no lease to expire on a slow machine, which would be a reason for repeats.
-    let place = outbox_with_ttl("10s");
+    let place = outbox_with_ttl(STEADY);
     let (mut a, mut b) = two(&place);
     both_share(&place);
     enqueue(&place, 2_000);
@@ -184,7 +185,7 @@ fn two_publishers_share_and_one_that_leaves_gives_back_at_once() {
     let output = stops(&mut a);
     assert!(!output.starts_with("stopped: 0 delivered"), "it did nothing: {output}");
     assert!(!status(&place)["publishers"].to_string().contains("\"a\""), "it has left before it ended");
-    eventually("b has all, long before a TTL", Duration::from_secs(5), || (publisher(&status(&place), "b").0 == SLOTS).then_some(()));
+    eventually("b has all, before a TTL", Duration::from_secs(8), || (publisher(&status(&place), "b").0 == SLOTS).then_some(()));
     assert!(!stops(&mut b).starts_with("stopped: 0 delivered"));
     let left = status(&place);
     assert_eq!((&left["free_slots"], &left["publishers"]), (&SLOTS.into(), &json!([])), "all slots are free at once");
@@ -370,7 +371,7 @@ fn after_a_restore_numbers_are_lifted_and_what_waits_is_counted() {
 /// Publishes with a sink that cannot be written until an event is parked by SQL; the operator does the rest.
 #[test]
 fn dead_letters_are_listed_replayed_and_discarded_and_all_of_it_is_written_down() {
-    let place = outbox();
+    let place = outbox_with_ttl(STEADY);
     let lines: String = (1..=4).map(|n| line(7, n).replace("{\"agg", &format!("{{\"id\":\"e-{n}\",\"agg"))).collect();
     place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well();
     assert_eq!(place.run(&["outbox", "list"]).well(), "no dead letter\n");
@@ -453,7 +454,7 @@ fn readiness(port: u16) -> Value {
 /// Silent connections neither take resources of the publisher nor block probes.
 #[test]
 fn a_publisher_that_listens_reports_its_state() {
-    let place = outbox();
+    let place = outbox_with_ttl(STEADY);
     let reserved = Port::reserve().unwrap();
     let port = reserved.number();
     let mut command = place.command(&["outbox", "run", "--listen", &port.to_string(), "--allow-host", "publisher.example"]);
@@ -501,7 +502,7 @@ fn a_publisher_that_listens_reports_its_state() {
 /// A destination's message may contain host names or secrets, so probes report only the kind of a failure.
 #[test]
 fn a_probe_hears_of_what_kind_the_trouble_is_and_nothing_of_what_was_said() {
-    let place = outbox();
+    let place = outbox_with_ttl(STEADY);
     let reserved = [Port::reserve().unwrap(), Port::reserve().unwrap()];
     let [port, nobody] = reserved.each_ref().map(Port::number);
     let mut command = place.command(&["outbox", "run", "--listen", &port.to_string()]);

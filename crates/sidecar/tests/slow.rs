@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -290,22 +291,32 @@ fn members_that_have_proven_nothing_make_room_and_others_do_not() {
     }
 }
 
-/// The library's connections to others stay open for a while.
+/// The library's connections to others stay open for half a minute and more.
 #[test]
 fn a_members_open_connection_does_not_hold_up_the_end() {
     let served = served_with(with_peer_token);
     let _member = proven(&served);
     let begun = Instant::now();
     drop(served);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn what_costs_much_is_asked_so_often_and_no_more_and_ownership_is_reported_all_the_same() {
     let served = served();
-    let thirty = || (0..30).map(|_| asks(&served, "/v1/policies/workers/members")).collect::<Vec<_>>();
+    let (begun, is_refused) = (Instant::now(), AtomicBool::new(false));
+    // Thirty times, and on a slow machine until there were too many in a second.
+    let many = || {
+        let mut answers = Vec::new();
+        while answers.len() < 30 || !is_refused.load(Ordering::Relaxed) && begun.elapsed() < PATIENCE {
+            let answer = asks(&served, "/v1/policies/workers/members");
+            is_refused.fetch_or(!answer.starts_with("HTTP/1.1 200"), Ordering::Relaxed);
+            answers.push(answer);
+        }
+        answers
+    };
     let answers: Vec<String> = std::thread::scope(|scope| {
-        let asking: Vec<_> = (0..10).map(|_| scope.spawn(thirty)).collect();
+        let asking: Vec<_> = (0..10).map(|_| scope.spawn(many)).collect();
         asking.into_iter().flat_map(|asked| asked.join().unwrap()).collect()
     });
     let (answered, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.starts_with("HTTP/1.1 200"));

@@ -25,11 +25,19 @@ on_all_at_once!(a_dropped_request_ends_its_handler);
 
 fn any_member_answers_and_a_dead_one_is_not_missed(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, Sharing::Spread, 3);
-    let asked = |fleet: &Fleet| -> BTreeSet<String> { (0..60).map(|_| fleet.answer(&To::any(), Request::get("who"))).collect() };
-    assert_eq!(asked(&fleet), BTreeSet::from(["worker-0", "worker-1", "worker-2"].map(String::from)));
+    let asked = |fleet: &Fleet, wanted: &[&str]| {
+        let mut answered = BTreeSet::<String>::new();
+        // One that was slow on a busy machine is passed over for a while.
+        until("all of them answer", SETTLED_WITHIN, || {
+            answered.extend((0..60).map(|_| fleet.answer(&To::any(), Request::get("who"))));
+            if wanted.iter().all(|name| answered.contains(*name)) { Ok(()) } else { Err(format!("{answered:?}")) }
+        });
+        assert_eq!(answered.len(), wanted.len(), "no other one answers: {answered:?}");
+    };
+    asked(&fleet, &["worker-0", "worker-1", "worker-2"]);
     fleet.kill("worker-1");
     // It is still in the view, and what it did not answer is asked of another one.
-    assert_eq!(asked(&fleet), BTreeSet::from(["worker-0", "worker-2"].map(String::from)));
+    asked(&fleet, &["worker-0", "worker-2"]);
 }
 
 fn one_member_answers_for_itself(kind: Option<Kind>) {
@@ -43,7 +51,7 @@ fn one_member_answers_for_itself(kind: Option<Kind>) {
     assert_eq!(unknown, Err(AskError::NoRoute(NoRoute::UnknownMember)));
     // Each one's outcome by name, also of one that does not answer.
     fleet.signal("worker-2", Signal::SIGSTOP);
-    let within = Duration::from_millis(500);
+    let within = Duration::from_secs(2);
     let outcomes = fleet.runtime.block_on(fleet.router.ask_all(Among::all(), &post("who", ""), within)).unwrap();
     fleet.signal("worker-2", Signal::SIGCONT);
     let said: BTreeMap<_, _> =
@@ -124,7 +132,7 @@ fn a_session_is_reached_and_ends_with_its_member(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, Sharing::Exclusive, 3);
     let mut opened = BTreeMap::new();
     for key in keys() {
-        let answered = fleet.ask(&To::owner(&key), post("open", "")).unwrap();
+        let answered = fleet.ask(&To::owner(&key), post("open", "30000")).unwrap();
         let said = String::from_utf8(answered.answer.body).unwrap();
         let (id, minter) = said.split_once(' ').unwrap_or_else(|| panic!("{said}"));
         opened.insert(id.parse::<SessionId>().unwrap(), (answered.by.to_string(), minter.to_owned()));

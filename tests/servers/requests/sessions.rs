@@ -19,6 +19,8 @@ const FEW: u32 = 600;
 const OF_A_THOUSAND: u32 = 3_000;
 const ROUNDS: u32 = 3;
 const LANES: u32 = 32;
+/// After so many milliseconds without a request a session ends: longer than a request waits, on a busy machine too.
+const IDLE_MS: &str = "5000";
 /// So many ids of a killed member are tried.
 const TRIED: usize = 50;
 /// What a member may have grown by from the first round to the last, in bytes.
@@ -34,7 +36,7 @@ struct Opened {
 impl Opened {
     async fn open(router: &Router, number: u32) -> Self {
         let key = format!("tenant-{}", number % 97);
-        let answered = router.ask(&To::owner(&key), post("open", ""), LONG).await.unwrap_or_else(|error| panic!("{key}: {error}"));
+        let answered = router.ask(&To::owner(&key), post("open", IDLE_MS), LONG).await.unwrap_or_else(|error| panic!("{key}: {error}"));
         let said = String::from_utf8_lossy(&answered.answer.body).into_owned();
         let (id, minter) = said.split_once(' ').unwrap_or_else(|| panic!("{key}: {said}"));
         Self { id: id.parse().unwrap(), by: answered.by.to_string(), minter: minter.to_owned() }

@@ -201,9 +201,13 @@ impl Worker {
         Ok(self.service.instance_id().to_string())
     }
 
-    /// Opens a session of the key. The answer has its id, and the incarnation that minted it.
+    /// Opens a session of the key; the body is how many milliseconds it may be idle. The answer has its id, and the incarnation that
+    /// minted it.
     fn open(&self, owned: &Owned) -> Result<String, Answer> {
-        let limits = SessionLimits { idle: Duration::from_secs(2), life: Duration::from_mins(1), per_key: 60_000 };
+        let Ok(idle) = text(&owned.request.body).parse::<u64>() else {
+            return Err(Answer::problem(400, "bad-request", "No session", "write milliseconds"));
+        };
+        let limits = SessionLimits { idle: Duration::from_millis(idle), life: Duration::from_mins(1), per_key: 60_000 };
         let refused = |error: &dyn std::fmt::Display| Answer::problem(503, "no-session", "No session", &error.to_string());
         let session = self.service.open_session(&owned.key, limits).map_err(|error| refused(&error))?;
         self.opened.fetch_add(1, Ordering::Relaxed);

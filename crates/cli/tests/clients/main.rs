@@ -14,9 +14,10 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use common::process::Process;
-use common::{Place, Ran, run};
+use common::{Place, Ran, run_within};
 
 /// Readable, and long enough to be accepted.
 const TOKEN: &str = "correct-horse-battery-staple";
@@ -50,14 +51,19 @@ fn client(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").join(name).canonicalize().unwrap()
 }
 
-/// Runs a client's own tests with two sidecars that require a token.
+/// Runs a client's own tests, which are many and wait for leases to expire.
+fn run_tests(tests: Command) -> Ran {
+    run_within(Duration::from_mins(10), tests, b"")
+}
+
+/// The same with two sidecars that require a token.
 fn beside_two_sidecars(mut tests: Command) -> Ran {
     let place = place();
     let [one, other] = [(); 2].map(|()| Sidecar::start(&place, &["--token-file", "token"]));
     tests.env("SHARDWISE_ONE", &one.url).env("SHARDWISE_OTHER", &other.url).env("SHARDWISE_TOKEN", TOKEN);
     // A loopback address must never be requested through a proxy.
     tests.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
-    run(tests, b"")
+    run_tests(tests)
 }
 
 #[test]

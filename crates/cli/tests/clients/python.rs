@@ -9,7 +9,7 @@ use shardwise_testkit::python_with;
 
 use crate::common::run;
 use crate::workers::{self, Workers};
-use crate::{beside_two_sidecars, client};
+use crate::{beside_two_sidecars, client, run_tests};
 
 /// The tested releases, which still support Python 3.9.
 const PACKAGES: [&str; 10] = [
@@ -123,7 +123,7 @@ fn it_agrees_with_two_sidecars() {
 fn it_keeps_its_rules_without_a_sidecar() {
     let mut tests = python();
     tests.args(["-W", "error", "-m", "unittest"]).args(ALONE);
-    let ran = run(tests, b"");
+    let ran = run_tests(tests);
     // Before Python 3.11 one test of cancellation cannot be met.
     assert!(ran.code == Some(0) && ran.err.contains("Ran ") && !ran.err.contains("Ran 0 tests"), "{ran:?}");
 }
@@ -132,7 +132,7 @@ fn it_keeps_its_rules_without_a_sidecar() {
 fn its_leases_hold_beside_sidecars() {
     let mut tests = python();
     tests.args(["-W", "error", "-m", "unittest", "tests.test_exclusive"]).env("SHARDWISE_BIN", env!("CARGO_BIN_EXE_shardwise"));
-    let ran = run(tests, b"");
+    let ran = run_tests(tests);
     assert!(ran.code == Some(0) && !ran.err.contains("skipped"), "{ran:?}");
 }
 

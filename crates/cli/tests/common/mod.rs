@@ -143,13 +143,18 @@ pub(crate) fn workers(ttl: &str, policy: &str) -> String {
 }
 
 /// Runs a command to its end, with a time limit.
-pub(crate) fn run(mut command: Command, stdin: &[u8]) -> Ran {
+pub(crate) fn run(command: Command, stdin: &[u8]) -> Ran {
+    run_within(PATIENCE, command, stdin)
+}
+
+/// The same with another time limit.
+pub(crate) fn run_within(within: Duration, mut command: Command, stdin: &[u8]) -> Ran {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut input, bytes) = (child.stdin.take().unwrap(), stdin.to_vec());
     // The command may end without reading everything.
     let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
     let (out, err) = (read_all(child.stdout.take().unwrap()), read_all(child.stderr.take().unwrap()));
-    let status = ended(&mut child, PATIENCE, &format!("{command:?}"));
+    let status = ended(&mut child, within, &format!("{command:?}"));
     writer.join().unwrap();
     Ran { code: status.code(), out: out.join().unwrap(), err: String::from_utf8_lossy(&err.join().unwrap()).into_owned() }
 }

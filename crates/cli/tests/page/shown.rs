@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shardwise_testkit::{Browser, PageView, Tab};
+use shardwise_testkit::{Browser, Lag, PageView, Tab};
 
 use crate::common::Place;
 use crate::{Worker, http, pictures};
@@ -200,11 +200,12 @@ fn killed(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     let killed = workers.pop().unwrap();
     killed.process.signal(Signal::SIGKILL);
     workers[0].sees(2);
-    let taken_over = Instant::now();
+    let (lag, taken_over) = (Lag::begin(), Instant::now());
     tab.until("the killed worker's arc is gone", "document.querySelectorAll('#ring .arc').length === 2").unwrap();
     let took = taken_over.elapsed();
     println!("the page showed the takeover {took:?} after the sidecar did");
-    assert!(took < SHOWN_WITHIN, "{took:?}");
+    let late = lag.allowance();
+    assert!(took < SHOWN_WITHIN + late, "{took:?}, with {late:?} for this machine");
     let slots = tab.eval("[...document.querySelectorAll('#ring .arc')].reduce((sum, arc) => sum + Number(arc.dataset.slots), 0)").unwrap();
     assert_eq!(slots, 256, "nothing of it is lost");
     tab.until("it is told why", "document.getElementById('timeline').innerText.includes('worker-3 vanished')").unwrap();

@@ -216,7 +216,12 @@ fn singletons_and_timers_are_held_over_http() {
     let holder = |name: &str| {
         eventually(name, PATIENCE, || {
             let held = [named(&leases[0], name), named(&leases[1], name)];
-            assert!(held.iter().all(|held| held.len() <= 1) && !held.iter().all(|held| held.len() == 1), "one holder: {held:?}");
+            assert!(held.iter().all(|held| held.len() <= 1), "one grant each: {held:?}");
+            if held.iter().all(|held| held.len() == 1) {
+                // Between the two looks it may have gone from the first worker to the second.
+                assert_ne!(named(&leases[0], name), held[0], "one holder: {held:?}");
+                return None;
+            }
             held.into_iter().enumerate().find_map(|(at, mut held)| Some((at, held.pop()?)))
         })
     };
@@ -241,7 +246,7 @@ fn under_eventual_ownership_a_lease_only_says_that_the_worker_lives() {
     served.settles(1, |owned| owned == 64);
     // A client that takes the policy for an exclusive one must not make leases count.
     refused(&Lease::asked(served.at, &[], &json!({"ttl_ms": 1_000})), 409, "conflict");
-    let lease = Lease::once(served.at, 1_000);
+    let lease = Lease::once(served.at, 5_000);
     refused(&lease.asks("GET", "grants?wait=0", None), 409, "conflict");
     eventually("its lease ends and so does its share", PATIENCE, || {
         let seen = served.ownership();

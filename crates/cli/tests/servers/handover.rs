@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use shardwise_testkit::Lag;
 
 use crate::common::lines::{number, owns};
 use crate::meeting::{Kind, Meeting, SOON, is_active_of, now_ns, policy, settle};
@@ -23,7 +24,7 @@ fn at(line: &Value) -> u64 {
 fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
     let meeting = Meeting::direct(kind, "10s", &policy("workers", ""));
     let mut fleet = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3"]);
-    let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+    let (lag, mut joins, mut leaves) = (Lag::begin(), Vec::new(), Vec::new());
     for run in 0..soak::runs(5) {
         let mut newcomer = meeting.start_worker("workers", &format!("newcomer-{run}"));
         // From before its registration was sent. All existing members must give something up, because all are close to their fair share.
@@ -51,12 +52,14 @@ fn joins_and_leaves_are_in_force_at_once(kind: Kind) {
             "leave_ms": leave.as_secs_f64() * 1e3,
         });
         soak::note(&figures);
-        assert!(join < EACH_MAX && leave < EACH_MAX, "run {run}: {figures}");
+        let most = EACH_MAX + lag.allowance();
+        assert!(join < most && leave < most, "run {run}: not within {most:?}: {figures}");
         joins.push(join);
         leaves.push(leave);
     }
+    let late = lag.allowance();
     for mut took in [joins, leaves] {
         took.sort_unstable();
-        assert!(took[took.len() / 2] < HANDOVER_MAX, "{took:?}");
+        assert!(took[took.len() / 2] < HANDOVER_MAX + late, "{took:?}, with {late:?} for this machine");
     }
 }

@@ -10,15 +10,15 @@ use crate::common::lines::{number, owns};
 use crate::common::process::Process;
 use crate::meeting::{Kind, Meeting, SLOTS, SOON, differ_at_most, is_active_of, leave, now_ns, policy, shared};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(3);
 /// The limit from the kill until the others own everything, without `max_loss`.
-const TAKEOVER_MAX: Duration = Duration::from_secs(3);
+const TAKEOVER_MAX: Duration = Duration::from_secs(4);
 
 on_both!(half_of_the_members_vanish_with_and_without_max_loss);
 
 fn half_of_the_members_vanish_with_and_without_max_loss(kind: Kind) {
     let policies = policy("workers", "") + &policy("guarded", "max_loss = \"25%\"");
-    let meeting = Meeting::direct(kind, "2s", &policies);
+    let meeting = Meeting::direct(kind, "3s", &policies);
     let mut workers = meeting.fleet("workers", ["worker-1", "worker-2", "worker-3", "worker-4"]);
     let mut guarded = meeting.fleet("guarded", ["guarded-1", "guarded-2", "guarded-3", "guarded-4"]);
     let lag = Lag::begin();

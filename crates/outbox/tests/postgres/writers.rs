@@ -9,7 +9,7 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::common::{Outbox, insert};
 use crate::shared::{events, eventually, within};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_mins(3);
 
 fn event(id: &str) -> NewEvent {
     NewEvent::new("order", id, "OrderChanged", "{}")

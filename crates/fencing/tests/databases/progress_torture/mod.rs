@@ -15,7 +15,7 @@ use serde_json::json;
 use shardwise_fencing::Resource;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::common::{self, PATIENCE, chance, soon};
@@ -98,9 +98,12 @@ struct TakeoverCounts {
 async fn take_over(database: &str, count: u64, mistake: Option<TortureMistake>) -> TakeoverCounts {
     let (_, mut chance) = chance();
     let (mut all, mut former) = (TakeoverCounts::default(), JoinSet::new());
+    // How many owners have saved.
+    let saved = watch::Sender::new(0);
     for number in 0..count {
         let mut owner = OwnerProcess::start(database, number + 2, chance.random_range(0..u64::MAX / 2), mistake);
         owner.says(SAVED).await;
+        saved.send_replace(number + 1);
         tokio::time::sleep(Duration::from_millis(chance.random_range(0..WORKS_MS))).await;
         let index = usize::try_from(number % 3).unwrap();
         all.fates[index] += 1;
@@ -115,13 +118,15 @@ async fn take_over(database: &str, count: u64, mistake: Option<TortureMistake>) 
             }
             OwnerFate::WritesOn => None,
         };
+        let mut owners = saved.subscribe();
         former.spawn(async move {
             if let Some(stopped) = stopped {
                 tokio::time::sleep(stopped).await;
                 owner.signal(Signal::SIGCONT);
             }
             if mistake.is_some() {
-                // It may never be refused.
+                // It may never be refused. The next one has to have saved first, however long its start takes.
+                soon("the next owner", owners.wait_for(|saved| *saved > number + 1)).await.map(drop).unwrap();
                 tokio::time::sleep(Duration::from_millis(4 * WORKS_MS)).await;
                 owner.process.kill().await.unwrap();
                 return None;
@@ -132,6 +137,7 @@ async fn take_over(database: &str, count: u64, mistake: Option<TortureMistake>) 
     // The last owner refuses all that are left.
     let mut last = OwnerProcess::start(database, count + 2, chance.random_range(0..u64::MAX / 2), mistake);
     last.says(SAVED).await;
+    saved.send_replace(count + 1);
     while let Some(moved) = soon("a former owner", former.join_next()).await {
         if let Some(moved) = moved.unwrap() {
             (all.refused, all.moved) = (all.refused + 1, all.moved + moved);
