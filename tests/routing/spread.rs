@@ -114,7 +114,14 @@ async fn an_operator_spreads_and_moves_a_key_by_hand() {
     }
     let to = To::owner("hot");
     let width = |service: &ShardingService| service.route(&to).map_or(0, |route| route.width());
-    eventually("all are seen", || services.iter().all(|service| service.members().members().len() == 3 && width(service) == 1)).await;
+    let owner_to = |service: &ShardingService| service.route(&to).ok().map(|route| route.member().clone());
+    // The owner has the key itself, and all callers know it.
+    let settled = || {
+        let owner = services.iter().find(|service| service.owns("hot")).map(|service| service.instance_id().clone());
+        owner.is_some()
+            && services.iter().all(|service| service.members().members().len() == 3 && width(service) == 1 && owner_to(service) == owner)
+    };
+    eventually("all are seen", settled).await;
     let owner = services[0].route(&to).unwrap().member().clone();
     let hash = KeyHash::new("hot".key_hash());
 

@@ -1,7 +1,7 @@
-//! The steps `test` and `test-more`: the test binaries of a lane are built once and run three at a time. Those against real servers wait
+//! The steps `test` and `test-more`: the test binaries of a lane are built once and run four at a time. Those against real servers wait
 //! most of their time for leases to expire, so one after the other would leave the cores idle for half of the step.
 //!
-//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are
+//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane, and programs whose unit tests are there. `split` names binaries whose tests are
 //! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
 
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take ten minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(25);
 /// The longest begin first, so that none of them is left alone at the end.
@@ -48,6 +48,11 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     let mut build = vec!["test", "--workspace", "--all-features", "--no-run"];
     if lane == TestLane::First {
         build.extend(["--lib", "--bins"]);
+        let others = packages.iter().filter(|package| package.targets.iter().all(|target| arguments(lane, package, target).is_none()));
+        build.extend(others.flat_map(|package| ["--exclude", package.name.as_str()]));
+    } else {
+        let programs = packages.iter().flat_map(|package| package.targets.iter().filter(|target| is_program_of_second(package, target)));
+        build.extend(programs.flat_map(|program| ["--bin", program.name.as_str()]));
     }
     // What is in the second lane alone is not built for the first.
     let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
@@ -73,11 +78,19 @@ fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
         let lanes = &package.metadata["lanes"];
         let split = lanes["split"].as_object().into_iter().flat_map(|split| split.keys().map(String::as_str));
         let mut named = texts(&lanes["second"]).chain(split);
-        if let Some(unknown) = named.find(|name| tests_of(package).all(|test| test.name != *name)) {
+        let exists = |name: &str| {
+            package.targets.iter().any(|it| it.name == name && (it.is_kind(TargetKind::Test) || is_program_of_second(package, it)))
+        };
+        if let Some(unknown) = named.find(|name| !exists(name)) {
             return Err(TaskFailure::new(format!("{}: its lanes name {unknown:?}, which is none of its tests", package.name)));
         }
     }
     Ok(())
+}
+
+/// Whether it is a program whose unit tests are in the second lane.
+fn is_program_of_second(package: &Package, target: &Target) -> bool {
+    target.is_kind(TargetKind::Bin) && texts(&package.metadata["lanes"]["second"]).any(|name| name == target.name)
 }
 
 fn texts(list: &Value) -> impl Iterator<Item = &str> {
@@ -87,7 +100,7 @@ fn texts(list: &Value) -> impl Iterator<Item = &str> {
 /// The arguments for a target's tests of a lane; `None` if it has none there.
 fn arguments(lane: TestLane, package: &Package, target: &Target) -> Option<Vec<String>> {
     if !target.is_kind(TargetKind::Test) {
-        return (lane == TestLane::First).then(Vec::new);
+        return (is_program_of_second(package, target) == (lane == TestLane::Second)).then(Vec::new);
     }
     let lanes = &package.metadata["lanes"];
     let parts = &lanes["split"][&target.name];
