@@ -34,7 +34,6 @@ impl Default for RequestSettings {
 
 impl RequestSettings {
     /// The largest width of a key under that policy.
-    #[cfg(any(test, feature = "requests"))]
     pub(crate) fn max_width_under(&self, policy: &shardwise_core::Policy) -> Width {
         let is_spread = policy.ownership == OwnershipMode::Eventual && policy.placement.kind.by_key().is_none();
         if is_spread { self.max_width } else { Width::ONE }

@@ -142,6 +142,10 @@ impl Fleet {
             if wanted != seen || view.active() != seen.len() {
                 return Err(format!("{seen:?} are members, and {wanted:?} are there"));
             }
+            // The router follows the view a moment behind it.
+            if let Some(unknown) = wanted.iter().find(|name| self.router.route(&To::Member(&instance(name))).is_err()) {
+                return Err(format!("there is no route to {unknown}"));
+            }
             if self.sharing == Sharing::Spread {
                 return Ok(());
             }
