@@ -3,67 +3,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use shardwise::{Ownership, ServiceState, Settings, ShardingFactory, ShardingService, SlotOwners, Weight};
-use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, Lag, NatsCluster, NatsOptions};
+use shardwise_testkit::Lag;
 use tempfile::TempDir;
 
+use crate::cluster::Servers;
 use crate::figures;
 use crate::meeting::{Kind, Server, alone, runtime, until};
 
 /// Where they meet.
 pub(crate) enum Place {
     Server(Kind, Box<Server>),
-    Cluster(Cluster),
+    Servers(Servers),
     Local(TempDir),
-}
-
-/// Three servers.
-pub(crate) enum Cluster {
-    Consul(ConsulCluster),
-    Etcd(EtcdCluster),
-    Nats(NatsCluster),
-}
-
-impl Cluster {
-    /// Servers that wait for their disks; of PostgreSQL and Valkey there is no cluster.
-    pub(crate) async fn start(kind: Kind) -> Option<Self> {
-        Some(match kind {
-            Kind::Consul => Self::Consul(ConsulCluster::start(3, ConsulOptions::default()).await.unwrap()),
-            Kind::Etcd => Self::Etcd(EtcdCluster::start(3, EtcdOptions::default().with_fsync()).await.unwrap()),
-            Kind::Nats => Self::Nats(NatsCluster::start(3, NatsOptions::default().newest().durable()).await.unwrap()),
-            Kind::Postgres | Kind::Valkey => return None,
-        })
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        match self {
-            Self::Consul(_) => Kind::Consul,
-            Self::Etcd(_) => Kind::Etcd,
-            Self::Nats(_) => Kind::Nats,
-        }
-    }
-
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        match self {
-            Self::Consul(cluster) => cluster.servers().iter().map(|server| server.socket_addr()).collect(),
-            Self::Etcd(cluster) => cluster.members().iter().map(|member| member.socket_addr()).collect(),
-            Self::Nats(cluster) => cluster.servers().iter().map(|server| server.socket_addr()).collect(),
-        }
-    }
-
-    /// How the settings of the member of that name name the servers: one of Consul, all of the others.
-    fn servers_of(&self, id: &str) -> String {
-        let mut addresses = self.addresses();
-        if let Self::Consul(_) = self {
-            addresses = vec![addresses[id.bytes().map(usize::from).sum::<usize>() % addresses.len()]];
-        }
-        self.kind().servers_at(&addresses)
-    }
 }
 
 impl Place {
@@ -74,22 +30,18 @@ impl Place {
         }
     }
 
-    /// For a scene that measures times: in a soak on three servers.
+    /// For a scene that measures times: in a soak on three servers, where there are clusters.
     pub(crate) async fn to_measure(kind: Option<Kind>) -> Self {
-        let cluster = match kind {
-            Some(kind) if figures::wanted().is_some() => Cluster::start(kind).await,
-            _ => None,
-        };
-        match cluster {
-            Some(cluster) => Self::Cluster(cluster),
-            None => Self::start(kind).await,
+        match kind {
+            Some(kind) if figures::wanted().is_some() => Self::Servers(Servers::to_measure(kind).await),
+            _ => Self::start(kind).await,
         }
     }
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Server(kind, _) => kind.name(),
-            Self::Cluster(cluster) => cluster.kind().name(),
+            Self::Servers(servers) => servers.kind().name(),
             Self::Local(_) => "local",
         }
     }
@@ -113,7 +65,7 @@ impl Place {
         let table = "[default.resilience.sharding";
         let (name, at) = match self {
             Self::Server(kind, server) => (kind.name(), kind.servers_at(&[server.address()])),
-            Self::Cluster(cluster) => (cluster.kind().name(), cluster.servers_of(id)),
+            Self::Servers(servers) => (servers.kind().name(), servers.kind().servers_at(&servers.reached_by(id))),
             Self::Local(folder) => ("local", format!("path = \"{}\"", folder.path().join("workers.db").display())),
         };
         let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\n{rules}");

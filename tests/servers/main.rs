@@ -50,6 +50,7 @@ macro_rules! on_all_at_once {
 }
 
 mod bad_days;
+mod cluster;
 mod departures;
 mod edited;
 mod exclusive;

@@ -75,9 +75,9 @@ fn database_at(address: SocketAddr) -> String {
 pub(crate) enum Server {
     Consul(Consul),
     Etcd(Etcd),
-    Nats(Nats),
+    Nats(Box<Nats>),
     Postgres(Arc<Postgres>),
-    Valkey(Redis),
+    Valkey(Box<Redis>),
 }
 
 impl Server {
@@ -85,9 +85,9 @@ impl Server {
         match kind {
             Kind::Consul => Self::Consul(Consul::single().await.unwrap()),
             Kind::Etcd => Self::Etcd(Etcd::single().await.unwrap()),
-            Kind::Nats => Self::Nats(Nats::start(NatsOptions::default().newest().durable()).await.unwrap()),
+            Kind::Nats => Self::Nats(Box::new(Nats::start(NatsOptions::default().newest().durable()).await.unwrap())),
             Kind::Postgres => Self::Postgres(postgres().await),
-            Kind::Valkey => Self::Valkey(Redis::start(RedisOptions::default().valkey()).await.unwrap()),
+            Kind::Valkey => Self::Valkey(Box::new(Redis::start(RedisOptions::default().valkey()).await.unwrap())),
         }
     }
 

@@ -87,7 +87,7 @@ impl FaultRun {
     fn admit(&mut self) {
         let number = self.members.len();
         let name = format!("worker-{number}");
-        let proxies = self.runtime.block_on(self.stage.admit(&name, number));
+        let proxies = self.runtime.block_on(self.stage.admit(&name));
         self.members.push(Member::start(self.stage.folder(), name, proxies, self.mistake));
     }
 
@@ -171,24 +171,24 @@ impl FaultRun {
             }
             Fault::Server => {
                 let server = self.leader();
-                self.stage.kill(server);
+                self.stage.servers().kill(server);
                 self.later(brief, Undo::Revive(server));
             }
             Fault::ServerPause => {
                 let server = self.leader();
-                self.stage.pause(server);
+                self.stage.servers().pause(server);
                 self.later(long, Undo::Resume(server));
             }
             Fault::Routes => {
                 let (which, direction) = (self.rng.random_range(0..4), self.rng.random_range(0..3));
-                self.stage.cut_routes(which, direction);
+                self.stage.servers().cut_routes(which, direction);
                 self.leader_killed = Some(now());
                 let lasts = self.up_to(ROUTES_CUT);
                 self.later(lasts, Undo::Rejoin);
             }
             Fault::Clock => {
                 let hours = self.rng.random_range(-48..=48);
-                self.runtime.block_on(self.stage.set_clock(hours));
+                self.runtime.block_on(self.stage.servers().set_clock(hours));
             }
             Fault::Lock => {
                 let lock = self.runtime.block_on(self.stage.lock());
@@ -204,7 +204,7 @@ impl FaultRun {
     /// The server that leads just now; of NATS the one that leads the stream, or a consumer of it.
     fn leader(&mut self) -> usize {
         let of_consumer = self.rng.random();
-        let leader = self.runtime.block_on(self.stage.leader(of_consumer));
+        let leader = self.runtime.block_on(self.stage.servers().leader(of_consumer));
         self.leader_killed = Some(now());
         leader
     }
@@ -239,15 +239,15 @@ impl FaultRun {
                     self.members[victim].is_struck = false;
                 }
                 Undo::Revive(server) => {
-                    self.runtime.block_on(self.stage.revive(server));
+                    self.runtime.block_on(self.stage.servers().revive(server));
                     self.note_return();
                 }
                 Undo::Resume(server) => {
-                    self.stage.resume(server);
+                    self.stage.servers().resume(server);
                     self.note_return();
                 }
                 Undo::Rejoin => {
-                    self.runtime.block_on(self.stage.heal_routes());
+                    self.runtime.block_on(self.stage.servers().heal_routes());
                     self.leader_killed = Some(self::now());
                 }
                 Undo::Unlock(lock) => drop(lock),
@@ -259,7 +259,7 @@ impl FaultRun {
 
     /// Where there is one server, what observers have seen begins anew when it is back.
     fn note_return(&mut self) {
-        if self.stage.has_one_server() {
+        if self.stage.servers().addresses().len() == 1 {
             self.leader_killed = Some(now());
         }
     }
