@@ -51,6 +51,7 @@ macro_rules! on_all_at_once {
 
 mod bad_days;
 mod cluster;
+mod crowd;
 mod departures;
 mod edited;
 mod exclusive;
