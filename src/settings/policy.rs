@@ -7,7 +7,6 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, PeersSettings};
 use super::requests::{self, RequestSettings};
-use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
 use crate::error::{self, ErrorKind};
@@ -103,10 +102,8 @@ impl Default for DiscoverySettings {
 /// Reads the table `discovery` of members with this ownership.
 pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> Result<(DiscoverySettings, Timing), Error> {
     let backend = table.take(&keys::BACKEND)?;
-    match backend.text() {
-        "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
-        name if BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
-        _ => {}
+    if backend.text().is_empty() {
+        return Err(backend.refuse("write the backend's name, such as \"local\""));
     }
     let name = backend.text().to_owned();
     let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;

@@ -6,9 +6,6 @@ use shardwise_settings::{SchemaNode, SettingKey};
 use super::{keys, options};
 use crate::backend::{self, BACKENDS};
 
-/// Backends that the design names and that do not exist yet.
-pub(super) const BACKENDS_LATER: [&str; 1] = ["nats"];
-
 /// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: its other keys are ignored.
 pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
     let mut instance = SchemaNode::leaves(keys::INSTANCE);
@@ -34,6 +31,5 @@ fn discovery() -> SchemaNode {
         None => SchemaNode::Absent(known.name),
     }));
     fields.extend(backend::added().into_iter().map(keys_of));
-    fields.extend(BACKENDS_LATER.map(SchemaNode::Later));
     SchemaNode::table("discovery", fields)
 }

@@ -74,16 +74,6 @@ fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
-    for backend in ["nats"] {
-        let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
-        assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
-        let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
-        assert_eq!(value, format!("discovery.backend is \"{backend}\": this is not built yet; write \"local\""));
-    }
-}
-
-#[test]
 fn a_width_is_1_to_4_and_only_slots_under_eventual_ownership_are_spread() {
     for width in ["0", "5"] {
         assert_eq!(
@@ -532,10 +522,6 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~INSTANCE__METADATA__A__B=1"), "resilience.sharding.instance.metadata.a is a table: write a text in quotes");
     assert_eq!(seen("SHARDWISE__RESILIENCE=1"), "resilience is a table of settings: add __ and the name of one of them");
     assert!(seen("SHARDWISE__RESILIENCE__RETRY=1").starts_with("resilience.retry is not a setting: "));
-    assert_eq!(
-        seen("~POLICIES__WORKERS__DISCOVERY__NATS__ADDRESS=1s"),
-        "resilience.sharding.policies.workers.discovery.nats is not built yet: remove it"
-    );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),
         "resilience.sharding.policies.workers.next is a table of settings: add __ and the name of one of them"
