@@ -440,6 +440,26 @@ fn the_instance() {
 }
 
 #[test]
+fn members_meet_in_an_outbox_only_if_it_names_their_policy_and_is_in_postgresql() {
+    let nobody = "discovery.backend is \"outbox\": only the policy that an outbox names can meet in it; write this below that policy, or \
+                  another backend";
+    assert_eq!(refused_policy_line("discovery.backend = \"outbox\""), nobody);
+    let common = refused(&format!("{WORKERS}[default.resilience.sharding.discovery]\nbackend = \"outbox\""));
+    assert_eq!(common, format!("settings line 4: resilience.sharding.{nobody}"));
+    let stored = |store: &str| {
+        let outbox = format!("[default.outbox.o]\npolicy = \"workers\"\nsink = \"stdout\"\n{store}");
+        refused_policy_line(&format!("discovery.backend = \"outbox\"\n{outbox}"))
+    };
+    assert_eq!(
+        stored("store = \"sqlite:o.db\""),
+        "discovery.backend is \"outbox\": the store of outbox.o is not in PostgreSQL; write \"local\" if all publishers are on one machine"
+    );
+    assert!(stored("").contains("outbox.o.store is missing: "), "{}", stored(""));
+    let missing = stored("store = \"postgres://app@db/app\"\nstore_password_file = \"nowhere\"");
+    assert!(missing.contains("outbox.o.store_password_file is \"nowhere\": "), "{missing}");
+}
+
+#[test]
 fn the_policy_of_an_outbox() {
     let outbox = |line: &str| refused(&format!("{WORKERS}[default.outbox.o]\n{line}")).replace("settings line 4: outbox.o.", "");
     assert_eq!(
