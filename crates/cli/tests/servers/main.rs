@@ -1,5 +1,5 @@
 //! Real workers on real servers: ownership when workers are killed, paused, join and leave, when the connection to the server is cut, and
-//! when the settings are wrong. Consul and etcd have every scene, the others those that measure takeover and handover; `cargo xtask soak`
+//! when the settings are wrong. Consul and etcd have every scene, the others takeover, handover and wrong settings; `cargo xtask soak`
 //! repeats these many times.
 
 #![cfg(target_os = "linux")]

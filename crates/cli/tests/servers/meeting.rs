@@ -103,10 +103,7 @@ impl Meeting {
         let proxy = runtime.block_on(TcpProxy::start(at)).unwrap();
         let address = kind.address(if by_proxy { proxy.address() } else { at });
         let place = Place::with_settings(&(kind.settings(&address, ttl, "") + policies));
-        if kind == Kind::Postgres {
-            let ran = place.run(&["backend", "init", "--policy", "workers"]);
-            assert_eq!(ran.code, Some(0), "{ran:?}");
-        }
+        make_tables(kind, &place);
         Self { place, proxy, _server: server, runtime }
     }
 
@@ -130,6 +127,14 @@ impl Meeting {
         let mut fleet: Vec<_> = ids.iter().map(|id| self.start_worker(policy, id)).collect();
         settle(&mut fleet);
         fleet
+    }
+}
+
+/// What PostgreSQL needs before workers start.
+pub(crate) fn make_tables(kind: Kind, place: &Place) {
+    if kind == Kind::Postgres {
+        let ran = place.run(&["backend", "init", "--policy", "workers"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
     }
 }
 
