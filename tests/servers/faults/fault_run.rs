@@ -1,6 +1,6 @@
 //! What is done to the fleet, when, and what came of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -15,9 +15,9 @@ use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 
 use super::figures::{Kill, disorder, figures};
-use super::fleet::Member;
+use super::fleet::{Member, others_work, shared};
 use super::stage::Stage;
-use super::{ALWAYS_HELD, Fault, TTL};
+use super::{Fault, TTL};
 use crate::meeting::{Kind, runtime};
 
 /// How many workers there are, but for those that are just being replaced.
@@ -355,23 +355,4 @@ impl FaultRun {
 /// The present moment on the clock of the lines.
 fn now() -> At {
     Clock::system().now().as_nanos()
-}
-
-fn others_work(members: &[Member], victim: usize, slots: &BTreeSet<u32>) -> Result<(), String> {
-    let others = || members.iter().enumerate().filter(|(number, member)| *number != victim && member.is_there);
-    let missing: Vec<_> =
-        slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.iter().any(|(wrote, _)| wrote == *slot))).collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("nobody else works in {missing:?}")) }
-}
-
-fn shared(members: &[Member]) -> Result<(), String> {
-    let holds: Vec<_> = members.iter().filter(|member| !member.holds.is_empty()).map(|member| (&member.name, &member.holds)).collect();
-    let idle = members.iter().find(|member| member.is_there && member.holds.is_empty());
-    let mut all: Vec<_> = holds.iter().flat_map(|(_, held)| held.iter().map(|(slot, _)| *slot)).collect();
-    all.sort_unstable();
-    match idle {
-        Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
-        None if all.iter().copied().eq(0..ALWAYS_HELD) => Ok(()),
-        None => Err(format!("not each slot is held once: {holds:?}")),
-    }
 }
