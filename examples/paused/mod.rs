@@ -1,4 +1,4 @@
-//! The common part of `paused_sqlite`, `paused_postgres` and `paused_etcd`, independent of the store of the account.
+//! The common part of `paused_sqlite`, `paused_postgres`, `claimed_postgres` and `paused_etcd`, independent of the store of the account.
 //!
 //! The program starts itself once more as the first worker, stops that process (SIGSTOP) right before a payment, takes the account over
 //! as the second worker, and resumes the first one (SIGCONT): its payment is refused.

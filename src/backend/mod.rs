@@ -55,8 +55,8 @@ const MEMORY: BackendKind = BackendKind {
 /// The backends that the program has added.
 static ADDED: Mutex<Vec<&'static BackendKind>> = Mutex::new(Vec::new());
 
-/// What stands beside the backends' tables in `discovery`, and backends to come.
-const RESERVED: [&str; 5] = ["backend", "ttl", "renew_every", "stop_margin", "nats"];
+/// What stands beside the backends' tables in `discovery`, and what `backend` may be besides a backend's name.
+const RESERVED: [&str; 5] = ["backend", "ttl", "renew_every", "stop_margin", "outbox"];
 
 /// Adds a third party's backend to this process, before the settings are loaded: `discovery.backend` may name it, and its keys below
 /// `discovery.NAME` are read, checked, explained and masked like those of the built-in ones. Adding the same one again does nothing.

@@ -36,7 +36,7 @@ pub(super) const METADATA: SettingKey = SettingKey::new("metadata", Text,
 
 // …discovery
 pub(super) const BACKEND: SettingKey = SettingKey::new("backend", Text,
-    "where workers meet: local is one SQLite file for all workers of one machine; consul, etcd, nats, postgres and valkey are for several machines").or("local");
+    "where workers meet: local is one SQLite file for all workers of one machine; consul, etcd, nats, postgres and valkey are for several machines; outbox is the PostgreSQL database of the outbox that names the policy").or("local");
 pub(super) const TTL: SettingKey = SettingKey::new("ttl", Shape::time(Duration::ZERO, DAY),
     "a worker whose lease was not renewed for this long has lost its share").or("10s");
 pub(super) const RENEW_EVERY: SettingKey = SettingKey::new("renew_every", Shape::time(Duration::ZERO, DAY),
@@ -119,6 +119,11 @@ pub(super) const MAX_LOSS: SettingKey = SettingKey::new("max_loss", Percent,
 pub(super) const POLICY: SettingKey = SettingKey::new("policy", Text,
     "the policy by which publishers share this outbox; no other outbox may have it, and no other worker may join its group")
     .required("name the policy by which publishers share this outbox, such as policy = \"outbox_publishers\"");
+// The outbox's crate reads these; the library does where publishers meet in the store.
+pub(super) const STORE: SettingKey = SettingKey::new("store", Text, "where the events are")
+    .required("say where the events are, such as store = \"postgres://app@db.example/app\"");
+pub(super) const STORE_PASSWORD_FILE: SettingKey = SettingKey::new("store_password_file", Text,
+    "a file with the password of a PostgreSQL store");
 
 pub(super) const INSTANCE: &[SettingKey] = &[ID, ADDRESS, PORT, ZONE, WEIGHT, VERSION];
 pub(super) const DISCOVERY: &[SettingKey] = &[BACKEND, TTL, RENEW_EVERY, STOP_MARGIN];

@@ -143,14 +143,15 @@ impl Settings {
         let instance = instance::read(&sharding.table("instance"))?;
         let common = sharding.table("discovery");
         // Settings of claims are checked for each policy that uses them.
-        policy::discovery(&common, OwnershipMode::Eventual)?;
+        policy::discovery(&common, OwnershipMode::Eventual, None)?;
 
         let outbox_tables = tables(&reader.table("outbox"), &keys::POLICY)?;
         let with_outbox = outbox_tables.iter().map(|(_, table)| table.written(&keys::POLICY)).collect::<Result<Vec<_>, _>>()?;
         let mut policies = BTreeMap::new();
         for (name, table) in tables(&sharding.table("policies"), &keys::GROUP_NAME)? {
-            let drives_outbox = with_outbox.iter().flatten().any(|policy| policy.text() == name.as_str());
-            policies.insert(name.clone(), policy::policy(&table, name, common.path(), drives_outbox)?);
+            let drives = |found: &Option<ResolvedValue>| found.as_ref().is_some_and(|policy| policy.text() == name.as_str());
+            let outbox = outbox_tables.iter().zip(&with_outbox).find(|(_, policy)| drives(policy)).map(|((_, table), _)| table);
+            policies.insert(name.clone(), policy::policy(&table, name, common.path(), outbox)?);
         }
         let mut outboxes = BTreeMap::new();
         for (name, table) in outbox_tables {

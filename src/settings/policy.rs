@@ -7,10 +7,12 @@ use shardwise_settings::{Error, Origin, ResolvedValue, SettingsTable, refused};
 
 use super::peers::{self, PeersSettings};
 use super::requests::{self, RequestSettings};
-use super::schema::BACKENDS_LATER;
 use super::{keys, options, placement};
 use crate::backend;
 use crate::error::{self, ErrorKind};
+
+/// What [`keys::BACKEND`] says where publishers meet in the database of their outbox.
+const IN_OUTBOX: &str = "outbox";
 
 /// A policy with everything that a service needs to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +88,12 @@ impl DiscoverySettings {
         })
     }
 
+    /// Whether the settings say `backend = "outbox"`: members meet in the PostgreSQL database of the outbox that names their policy. Then
+    /// `backend` is `postgres`, with the address and the password of the outbox's store.
+    pub fn is_in_outbox(&self) -> bool {
+        self.written.as_ref().is_some_and(|backend| backend.text() == IN_OUTBOX)
+    }
+
     /// Sets one of the backend's keys.
     #[must_use]
     pub fn with(self, key: &str, value: BackendValue) -> Self {
@@ -100,18 +108,47 @@ impl Default for DiscoverySettings {
     }
 }
 
-/// Reads the table `discovery` of members with this ownership.
-pub(super) fn discovery(table: &SettingsTable<'_>, ownership: OwnershipMode) -> Result<(DiscoverySettings, Timing), Error> {
+/// Reads the table `discovery` of members with this ownership. `outbox` is the table of the outbox that names their policy.
+pub(super) fn discovery(
+    table: &SettingsTable<'_>,
+    ownership: OwnershipMode,
+    outbox: Option<&SettingsTable<'_>>,
+) -> Result<(DiscoverySettings, Timing), Error> {
     let backend = table.take(&keys::BACKEND)?;
-    match backend.text() {
-        "" => return Err(backend.refuse("write the backend's name, such as \"local\"")),
-        name if BACKENDS_LATER.contains(&name) => return Err(backend.refuse("this is not built yet; write \"local\"")),
-        _ => {}
+    if backend.text().is_empty() {
+        return Err(backend.refuse("write the backend's name, such as \"local\""));
     }
-    let name = backend.text().to_owned();
+    let store = if backend.text() == IN_OUTBOX { store_of(&backend, outbox)? } else { Vec::new() };
+    let name = if store.is_empty() { backend.text() } else { "postgres" }.to_owned();
     let timing = timing(table, |timing| backend::check_lease(&name, timing, ownership))?;
     let options = backend::find(&name).map_or_else(|| Ok(BackendSettings::new()), |kind| options::read(table, kind))?;
+    let options = store.into_iter().fold(options, |options, (key, value)| options.with(key, value));
     Ok((DiscoverySettings { backend: name, options, written: Some(backend) }, timing))
+}
+
+/// The options of the backend `postgres` that say where an outbox's events are.
+fn store_of(backend: &ResolvedValue, outbox: Option<&SettingsTable<'_>>) -> Result<Vec<(&'static str, BackendValue)>, Error> {
+    let Some(outbox) = outbox else {
+        return Err(backend.refuse("only the policy that an outbox names can meet in it; write this below that policy, or another backend"));
+    };
+    let store = outbox.require(&keys::STORE)?;
+    if !["postgres://", "postgresql://"].iter().any(|scheme| store.text().starts_with(scheme)) {
+        let why = format!("the store of {} is not in PostgreSQL; write \"local\" if all publishers are on one machine", outbox.path());
+        return Err(backend.refuse(why));
+    }
+    let mut options = vec![("url", BackendValue::Text(without_search_path(store.text())))];
+    if let Some(file) = outbox.find(&keys::STORE_PASSWORD_FILE)? {
+        options.push(("password", BackendValue::Secret(outbox.read_secret(&file)?)));
+    }
+    Ok(options)
+}
+
+/// The address without the schema of the outbox's tables: the backend has its own, and asks for nothing that a pooler refuses.
+fn without_search_path(address: &str) -> String {
+    let Some((place, parameters)) = address.split_once('?') else { return address.to_owned() };
+    let is_other = |parameter: &&str| !parameter.starts_with("options[") && !parameter.starts_with("options%5B");
+    let rest = parameters.split('&').filter(is_other).collect::<Vec<_>>().join("&");
+    if rest.is_empty() { place.to_owned() } else { format!("{place}?{rest}") }
 }
 
 fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), PolicyError>) -> Result<Timing, Error> {
@@ -130,8 +167,14 @@ fn timing(table: &SettingsTable<'_>, check: impl Fn(&Timing) -> Result<(), Polic
     Ok(timing)
 }
 
-/// Reads the policy `name`, whose discovery overrides the one at the full key `common`.
-pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, drives_outbox: bool) -> Result<PolicySettings, Error> {
+/// Reads the policy `name`, whose discovery overrides the one at the full key `common`. `outbox` is the table of the outbox that names it.
+pub(super) fn policy(
+    table: &SettingsTable<'_>,
+    name: PolicyName,
+    common: &str,
+    outbox: Option<&SettingsTable<'_>>,
+) -> Result<PolicySettings, Error> {
+    let drives_outbox = outbox.is_some();
     let group = table.take(&keys::GROUP_NAME)?.parse(|text| GroupName::new(text))?;
     let mut policy = Policy::new(name, group);
     let ownership = table.take(&keys::OWNERSHIP)?;
@@ -153,7 +196,7 @@ pub(super) fn policy(table: &SettingsTable<'_>, name: PolicyName, common: &str, 
 
     let peers = peers::read(table)?;
     let requests = requests::read(table, policy.ownership)?;
-    let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership)?;
+    let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership, outbox)?;
     Ok(PolicySettings { policy, timing, discovery, peers, requests })
 }
 

@@ -6,10 +6,8 @@ use shardwise_settings::{SchemaNode, SettingKey};
 use super::{keys, options};
 use crate::backend::{self, BACKENDS};
 
-/// Backends that the design names and that do not exist yet.
-pub(super) const BACKENDS_LATER: [&str; 1] = ["nats"];
-
-/// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: its other keys are ignored.
+/// The contents of a section such as `[default]`. An outbox has the keys `outbox` besides its policy; `None`: but for its store, its other
+/// keys are ignored.
 pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
     let mut instance = SchemaNode::leaves(keys::INSTANCE);
     instance.push(SchemaNode::Free(keys::METADATA));
@@ -17,7 +15,7 @@ pub(super) fn root(outbox: Option<&[SettingKey]>) -> Vec<SchemaNode> {
     policy.extend([SchemaNode::table("next", SchemaNode::leaves(keys::NEXT)), discovery()]);
     let policies = SchemaNode::Named { name: "policies", each: policy, is_open: false };
     let sharding = vec![SchemaNode::Leaf(keys::ENABLED), SchemaNode::table("instance", instance), discovery(), policies];
-    let each = SchemaNode::leaves(&[&[keys::POLICY], outbox.unwrap_or_default()].concat());
+    let each = SchemaNode::leaves(&[&[keys::POLICY], outbox.unwrap_or(&[keys::STORE, keys::STORE_PASSWORD_FILE])].concat());
     vec![
         SchemaNode::Table { name: "resilience", fields: vec![SchemaNode::table("sharding", sharding)], is_open: true },
         SchemaNode::Named { name: "outbox", each, is_open: outbox.is_none() },
@@ -34,6 +32,5 @@ fn discovery() -> SchemaNode {
         None => SchemaNode::Absent(known.name),
     }));
     fields.extend(backend::added().into_iter().map(keys_of));
-    fields.extend(BACKENDS_LATER.map(SchemaNode::Later));
     SchemaNode::table("discovery", fields)
 }

@@ -8,44 +8,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use shardwise::{Ownership, ServiceState, Settings, ShardingFactory, ShardingService, SlotOwners, Weight};
-use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, Lag};
+use shardwise_testkit::Lag;
 use tempfile::TempDir;
 
+use crate::cluster::Servers;
 use crate::figures;
 use crate::meeting::{Kind, Server, alone, runtime, until};
 
 /// Where they meet.
 pub(crate) enum Place {
     Server(Kind, Box<Server>),
-    Cluster(Cluster),
+    Servers(Servers),
     Local(TempDir),
-}
-
-/// Three servers.
-pub(crate) enum Cluster {
-    Consul(ConsulCluster),
-    Etcd(EtcdCluster),
-}
-
-impl Cluster {
-    /// Servers that wait for their disks.
-    async fn start(kind: Kind) -> Self {
-        match kind {
-            Kind::Consul => Self::Consul(ConsulCluster::start(3, ConsulOptions::default()).await.unwrap()),
-            Kind::Etcd => Self::Etcd(EtcdCluster::start(3, EtcdOptions::default().with_fsync()).await.unwrap()),
-        }
-    }
-
-    /// The settings of the member of that name: on Consul one of the servers, on etcd all.
-    fn settings_of(&self, id: &str) -> (&'static str, String) {
-        match self {
-            Self::Consul(cluster) => {
-                let number = id.bytes().map(usize::from).sum::<usize>() % cluster.servers().len();
-                ("consul", format!("address = \"http://{}\"", cluster.servers()[number].socket_addr()))
-            }
-            Self::Etcd(cluster) => ("etcd", format!("endpoints = {:?}", cluster.addresses())),
-        }
-    }
 }
 
 impl Place {
@@ -56,10 +30,10 @@ impl Place {
         }
     }
 
-    /// For a scene that measures times: in a soak on three servers.
+    /// For a scene that measures times: in a soak on three servers, where there are clusters.
     pub(crate) async fn to_measure(kind: Option<Kind>) -> Self {
         match kind {
-            Some(kind) if figures::wanted().is_some() => Self::Cluster(Cluster::start(kind).await),
+            Some(kind) if figures::wanted().is_some() => Self::Servers(Servers::to_measure(kind).await),
             _ => Self::start(kind).await,
         }
     }
@@ -67,8 +41,7 @@ impl Place {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Server(kind, _) => kind.name(),
-            Self::Cluster(Cluster::Consul(_)) => Kind::Consul.name(),
-            Self::Cluster(Cluster::Etcd(_)) => Kind::Etcd.name(),
+            Self::Servers(servers) => servers.kind().name(),
             Self::Local(_) => "local",
         }
     }
@@ -91,9 +64,8 @@ impl Place {
     pub(crate) fn settings_by(&self, rules: &str, id: &str, ttl: Duration) -> String {
         let table = "[default.resilience.sharding";
         let (name, at) = match self {
-            Self::Server(Kind::Consul, server) => ("consul", format!("address = \"http://{}\"", server.address())),
-            Self::Server(Kind::Etcd, server) => ("etcd", format!("endpoints = [\"http://{}\"]", server.address())),
-            Self::Cluster(cluster) => cluster.settings_of(id),
+            Self::Server(kind, server) => (kind.name(), kind.servers_at(&[server.address()])),
+            Self::Servers(servers) => (servers.kind().name(), servers.kind().servers_at(&servers.reached_by(id))),
             Self::Local(folder) => ("local", format!("path = \"{}\"", folder.path().join("workers.db").display())),
         };
         let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\n{rules}");
@@ -107,7 +79,7 @@ impl Place {
 
 /// Runs a scene on each backend, one after the other: the scenes measure.
 macro_rules! on_each {
-    ($scene:ident, $local:expr, $consul:expr, $etcd:expr) => {
+    ($scene:ident, $local:expr, $others:expr) => {
         mod $scene {
             use super::*;
 
@@ -120,13 +92,25 @@ macro_rules! on_each {
             #[test]
             fn consul() {
                 let _alone = alone();
-                super::$scene(Some(Kind::Consul), $consul);
+                super::$scene(Some(Kind::Consul), $others);
             }
 
             #[test]
             fn etcd() {
                 let _alone = alone();
-                super::$scene(Some(Kind::Etcd), $etcd);
+                super::$scene(Some(Kind::Etcd), $others);
+            }
+
+            #[test]
+            fn nats() {
+                let _alone = alone();
+                super::$scene(Some(Kind::Nats), $others);
+            }
+
+            #[test]
+            fn postgres() {
+                let _alone = alone();
+                super::$scene(Some(Kind::Postgres), $others);
             }
         }
     };
@@ -134,11 +118,11 @@ macro_rules! on_each {
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-// How soon slots settle on an idle machine is for the soak to say: 1 s on local and Consul, 300 ms on etcd.
-on_each!(four_thousand_slots_settle_when_a_fourth_joins, MS(3_000), MS(3_000), MS(3_000));
-on_each!(slots_go_from_hand_to_hand_at_once, MS(150), MS(50), MS(50));
+// How soon slots settle on an idle machine is for the soak to say.
+on_each!(four_thousand_slots_settle_when_a_fourth_joins, MS(3_000), MS(3_000));
+on_each!(slots_go_from_hand_to_hand_at_once, MS(150), MS(50));
 // The TTL, of which takeover may take a second more.
-on_each!(the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second, MS(3_000), MS(3_000), MS(3_000));
+on_each!(the_slots_of_the_dead_are_taken_over_within_a_ttl_and_a_second, MS(3_000), MS(3_000));
 
 /// Whether these hold every slot between them, each once, and each at least half of a fair share.
 pub(crate) fn share(services: &[&ShardingService]) -> Result<(), String> {

@@ -1,33 +1,35 @@
-//! The library over real Consul and etcd servers: many members in one process, a watch that falls silent, bad days, and requests between
-//! processes.
+//! The library over real servers: many members in one process, a watch that falls silent, bad days, faults, and requests between
+//! processes. Consul and etcd have every scene; the others have those in which a backend of another kind could differ: faults, handover,
+//! takeover, bad days, and a crowd of members.
 //!
 //! `cargo xtask soak members` runs the first for longer and with more, `soak requests` the last.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
 
-/// Runs a scene on both backends, one after the other: the scenes measure.
-macro_rules! on_both {
-    ($scene:ident) => {
+/// Runs a scene on these servers, one after the other: the scenes measure.
+macro_rules! on_servers {
+    ($scene:ident: $($name:ident $kind:ident),+) => {
         mod $scene {
             use crate::meeting::{Kind, alone};
 
-            #[test]
-            fn consul() {
+            $(#[test]
+            fn $name() {
                 let _alone = alone();
-                super::$scene(Kind::Consul);
-            }
-
-            #[test]
-            fn etcd() {
-                let _alone = alone();
-                super::$scene(Kind::Etcd);
-            }
+                super::$scene(Kind::$kind);
+            })+
         }
     };
 }
 
-/// Runs a scene on all backends at once: such scenes wait, and measure nothing.
+/// Runs a scene on Consul and etcd.
+macro_rules! on_both {
+    ($scene:ident) => {
+        on_servers!($scene: consul Consul, etcd Etcd);
+    };
+}
+
+/// Runs a scene on `local`, Consul and etcd at once: such scenes wait, and measure nothing.
 macro_rules! on_all_at_once {
     ($scene:ident) => {
         mod $scene {
@@ -48,6 +50,8 @@ macro_rules! on_all_at_once {
 }
 
 mod bad_days;
+mod cluster;
+mod crowd;
 mod departures;
 mod edited;
 mod exclusive;

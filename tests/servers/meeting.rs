@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use shardwise::discovery::{Clock, Discovery};
 use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService, SlotSet};
-use shardwise_testkit::{Consul, Etcd, Usage};
+use shardwise_backend_postgres::{PostgresBackend, PostgresBackendConfig};
+use shardwise_testkit::{Consul, Etcd, Nats, NatsOptions, Postgres, PostgresOptions, Redis, RedisOptions, Usage};
 use tokio::runtime::Runtime;
 
 pub(crate) const GROUP: &str = "workers";
@@ -36,6 +37,9 @@ pub(crate) fn runtime(name: &str) -> Runtime {
 pub(crate) enum Kind {
     Consul,
     Etcd,
+    Nats,
+    Postgres,
+    Valkey,
 }
 
 impl Kind {
@@ -43,14 +47,37 @@ impl Kind {
         match self {
             Self::Consul => "consul",
             Self::Etcd => "etcd",
+            Self::Nats => "nats",
+            Self::Postgres => "postgres",
+            Self::Valkey => "valkey",
         }
     }
+
+    /// How a member's settings name its servers: one of Consul, PostgreSQL and Valkey, all of etcd and NATS.
+    pub(crate) fn servers_at(self, addresses: &[SocketAddr]) -> String {
+        let of = |scheme: &str| addresses.iter().map(|address| format!("\"{scheme}://{address}\"")).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Consul => format!("address = {}", of("http")),
+            Self::Etcd => format!("endpoints = [{}]", of("http")),
+            Self::Nats => format!("urls = [{}]\nsync_interval = \"always\"", of("nats")),
+            Self::Postgres => format!("url = \"{}\"", database_at(addresses[0])),
+            Self::Valkey => format!("url = {}", of("redis")),
+        }
+    }
+}
+
+/// The database of a server of PostgreSQL in which all of a test meet.
+fn database_at(address: SocketAddr) -> String {
+    format!("postgres://postgres@{address}/postgres")
 }
 
 /// A running one.
 pub(crate) enum Server {
     Consul(Consul),
     Etcd(Etcd),
+    Nats(Box<Nats>),
+    Postgres(Arc<Postgres>),
+    Valkey(Box<Redis>),
 }
 
 impl Server {
@@ -58,6 +85,9 @@ impl Server {
         match kind {
             Kind::Consul => Self::Consul(Consul::single().await.unwrap()),
             Kind::Etcd => Self::Etcd(Etcd::single().await.unwrap()),
+            Kind::Nats => Self::Nats(Box::new(Nats::start(NatsOptions::default().newest().durable()).await.unwrap())),
+            Kind::Postgres => Self::Postgres(postgres().await),
+            Kind::Valkey => Self::Valkey(Box::new(Redis::start(RedisOptions::default().valkey()).await.unwrap())),
         }
     }
 
@@ -65,6 +95,9 @@ impl Server {
         match self {
             Self::Consul(server) => server.socket_addr(),
             Self::Etcd(server) => server.socket_addr(),
+            Self::Nats(server) => server.socket_addr(),
+            Self::Postgres(server) => server.socket_addr(),
+            Self::Valkey(server) => server.socket_addr(),
         }
     }
 
@@ -73,6 +106,10 @@ impl Server {
         match self {
             Self::Consul(server) => server.restart(keep_data).await,
             Self::Etcd(server) => server.restart(keep_data).await,
+            _ if !keep_data => panic!("no scene wipes this server"),
+            Self::Nats(server) => server.restart().await,
+            Self::Postgres(server) => server.restart().await,
+            Self::Valkey(server) => server.restart().await,
         }
         .unwrap();
     }
@@ -81,9 +118,19 @@ impl Server {
         match self {
             Self::Consul(server) => server.usage(),
             Self::Etcd(server) => server.usage(),
+            Self::Nats(server) => server.usage(),
+            Self::Postgres(server) => server.usage(),
+            Self::Valkey(server) => server.usage(),
         }
         .unwrap()
     }
+}
+
+/// A server that flushes to its disk, as exclusive ownership needs it, with the tables.
+pub(crate) async fn postgres() -> Arc<Postgres> {
+    let server = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
+    PostgresBackend::init(&PostgresBackendConfig::new(database_at(server.socket_addr()))).await.unwrap();
+    server
 }
 
 /// The settings of every member of a test, except its name.
@@ -100,8 +147,7 @@ impl Terms {
         let Self { kind, ttl, slots } = self;
         let (name, table) = (kind.name(), "[default.resilience.sharding");
         let mut text = format!("{table}.policies.workers]\ngroup_name = \"{GROUP}\"\nslots = {slots}\ndrain_timeout = \"0s\"\n");
-        let at =
-            if kind == Kind::Consul { format!("address = \"http://{address}\"") } else { format!("endpoints = [\"http://{address}\"]") };
+        let at = kind.servers_at(&[address]);
         // Writing to a String cannot fail.
         let _ = write!(text, "{table}.instance]\nid = \"{id}\"\n");
         let _ =
@@ -111,7 +157,13 @@ impl Terms {
 
     /// A separate backend.
     pub(crate) fn backend(self, address: SocketAddr) -> Arc<dyn Discovery> {
-        let opens = if self.kind == Kind::Consul { shardwise_backend_consul::BACKEND } else { shardwise_backend_etcd::BACKEND };
+        let opens = match self.kind {
+            Kind::Consul => shardwise_backend_consul::BACKEND,
+            Kind::Etcd => shardwise_backend_etcd::BACKEND,
+            Kind::Nats => shardwise_backend_nats::BACKEND,
+            Kind::Postgres => shardwise_backend_postgres::BACKEND,
+            Kind::Valkey => shardwise_backend_valkey::BACKEND,
+        };
         let settings = self.settings(address, "nobody");
         (opens.open)(&settings.policy("workers").unwrap().discovery.options, &Clock::system()).unwrap()
     }

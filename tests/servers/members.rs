@@ -32,7 +32,7 @@ fn members_of_one_process_share_connections_and_placement_and_heartbeats_compute
         _ if is_soak => 10,
         // A renewal is two requests there, and a hundred in a second are more than a slow machine can do.
         Kind::Consul => 8,
-        Kind::Etcd => 3,
+        _ => 3,
     });
     let crowd = Crowd::start(Terms { kind, ttl, slots: 16_384 }, count);
     let mut figures = at_best(|| crowd.steady(ttl * if is_soak { 3 } else { 2 }));
@@ -166,7 +166,7 @@ impl Crowd {
             // One for the group's blocking query, and at most 16 requests at a time.
             Kind::Consul => 17,
             // And one that takes its place, if a proof came late.
-            Kind::Etcd => 2,
+            _ => 2,
         };
         // Those that are closed are counted until both ends have seen it, which may take a busy machine a moment.
         let mut connections = 0;

@@ -36,6 +36,7 @@ fn a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls(
     let proxy = runtime.block_on(match kind {
         Kind::Consul => TcpProxy::recognizing(server.address(), Speech::Http1, reads_the_group_in_consul),
         Kind::Etcd => TcpProxy::recognizing(server.address(), Speech::Grpc, reads_the_group_in_etcd),
+        Kind::Nats | Kind::Postgres | Kind::Valkey => panic!("what it is asked is not recognized"),
     });
     let proxy = proxy.unwrap();
     let terms = Terms { kind, ttl: TTL, slots: 64 };

@@ -39,7 +39,7 @@ fn while_nothing_happens_nothing_is_written_but_renewals() {
     let began = Instant::now();
     let commits = places.iter().find_map(|place| match place {
         Place::Local(folder) => Some(runtime.block_on(commits(folder))),
-        Place::Server(..) | Place::Cluster(_) => None,
+        Place::Server(..) | Place::Servers(_) => None,
     });
     let after = places.each_ref().map(|place| runtime.block_on(written(place)));
     for ((place, before), after) in places.iter().zip(before).zip(after) {
@@ -55,7 +55,7 @@ fn while_nothing_happens_nothing_is_written_but_renewals() {
 async fn written(place: &Place) -> Value {
     match place {
         // Counted instead: a renewal is a write there.
-        Place::Local(_) | Place::Cluster(_) => Value::Null,
+        Place::Local(_) | Place::Servers(_) => Value::Null,
         Place::Server(_, server) => match &**server {
             // Each entry has the index at which it was written last.
             Server::Consul(consul) => {
@@ -65,6 +65,7 @@ async fn written(place: &Place) -> Value {
                 assert!(claims.as_array().is_some_and(|claims| claims.len() >= 256), "{claims}");
                 json!([claims, sessions, checks])
             }
+            Server::Nats(_) | Server::Postgres(_) | Server::Valkey(_) => panic!("a renewal is a write there"),
             // Grows with every write of anybody, but not with the renewal of a lease.
             Server::Etcd(etcd) => etcd.api("/v3/kv/range", &json!({ "key": "eA==" })).await.unwrap()["header"]["revision"].clone(),
         },

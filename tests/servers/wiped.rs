@@ -35,7 +35,7 @@ async fn wipe(place: &Place) {
                 assert!(removed.is_ok() || removed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
             }
         }
-        Place::Cluster(_) => panic!("a single server was started"),
+        Place::Servers(_) => panic!("a single server was started"),
     }
 }
 

@@ -199,6 +199,27 @@ fn other_keys_of_an_outbox_are_left_alone() {
     assert_eq!(shown, ["outbox.orders.policy"]);
 }
 
+/// One line, whatever else the program knows of outboxes.
+#[test]
+fn publishers_meet_in_the_database_of_their_outbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "hush\n").unwrap();
+    let store = "store = \"postgres://app@db:5432/app?options[search_path]=mine&sslmode=require\"\nsink = \"stdout\"";
+    let outbox = |more: &str| format!("[default.outbox.o]\npolicy = \"workers\"\n{store}\n{more}");
+    let meets = |more: &str| {
+        let settings = read(&format!("{WORKERS}discovery.backend = \"outbox\"\n{}", outbox(more)));
+        assert_eq!(origin(&settings, "resilience.sharding.policies.workers.discovery.backend").0, "outbox");
+        settings.policy("workers").unwrap().discovery.clone()
+    };
+    let discovery = meets("");
+    assert!(discovery.is_in_outbox() && discovery.options.secret("password").is_none());
+    assert_eq!((&*discovery.backend, discovery.options.text("url")), ("postgres", Some("postgres://app@db:5432/app?sslmode=require")));
+    let discovery = meets(&format!("store_password_file = {:?}", file.display().to_string()));
+    assert!(discovery.options.secret("password").is_some() && !format!("{discovery:?}").contains("hush"), "{discovery:?}");
+    assert!(!read(WORKERS).policy("workers").unwrap().discovery.is_in_outbox());
+}
+
 #[test]
 fn a_policy_that_drives_an_outbox_has_fewer_slots_unless_it_says() {
     let outbox = "[default.outbox.o]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\nsink = \"stdout\"\n";

@@ -74,16 +74,6 @@ fn the_slots_of_an_outbox_cannot_change_while_publishers_run() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
-    for backend in ["nats"] {
-        let table = refused_policy_line(&format!("discovery.{backend}.address = \"x\""));
-        assert_eq!(table, format!("discovery.{backend} is not built yet: remove it"));
-        let value = refused_policy_line(&format!("discovery.backend = \"{backend}\""));
-        assert_eq!(value, format!("discovery.backend is \"{backend}\": this is not built yet; write \"local\""));
-    }
-}
-
-#[test]
 fn a_width_is_1_to_4_and_only_slots_under_eventual_ownership_are_spread() {
     for width in ["0", "5"] {
         assert_eq!(
@@ -454,6 +444,26 @@ fn the_instance() {
 }
 
 #[test]
+fn members_meet_in_an_outbox_only_if_it_names_their_policy_and_is_in_postgresql() {
+    let nobody = "discovery.backend is \"outbox\": only the policy that an outbox names can meet in it; write this below that policy, or \
+                  another backend";
+    assert_eq!(refused_policy_line("discovery.backend = \"outbox\""), nobody);
+    let common = refused(&format!("{WORKERS}[default.resilience.sharding.discovery]\nbackend = \"outbox\""));
+    assert_eq!(common, format!("settings line 4: resilience.sharding.{nobody}"));
+    let stored = |store: &str| {
+        let outbox = format!("[default.outbox.o]\npolicy = \"workers\"\nsink = \"stdout\"\n{store}");
+        refused_policy_line(&format!("discovery.backend = \"outbox\"\n{outbox}"))
+    };
+    assert_eq!(
+        stored("store = \"sqlite:o.db\""),
+        "discovery.backend is \"outbox\": the store of outbox.o is not in PostgreSQL; write \"local\" if all publishers are on one machine"
+    );
+    assert!(stored("").contains("outbox.o.store is missing: "), "{}", stored(""));
+    let missing = stored("store = \"postgres://app@db/app\"\nstore_password_file = \"nowhere\"");
+    assert!(missing.contains("outbox.o.store_password_file is \"nowhere\": "), "{missing}");
+}
+
+#[test]
 fn the_policy_of_an_outbox() {
     let outbox = |line: &str| refused(&format!("{WORKERS}[default.outbox.o]\n{line}")).replace("settings line 4: outbox.o.", "");
     assert_eq!(
@@ -536,10 +546,6 @@ fn variables_that_name_no_setting() {
     assert_eq!(seen("~INSTANCE__METADATA__A__B=1"), "resilience.sharding.instance.metadata.a is a table: write a text in quotes");
     assert_eq!(seen("SHARDWISE__RESILIENCE=1"), "resilience is a table of settings: add __ and the name of one of them");
     assert!(seen("SHARDWISE__RESILIENCE__RETRY=1").starts_with("resilience.retry is not a setting: "));
-    assert_eq!(
-        seen("~POLICIES__WORKERS__DISCOVERY__NATS__ADDRESS=1s"),
-        "resilience.sharding.policies.workers.discovery.nats is not built yet: remove it"
-    );
     assert_eq!(
         seen("~POLICIES__WORKERS__NEXT=1"),
         "resilience.sharding.policies.workers.next is a table of settings: add __ and the name of one of them"

@@ -3,7 +3,6 @@
 //! more of the alert monitor.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use cargo_metadata::TargetKind;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use shardwise_testkit::{Consul, Etcd, Postgres, Process};
+use shardwise_testkit::{Consul, Etcd, Nats, NatsOptions, Postgres, PostgresOptions, Redis, RedisOptions};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
@@ -57,12 +56,7 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
         match *name {
             "first_key" => servers::drive(program.shares_a_file())?,
             "alert_monitor" => servers::drive(program.shares_rules())?,
-            "consul_workers" => servers::drive(async {
-                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", Consul::single().await?).await
-            })?,
-            "etcd_workers" => servers::drive(async {
-                program.shares_beside("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS", Etcd::single().await?).await
-            })?,
+            "workers" => servers::drive(program.shares_everywhere())?,
             "orders_postgres" | "paused_postgres" | "pool_sessions" => servers::drive(async {
                 let database = Postgres::shared().await?.database().await?;
                 let lines = match *name {
@@ -71,6 +65,11 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
                     _ => PAUSED_SAY,
                 };
                 program.says(program.command(("DATABASE_URL", &database.url())), lines).await
+            })?,
+            "claimed_postgres" => servers::drive(async {
+                // Claims are granted only by a server that flushes to its disk.
+                let database = Postgres::start(PostgresOptions::default().durable()).await?.database().await?;
+                program.says(program.command(("DATABASE_URL", &database.url())), PAUSED_SAY).await
             })?,
             "paused_etcd" => servers::drive(async {
                 let server = Etcd::single().await?;
@@ -179,25 +178,59 @@ impl ExampleProgram<'_> {
         first.ends_by(Signal::SIGTERM, Some(left)).await
     }
 
-    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves. Without the server a worker
-    /// says so, in one line that names the address, and ends.
-    async fn shares_beside(&self, variable: &str, server: impl Deref<Target = Process>) -> Result<(), TaskFailure> {
-        let address = server.address();
-        let worker = || self.start(self.command((variable, &address)));
+    /// The same program with the settings of each backend.
+    async fn shares_everywhere(&self) -> Result<(), TaskFailure> {
+        let folder = self.context.scratch("workers");
+        files::empty(&folder)?;
+        self.shares("local", "LOCAL__PATH", &folder.join("workers.db").to_string_lossy()).await?;
+        let consul = Consul::single().await?;
+        self.shares_beside("consul", "CONSUL__ADDRESS", &consul.address(), consul).await?;
+        let etcd = Etcd::single().await?;
+        self.shares_beside("etcd", "ETCD__ENDPOINTS", &etcd.address(), etcd).await?;
+        let nats = Nats::start(NatsOptions::default().newest()).await?;
+        self.shares_beside("nats", "NATS__URLS", &nats.address(), nats).await?;
+        let valkey = Redis::start(RedisOptions::default().valkey()).await?;
+        self.shares_beside("valkey", "VALKEY__URL", &valkey.address(), valkey).await?;
+        let database = Postgres::start(PostgresOptions::default()).await?.database().await?;
+        let url = database.url();
+        let mut init = self.worker("postgres", "POSTGRES__URL", &url);
+        init.arg("init");
+        let output = self.ended(init).await?;
+        if !output.status.success() {
+            return Err(self.failed(format_args!("init: {}", String::from_utf8_lossy(&output.stderr))));
+        }
+        self.shares_beside("postgres", "POSTGRES__URL", &url, database).await
+    }
+
+    /// A worker with those settings, and a key of theirs with another value.
+    fn worker(&self, settings: &str, key: &str, value: &str) -> Command {
+        let mut command = self.command((&format!("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__{key}"), value));
+        command.arg(settings);
+        command
+    }
+
+    /// One works alone, a second takes its part, and leaves; then the first has everything again, and leaves.
+    async fn shares(&self, settings: &str, key: &str, value: &str) -> Result<(), TaskFailure> {
+        let worker = || self.start(self.worker(settings, key, value));
         let mut first = worker()?;
         first.share(1, Some(TENANTS)).await?;
         let mut second = worker()?;
         let (one, two) = (first.share(2, None).await?, second.share(2, None).await?);
         if one == 0 || two == 0 || one + two != TENANTS {
-            return Err(self.failed(format_args!("two workers have {one} and {two} of {TENANTS} tenants")));
+            return Err(self.failed(format_args!("{settings}: two workers have {one} and {two} of {TENANTS} tenants")));
         }
         second.ends_by(Signal::SIGTERM, Some("left")).await?;
         first.share(1, Some(TENANTS)).await?;
-        first.ends_by(Signal::SIGTERM, Some("left")).await?;
+        first.ends_by(Signal::SIGTERM, Some("left")).await
+    }
+
+    /// [`ExampleProgram::shares`]; then, without the server, a worker says so, in one line that names the address, and ends.
+    async fn shares_beside<S>(&self, settings: &str, key: &str, address: &str, server: S) -> Result<(), TaskFailure> {
+        self.shares(settings, key, address).await?;
         drop(server);
-        let output = self.ended(self.command((variable, &address))).await?;
+        let output = self.ended(self.worker(settings, key, address)).await?;
         let said = String::from_utf8_lossy(&output.stderr);
-        let place = address.rsplit('/').next().unwrap_or_default();
+        let place = address.rsplit(['@', '/']).find(|part| part.contains(':')).unwrap_or(address);
         if output.status.success() || said.lines().count() != 1 || !said.contains(place) {
             return Err(self.failed(format_args!("without its server at {place} it ends with {} and says: {said:?}", output.status)));
         }

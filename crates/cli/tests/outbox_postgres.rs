@@ -22,13 +22,14 @@ const SLOTS: u64 = 64;
 fn outbox() -> (Runtime, Database, Place) {
     let runtime = Runtime::new().unwrap();
     let server = runtime.block_on(Postgres::shared()).unwrap();
-    outbox_on(runtime, &server)
+    outbox_on(runtime, &server, "")
 }
 
-fn outbox_on(runtime: Runtime, server: &Arc<Postgres>) -> (Runtime, Database, Place) {
+/// `meets`: a line of the policy that says where the publishers meet.
+fn outbox_on(runtime: Runtime, server: &Arc<Postgres>, meets: &str) -> (Runtime, Database, Place) {
     let database = runtime.block_on(server.database()).unwrap();
     let place = Place::with_settings(
-        &(workers("1s", &format!("slots = {SLOTS}"))
+        &(workers("1s", &format!("slots = {SLOTS}\n{meets}\n"))
             + &format!(
                 "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"{}\"\nstore_password_file = \"password\"\n\
                  sink = \"file:delivered.jsonl\"\nbatch = 50\npoll = \"100ms\"\n",
@@ -62,17 +63,38 @@ fn two_publishers_share_the_outbox_and_one_that_is_killed_is_followed() {
     let address = url.split_once('@').unwrap().1;
     assert_eq!(ready, format!("the outbox is ready: {address}\n"));
     assert_eq!(place.run(&["outbox", "init", "--json"]).json(), json!({"store": url}));
+    a_killed_publisher_is_followed(&place);
+}
+
+/// On several machines they need nothing but the database that they publish from.
+#[test]
+fn publishers_meet_in_the_database_of_their_outbox() {
+    let runtime = Runtime::new().unwrap();
+    let server = runtime.block_on(Postgres::shared()).unwrap();
+    let (runtime, database, place) = outbox_on(runtime, &server, "discovery.backend = \"outbox\"");
+    let ready = place.run(&["outbox", "init"]).well();
+    assert!(ready.contains("\nits publishers meet there: made the tables in the schema shardwise of "), "{ready}");
+    let again = place.run(&["outbox", "init", "--json"]).json();
+    assert!(again["backend"].as_str().unwrap().contains("up to date"), "{again}");
+    a_killed_publisher_is_followed(&place);
+    let rows = runtime.block_on(database.execute("SELECT name FROM shardwise.member_group")).unwrap();
+    assert_eq!(rows.len(), 1, "they have met there: {rows:?}");
+    assert!(!place.path("shardwise.db").exists(), "and not in a file");
+}
+
+/// An outbox that is ready and empty; two publishers share it, and deliver everything in order.
+fn a_killed_publisher_is_followed(place: &Place) {
     let lines: String = (0..500).map(|n| line(n % 50, n)).collect();
     assert_eq!(place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well(), "500 events enqueued, 0 lines refused\n");
-    assert_eq!(status(&place)["pending"], 500);
-    let (a, mut b) = (publish(&place, "a"), publish(&place, "b"));
+    assert_eq!(status(place)["pending"], 500);
+    let (a, mut b) = (publish(place, "a"), publish(place, "b"));
     eventually("both hold slots, together all", PATIENCE, || {
-        let slots: Vec<u64> = status(&place)["publishers"].as_array().unwrap().iter().map(|p| p["slots"].as_u64().unwrap()).collect();
+        let slots: Vec<u64> = status(place)["publishers"].as_array().unwrap().iter().map(|p| p["slots"].as_u64().unwrap()).collect();
         (slots.len() == 2 && slots.iter().all(|slots| *slots > 0) && slots.iter().sum::<u64>() == SLOTS).then_some(())
     });
     a.signal(Signal::SIGKILL);
     assert_eq!(place.run_with(&["outbox", "enqueue"], lines.as_bytes()).well(), "500 events enqueued, 0 lines refused\n");
-    eventually("nothing is pending", PATIENCE, || (status(&place)["pending"] == 0).then_some(()));
+    eventually("nothing is pending", PATIENCE, || (status(place)["pending"] == 0).then_some(()));
     b.signal(Signal::SIGTERM);
     assert_eq!(b.ends("after SIGTERM").code, Some(0));
     let (mut seen, mut next) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
@@ -132,7 +154,7 @@ fn holds_all(place: &Place) {
 fn a_publisher_whose_commits_are_gone_ends_and_says_what_to_do() {
     let runtime = Runtime::new().unwrap();
     let server = runtime.block_on(Postgres::start(PostgresOptions::default())).unwrap();
-    let (runtime, database, place) = outbox_on(runtime, &server);
+    let (runtime, database, place) = outbox_on(runtime, &server, "");
     place.run(&["outbox", "init"]).well();
     place.run_with(&["outbox", "enqueue"], line(1, 1).as_bytes()).well();
     let mut publisher = publish(&place, "a");

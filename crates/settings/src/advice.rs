@@ -30,7 +30,7 @@ pub fn listed(given: &str, known: &[&str]) -> String {
 }
 
 fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
-    fields.iter().filter(|node| !matches!(node, SchemaNode::Later(_) | SchemaNode::Absent(_))).map(SchemaNode::name)
+    fields.iter().filter(|node| !matches!(node, SchemaNode::Absent(_))).map(SchemaNode::name)
 }
 
 /// A hint for a name that the table does not have: the same name elsewhere, a similar one here, or all known names. If a variable has the
@@ -60,6 +60,6 @@ fn find(given: &str, fields: &[SchemaNode]) -> Option<String> {
         SchemaNode::Table { name, .. } | SchemaNode::Named { name, .. } if *name == given => Some(given.to_owned()),
         SchemaNode::Table { name, fields, .. } => inside(name, fields),
         SchemaNode::Named { name, each, .. } => inside(&format!("{name}.NAME"), each),
-        SchemaNode::Later(_) | SchemaNode::Absent(_) => None,
+        SchemaNode::Absent(_) => None,
     })
 }

@@ -99,8 +99,6 @@ pub enum SchemaNode {
     Free(SettingKey),
     /// For a part that this program was built without: ignored, so that programs with different features can share a file.
     Absent(&'static str),
-    /// Reserved by the design; not implemented yet.
-    Later(&'static str),
 }
 
 impl SchemaNode {
@@ -117,7 +115,7 @@ impl SchemaNode {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Leaf(key) | Self::Free(key) => key.name,
-            Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) | Self::Later(name) => name,
+            Self::Table { name, .. } | Self::Named { name, .. } | Self::Absent(name) => name,
         }
     }
 
@@ -144,7 +142,7 @@ impl SchemaNode {
             }
             Self::Table { fields, .. } => has_one_of(fields, table),
             Self::Named { each, .. } => table.values().filter_map(children).any(|table| has_one_of(each, table)),
-            Self::Leaf(_) | Self::Free(_) | Self::Absent(_) | Self::Later(_) => false,
+            Self::Leaf(_) | Self::Free(_) | Self::Absent(_) => false,
         }
     }
 }
@@ -163,7 +161,7 @@ fn keys_below(fields: &[SchemaNode], above: &str, found: &mut Vec<(String, Setti
             SchemaNode::Free(key) => found.push((format!("{above}{}.*", key.name), *key)),
             SchemaNode::Table { name, fields, .. } => keys_below(fields, &format!("{above}{name}."), found),
             SchemaNode::Named { name, each, .. } => keys_below(each, &format!("{above}{name}.*."), found),
-            SchemaNode::Later(_) | SchemaNode::Absent(_) => {}
+            SchemaNode::Absent(_) => {}
         }
     }
 }
@@ -203,7 +201,6 @@ impl KnownNames<'_> {
     /// The known part of a value; `None` if it is ignored.
     fn node(&self, node: &SchemaNode, value: &Value, path: &str) -> Result<Option<Value>> {
         match node {
-            SchemaNode::Later(_) => Err(Origin::of(value).fail(format_args!("{path} is not built yet: remove it"))),
             SchemaNode::Absent(_) => Ok(None),
             // In a table shared with the application, this may be any value of the application.
             SchemaNode::Table { is_open: true, .. } if self.is_file && !is_table(value) => Ok(None),

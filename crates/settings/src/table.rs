@@ -87,10 +87,15 @@ impl<'r> SettingsTable<'r> {
 
     /// The secret in the file that `found` names; records the path as in force. Messages never quote the file.
     pub fn take_secret(&self, found: &ResolvedValue) -> Result<SecretString> {
-        let path = self.resolve(found, found.text())?;
-        let secret = secret_in(&path).map_err(|why| found.refuse(why))?;
-        self.note(found, path.display());
+        let secret = self.read_secret(found)?;
+        self.note(found, self.resolve(found, found.text())?.display());
         Ok(secret)
+    }
+
+    /// Like [`SettingsTable::take_secret`]; not recorded as in force.
+    pub fn read_secret(&self, found: &ResolvedValue) -> Result<SecretString> {
+        let path = self.resolve(found, found.text())?;
+        secret_in(&path).map_err(|why| found.refuse(why))
     }
 
     /// A value, parsed by `read`, or `unset` if it is not set; records it as in force, the latter with that origin.

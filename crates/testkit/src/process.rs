@@ -157,17 +157,32 @@ impl Process {
 
     /// Sends a signal to every process that this one has started itself.
     pub(crate) fn signal_children(&self, signal: Signal) -> Result<()> {
-        let id = self.id()?;
-        let entries = std::fs::read_dir("/proc").map_err(Error::io("/proc"))?;
-        for entry in entries.flatten() {
-            let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        for child in self.children()? {
             // One that ends meanwhile needs no signal.
-            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            if parent_in(&stat) == Some(id) {
-                let _ = kill(Pid::from_raw(child), signal);
-            }
+            let _ = kill(Pid::from_raw(child.cast_signed()), signal);
         }
         Ok(())
+    }
+
+    /// The processes that this one has started itself.
+    fn children(&self) -> Result<Vec<u32>> {
+        let id = self.id()?;
+        let entries = std::fs::read_dir("/proc").map_err(Error::io("/proc"))?;
+        let child = |entry: std::fs::DirEntry| {
+            let child = entry.file_name().to_str()?.parse().ok()?;
+            // One that ends meanwhile has nothing to read.
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            (parent_in(&stat) == Some(id)).then_some(child)
+        };
+        Ok(entries.flatten().filter_map(child).collect())
+    }
+
+    /// [`Process::usage`], and that of the processes that there are now which it has started itself. What they share counts several times.
+    pub(crate) fn usage_of_all(&self) -> Result<Usage> {
+        // One that ends meanwhile has used nothing.
+        let children = self.children()?.into_iter().filter_map(|child| Usage::of_process(child).ok());
+        let add = |sum: Usage, more: Usage| Usage { processor: sum.processor + more.processor, memory: sum.memory + more.memory };
+        Ok(children.fold(self.usage()?, add))
     }
 
     fn id(&self) -> Result<u32> {

@@ -1,6 +1,6 @@
 //! What is done to the fleet, when, and what came of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -15,18 +15,20 @@ use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 
 use super::figures::{Kill, disorder, figures};
-use super::fleet::Member;
+use super::fleet::{Member, others_work, shared};
 use super::stage::Stage;
-use super::{ALWAYS_HELD, Fault, TTL};
-use crate::meeting::runtime;
+use super::{Fault, TTL};
+use crate::meeting::{Kind, runtime};
 
 /// How many workers there are, but for those that are just being replaced.
 const MEMBERS: usize = 4;
-/// In which a fleet has settled to which nothing is done any more, on a busy machine.
-const SETTLED_WITHIN: Duration = Duration::from_secs(30);
+/// In which a fleet has settled to which nothing is done any more, on a busy machine; NATS elects for up to 9 s.
+const SETTLED_WITHIN: Duration = Duration::from_mins(1);
 /// In which the others hold and have written to what one held that is stopped.
 const REPLACED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// In which servers that do not hear each other may elect others, or lack a majority.
+const ROUTES_CUT: Duration = Duration::from_secs(10);
 /// Less than a renewal waits for its answer: a third of the TTL, on etcd.
 const LATE: Duration = Duration::from_millis(600);
 
@@ -37,6 +39,8 @@ enum Undo {
     Silence(usize),
     Heal(usize),
     Revive(usize),
+    Resume(usize),
+    Rejoin,
     Unlock(SqliteConnection),
     Replace,
 }
@@ -51,7 +55,7 @@ pub(crate) struct Wrong {
 }
 
 pub(crate) struct FaultRun {
-    backend: String,
+    backend: &'static str,
     /// The workers' mistake.
     mistake: Option<Mistake>,
     stage: Stage,
@@ -60,7 +64,7 @@ pub(crate) struct FaultRun {
     undo: Vec<(Instant, Undo)>,
     counts: BTreeMap<Fault, u32>,
     kills: Vec<Kill>,
-    /// When the leading server was killed last.
+    /// When the leading server was killed or stopped last, or came back where it is the only one.
     leader_killed: Option<At>,
     /// Slots of those that were stopped until others held them: their writes after that must be refused.
     replaced: usize,
@@ -69,11 +73,11 @@ pub(crate) struct FaultRun {
 }
 
 impl FaultRun {
-    pub(crate) fn start(backend: &str, servers: usize, rng: StdRng, mistake: Option<Mistake>) -> Self {
+    pub(crate) fn start(kind: Option<Kind>, servers: usize, rng: StdRng, mistake: Option<Mistake>) -> Self {
         let runtime = runtime("play");
-        let stage = runtime.block_on(Stage::start(backend, servers));
+        let stage = runtime.block_on(Stage::start(kind, servers));
         let (undo, counts, kills) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let (backend, members) = (backend.to_owned(), Vec::new());
+        let (backend, members) = (stage.backend(), Vec::new());
         let mut run = Self { backend, mistake, stage, members, rng, undo, counts, kills, leader_killed: None, replaced: 0, runtime };
         (0..MEMBERS).for_each(|_| run.admit());
         run.settle();
@@ -83,7 +87,7 @@ impl FaultRun {
     fn admit(&mut self) {
         let number = self.members.len();
         let name = format!("worker-{number}");
-        let proxies = self.runtime.block_on(self.stage.admit(&name, number));
+        let proxies = self.runtime.block_on(self.stage.admit(&name));
         self.members.push(Member::start(self.stage.folder(), name, proxies, self.mistake));
     }
 
@@ -98,8 +102,9 @@ impl FaultRun {
             self.settle();
         }
         let free: Vec<_> = (0..self.members.len()).filter(|n| self.members[*n].is_there && !self.members[*n].is_struck).collect();
-        let server_is_up = !self.undo.iter().any(|(_, undo)| matches!(undo, Undo::Revive(_) | Undo::Unlock(_)));
-        let to_server = matches!(fault, Fault::Server | Fault::Lock);
+        let server_is_up =
+            !self.undo.iter().any(|(_, undo)| matches!(undo, Undo::Revive(_) | Undo::Resume(_) | Undo::Rejoin | Undo::Unlock(_)));
+        let to_server = matches!(fault, Fault::Server | Fault::ServerPause | Fault::Routes | Fault::Clock | Fault::Lock);
         if free.len() < 2 || to_server && !server_is_up {
             self.settle();
             return self.strike(fault);
@@ -165,9 +170,25 @@ impl FaultRun {
                 self.later(TTL, Undo::Silence(victim));
             }
             Fault::Server => {
-                let server = self.runtime.block_on(self.stage.kill_leader());
-                self.leader_killed = Some(now());
+                let server = self.leader();
+                self.stage.servers().kill(server);
                 self.later(brief, Undo::Revive(server));
+            }
+            Fault::ServerPause => {
+                let server = self.leader();
+                self.stage.servers().pause(server);
+                self.later(long, Undo::Resume(server));
+            }
+            Fault::Routes => {
+                let (which, direction) = (self.rng.random_range(0..4), self.rng.random_range(0..3));
+                self.stage.servers().cut_routes(which, direction);
+                self.leader_killed = Some(now());
+                let lasts = self.up_to(ROUTES_CUT);
+                self.later(lasts, Undo::Rejoin);
+            }
+            Fault::Clock => {
+                let hours = self.rng.random_range(-48..=48);
+                self.runtime.block_on(self.stage.servers().set_clock(hours));
             }
             Fault::Lock => {
                 let lock = self.runtime.block_on(self.stage.lock());
@@ -178,6 +199,14 @@ impl FaultRun {
                 self.later(brief, Undo::Replace);
             }
         }
+    }
+
+    /// The server that leads just now; of NATS the one that leads the stream, or a consumer of it.
+    fn leader(&mut self) -> usize {
+        let of_consumer = self.rng.random();
+        let leader = self.runtime.block_on(self.stage.servers().leader(of_consumer));
+        self.leader_killed = Some(now());
+        leader
     }
 
     fn strike_one(&mut self, victim: usize, does: impl Fn(&Member)) {
@@ -209,12 +238,30 @@ impl FaultRun {
                     }
                     self.members[victim].is_struck = false;
                 }
-                Undo::Revive(server) => self.runtime.block_on(self.stage.revive(server)),
+                Undo::Revive(server) => {
+                    self.runtime.block_on(self.stage.servers().revive(server));
+                    self.note_return();
+                }
+                Undo::Resume(server) => {
+                    self.stage.servers().resume(server);
+                    self.note_return();
+                }
+                Undo::Rejoin => {
+                    self.runtime.block_on(self.stage.servers().heal_routes());
+                    self.leader_killed = Some(self::now());
+                }
                 Undo::Unlock(lock) => drop(lock),
                 Undo::Replace => self.admit(),
             }
         }
         self.members.iter_mut().for_each(Member::catch_up);
+    }
+
+    /// Where there is one server, what observers have seen begins anew when it is back.
+    fn note_return(&mut self) {
+        if self.stage.servers().addresses().len() == 1 {
+            self.leader_killed = Some(now());
+        }
     }
 
     fn wait(&mut self, long: Duration) {
@@ -280,7 +327,7 @@ impl FaultRun {
         self.ends();
         let found = self.found();
         let disorder = self.runtime.block_on(disorder(&self.stage));
-        let figures_of_run = figures(&self.backend, &self.counts, &self.kills, &found);
+        let figures_of_run = figures(self.backend, &self.counts, &self.kills, &found);
         let well = found.unfit.is_empty()
             && found.overlaps.is_empty()
             && found.falls.is_empty()
@@ -308,23 +355,4 @@ impl FaultRun {
 /// The present moment on the clock of the lines.
 fn now() -> At {
     Clock::system().now().as_nanos()
-}
-
-fn others_work(members: &[Member], victim: usize, slots: &BTreeSet<u32>) -> Result<(), String> {
-    let others = || members.iter().enumerate().filter(|(number, member)| *number != victim && member.is_there);
-    let missing: Vec<_> =
-        slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.iter().any(|(wrote, _)| wrote == *slot))).collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("nobody else works in {missing:?}")) }
-}
-
-fn shared(members: &[Member]) -> Result<(), String> {
-    let holds: Vec<_> = members.iter().filter(|member| !member.holds.is_empty()).map(|member| (&member.name, &member.holds)).collect();
-    let idle = members.iter().find(|member| member.is_there && member.holds.is_empty());
-    let mut all: Vec<_> = holds.iter().flat_map(|(_, held)| held.iter().map(|(slot, _)| *slot)).collect();
-    all.sort_unstable();
-    match idle {
-        Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
-        None if all.iter().copied().eq(0..ALWAYS_HELD) => Ok(()),
-        None => Err(format!("not each slot is held once: {holds:?}")),
-    }
 }

@@ -11,7 +11,7 @@ use shardwise::core::mistakes::Mistake;
 use shardwise_testkit::TcpProxy;
 use shardwise_testkit::stays::{Line, StayLogReader};
 
-use super::{TIMER, worker};
+use super::{ALWAYS_HELD, TIMER, worker};
 
 /// A worker process, living or dead.
 pub(crate) struct Member {
@@ -113,5 +113,26 @@ impl Drop for Member {
         // One that has ended needs no end.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Whether others have written to all these slots of one that is stopped.
+pub(crate) fn others_work(members: &[Member], victim: usize, slots: &BTreeSet<u32>) -> Result<(), String> {
+    let others = || members.iter().enumerate().filter(|(number, member)| *number != victim && member.is_there);
+    let missing: Vec<_> =
+        slots.iter().filter(|slot| !others().any(|(_, member)| member.wrote.iter().any(|(wrote, _)| wrote == *slot))).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("nobody else works in {missing:?}")) }
+}
+
+/// Whether each slot is held once, and everybody who is there holds some.
+pub(crate) fn shared(members: &[Member]) -> Result<(), String> {
+    let holds: Vec<_> = members.iter().filter(|member| !member.holds.is_empty()).map(|member| (&member.name, &member.holds)).collect();
+    let idle = members.iter().find(|member| member.is_there && member.holds.is_empty());
+    let mut all: Vec<_> = holds.iter().flat_map(|(_, held)| held.iter().map(|(slot, _)| *slot)).collect();
+    all.sort_unstable();
+    match idle {
+        Some(member) => Err(format!("{} holds nothing; {holds:?}", member.name)),
+        None if all.iter().copied().eq(0..ALWAYS_HELD) => Ok(()),
+        None => Err(format!("not each slot is held once: {holds:?}")),
     }
 }

@@ -25,13 +25,13 @@ fn wrong(
     kind: Option<Kind>,
     servers: usize,
     mistake: Mistake,
-    faults: impl FnOnce(&str, &mut StdRng) -> Vec<Fault>,
+    faults: impl FnOnce(&mut StdRng) -> Vec<Fault>,
     enough: fn(&Wrong) -> bool,
 ) -> Wrong {
     let (backend, seed) = (kind.map_or("local", Kind::name), rand::random());
     let mut rng = StdRng::seed_from_u64(seed);
-    let faults = faults(backend, &mut rng);
-    let mut run = FaultRun::start(backend, servers, rng, Some(mistake));
+    let faults = faults(&mut rng);
+    let mut run = FaultRun::start(kind, servers, rng, Some(mistake));
     for fault in faults {
         run.strike(fault);
         if enough(&run.wrong()) {
@@ -49,13 +49,13 @@ fn wrong(
 
 /// The slots of one that leaves, and those of one that comes, go from hand to hand while work in them goes on.
 fn a_release_before_its_drain_is_found(kind: Option<Kind>) {
-    let wrong = wrong(kind, 1, Mistake::ReleaseBeforeDrain, |_, _| vec![Fault::Leave; LEAVES_MAX], |wrong| wrong.overlaps > 0);
+    let wrong = wrong(kind, 1, Mistake::ReleaseBeforeDrain, |_| vec![Fault::Leave; LEAVES_MAX], |wrong| wrong.overlaps > 0);
     assert!(wrong.overlaps > 0, "slots went to others while work in them went on, and nothing shows it");
 }
 
 /// The first member has the lowest epoch, and gets slots from later ones.
 fn one_epoch_for_a_member_is_found(kind: Option<Kind>) {
-    let wrong = wrong(kind, 1, Mistake::EpochPerMember, |_, _| vec![Fault::Leave; LEAVES_MAX], |wrong| wrong.falls > 0);
+    let wrong = wrong(kind, 1, Mistake::EpochPerMember, |_| vec![Fault::Leave; LEAVES_MAX], |wrong| wrong.falls > 0);
     assert!(wrong.falls > 0, "slots went to others under lower epochs, and nothing shows it");
 }
 
@@ -67,9 +67,9 @@ fn the_mistake_of_a_soak_is_found(kind: Option<Kind>) {
     if mistake == Mistake::DeadlineFromAnswer && kind != Some(Kind::Etcd) {
         return;
     }
-    let faults = |backend: &str, rng: &mut StdRng| match mistake {
+    let faults = |rng: &mut StdRng| match mistake {
         Mistake::DeadlineFromAnswer => vec![Fault::Late; count],
-        _ => long(backend, count, rng),
+        _ => long(kind, count, rng),
     };
     let wrong = wrong(kind, 3, mistake, faults, |_| false);
     let found = if mistake == Mistake::EpochPerMember { wrong.falls } else { wrong.overlaps };

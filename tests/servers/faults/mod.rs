@@ -1,6 +1,7 @@
 //! A fleet of real worker processes with exclusive ownership under random faults: workers are killed, stopped for less or more than their
-//! TTL, cut off, or asked to leave; their server is killed or their file locked. The test searches their logs for a slot or a singleton
-//! with two holders at once, a period of a timer that was fired twice, and writes of ghosts that a fenced table accepted.
+//! TTL, cut off, or asked to leave; their server is killed or stopped, its routes cut, its clock set, or their file locked. The test
+//! searches their logs for a slot or a singleton with two holders at once, a period of a timer that was fired twice, and writes of ghosts
+//! that a fenced table accepted.
 //!
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and
 //! with `--mistake NAME` a mistake is put back into the workers' library, which must be found.
@@ -18,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::meeting::alone;
+use crate::meeting::{Kind, alone};
 use fault_run::FaultRun;
 
 const SLOTS: u32 = 16;
@@ -44,6 +45,12 @@ pub(crate) enum Fault {
     Late,
     /// The server that leads is killed, and started again up to a second later.
     Server,
+    /// The server that leads is stopped for up to a TTL and a second.
+    ServerPause,
+    /// The servers do not hear each other, or some do not hear others, for up to ten seconds.
+    Routes,
+    /// The server's clock jumps by up to two days.
+    Clock,
     /// The file cannot be written for up to a TTL and a second.
     Lock,
     /// One leaves in good order, and another one comes. No fault, but slots change hands.
@@ -59,6 +66,9 @@ impl Fault {
             Self::Cut => "connections cut",
             Self::Late => "answers late, then requests cut",
             Self::Server => "leading server killed",
+            Self::ServerPause => "leading server stopped",
+            Self::Routes => "routes between servers cut",
+            Self::Clock => "the server's clock set",
             Self::Lock => "file locked",
             Self::Leave => "told to leave",
         }
@@ -66,18 +76,27 @@ impl Fault {
 }
 
 /// One of each kind in the ordinary test, of which each must end within 15 s.
-fn short(backend: &str, rng: &mut StdRng) -> Vec<Fault> {
-    let network = if backend == "local" { Fault::Lock } else { Fault::Cut };
-    let restart = if backend == "local" { Fault::Lock } else { Fault::Server };
+fn short(kind: Option<Kind>, rng: &mut StdRng) -> Vec<Fault> {
+    let (network, restart) = if kind.is_none() { (Fault::Lock, Fault::Lock) } else { (Fault::Cut, Fault::Server) };
     let mut faults = vec![Fault::PauseUntilReplaced, Fault::Kill, network, Fault::Pause, restart, Fault::Leave];
+    faults.extend(of_servers(kind).iter().map(|(fault, _)| *fault));
     faults.shuffle(rng);
     faults
 }
 
+/// What only these servers can suffer here, and how often.
+fn of_servers(kind: Option<Kind>) -> &'static [(Fault, u32)] {
+    match kind {
+        Some(Kind::Nats) => &[(Fault::ServerPause, 2), (Fault::Routes, 2)],
+        Some(Kind::Postgres) => &[(Fault::ServerPause, 2), (Fault::Clock, 2)],
+        _ => &[],
+    }
+}
+
 /// So many of all kinds, at random.
-fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
-    let kinds: &[(Fault, u32)] = match backend {
-        "local" => &[(Fault::Kill, 5), (Fault::Pause, 5), (Fault::PauseUntilReplaced, 3), (Fault::Lock, 4), (Fault::Leave, 2)],
+fn long(kind: Option<Kind>, count: usize, rng: &mut StdRng) -> Vec<Fault> {
+    let kinds: &[(Fault, u32)] = match kind {
+        None => &[(Fault::Kill, 5), (Fault::Pause, 5), (Fault::PauseUntilReplaced, 3), (Fault::Lock, 4), (Fault::Leave, 2)],
         _ => &[
             (Fault::Kill, 5),
             (Fault::Pause, 4),
@@ -88,7 +107,8 @@ fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
             (Fault::Leave, 2),
         ],
     };
-    let bag: Vec<_> = kinds.iter().flat_map(|(fault, often)| std::iter::repeat_n(*fault, *often as usize)).collect();
+    let bag: Vec<_> =
+        kinds.iter().chain(of_servers(kind)).flat_map(|(fault, often)| std::iter::repeat_n(*fault, *often as usize)).collect();
     let mut all = Vec::new();
     // A worker that is asked to leave is no fault.
     while all.iter().filter(|fault| **fault != Fault::Leave).count() < count {
@@ -97,17 +117,17 @@ fn long(backend: &str, count: usize, rng: &mut StdRng) -> Vec<Fault> {
     all
 }
 
-fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(backend: &str) {
+fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(kind: Option<Kind>) {
     // A soak takes long, and measures nothing here that others could spoil: its backends have their turns beside each other.
     let _alone = crate::figures::wanted().is_none().then(alone);
     let seed = std::env::var("SHARDWISE_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
-    println!("{backend}: SHARDWISE_SEED={seed} repeats the order of the faults");
+    println!("{}: SHARDWISE_SEED={seed} repeats the order of the faults", kind.map_or("local", Kind::name));
     let mut rng = StdRng::seed_from_u64(seed);
     let (faults, servers) = match crate::figures::wanted() {
-        Some(count) => (long(backend, count, &mut rng), 3),
-        None => (short(backend, &mut rng), 1),
+        Some(count) => (long(kind, count, &mut rng), 3),
+        None => (short(kind, &mut rng), 1),
     };
-    let mut run = FaultRun::start(backend, servers, rng, None);
+    let mut run = FaultRun::start(kind, servers, rng, None);
     for fault in faults {
         run.strike(fault);
     }
@@ -118,15 +138,25 @@ fn a_fleet_holds_no_slot_twice_whatever_is_done_to_it(backend: &str) {
 
 #[test]
 fn local() {
-    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("local");
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(None);
 }
 
 #[test]
 fn consul() {
-    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("consul");
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Consul));
 }
 
 #[test]
 fn etcd() {
-    a_fleet_holds_no_slot_twice_whatever_is_done_to_it("etcd");
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Etcd));
+}
+
+#[test]
+fn nats() {
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Nats));
+}
+
+#[test]
+fn postgres() {
+    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Postgres));
 }

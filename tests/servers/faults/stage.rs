@@ -1,40 +1,45 @@
 //! The backend of the fault test's workers: a file, or servers that each worker reaches through separate proxies.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy};
+use shardwise_testkit::TcpProxy;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
 
 use super::{SLOTS, TTL};
-
-/// The workers' backend.
-enum Ground {
-    /// The file in the folder.
-    Local,
-    Consul(ConsulCluster),
-    Etcd(EtcdCluster),
-}
+use crate::cluster::Servers;
+use crate::meeting::Kind;
 
 pub(crate) struct Stage {
-    ground: Ground,
+    /// None where workers meet in the file in the folder.
+    servers: Option<Servers>,
     folder: TempDir,
 }
 
 impl Stage {
-    pub(crate) async fn start(backend: &str, servers: usize) -> Self {
-        let ground = match backend {
-            "consul" => Ground::Consul(ConsulCluster::start(servers, ConsulOptions::default()).await.unwrap()),
-            "etcd" => Ground::Etcd(EtcdCluster::start(servers, EtcdOptions::default()).await.unwrap()),
-            _ => Ground::Local,
+    pub(crate) async fn start(kind: Option<Kind>, servers: usize) -> Self {
+        let servers = match kind {
+            Some(kind) => Some(Servers::to_strike(kind, servers).await),
+            None => None,
         };
+        if let Some(postgres @ Servers::Postgres(_)) = &servers {
+            postgres.replace_clock().await;
+        }
         let folder = TempDir::new().unwrap();
         super::worker::make_table(folder.path()).await;
-        Self { ground, folder }
+        Self { servers, folder }
+    }
+
+    /// The servers, which a fault that is for them finds.
+    pub(crate) fn servers(&self) -> &Servers {
+        self.servers.as_ref().unwrap()
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.servers.as_ref().map_or("local", |servers| servers.kind().name())
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -46,32 +51,17 @@ impl Stage {
         self.folder.disable_cleanup(true);
     }
 
-    fn addresses(&self) -> Vec<SocketAddr> {
-        match &self.ground {
-            Ground::Local => Vec::new(),
-            Ground::Consul(cluster) => cluster.servers().iter().map(|server| server.socket_addr()).collect(),
-            Ground::Etcd(cluster) => cluster.members().iter().map(|member| member.socket_addr()).collect(),
-        }
-    }
-
-    /// The settings of a worker, and the ways on which it reaches the servers: on Consul one agent, on etcd all members.
-    pub(crate) async fn admit(&self, name: &str, number: usize) -> Vec<TcpProxy> {
-        let addresses = self.addresses();
-        let reached = match &self.ground {
-            Ground::Consul(_) => vec![addresses[number % addresses.len()]],
-            _ => addresses,
-        };
+    /// The settings of a worker, and the ways on which it reaches the servers: on Consul one agent, otherwise all.
+    pub(crate) async fn admit(&self, name: &str) -> Vec<TcpProxy> {
         let mut proxies = Vec::new();
-        for address in reached {
+        for address in self.servers.iter().flat_map(|servers| servers.reached_by(name)) {
             proxies.push(TcpProxy::start(address).await.unwrap());
         }
-        let at = proxies.iter().map(|proxy| format!("\"http://{}\"", proxy.address())).collect::<Vec<_>>().join(", ");
-        let (backend, at) = match &self.ground {
-            Ground::Local => ("local", format!("path = {:?}", self.file().display().to_string())),
-            Ground::Consul(_) => ("consul", format!("address = {at}")),
-            Ground::Etcd(_) => ("etcd", format!("endpoints = [{at}]")),
+        let at = match &self.servers {
+            None => format!("path = {:?}", self.file().display().to_string()),
+            Some(servers) => servers.kind().servers_at(&proxies.iter().map(TcpProxy::address).collect::<Vec<_>>()),
         };
-        let table = "[default.resilience.sharding";
+        let (backend, table) = (self.backend(), "[default.resilience.sharding");
         let mut text = format!("{table}.policies.workers]\ngroup_name = \"workers\"\nownership = \"exclusive\"\nslots = {SLOTS}\n");
         // Writing to a String cannot fail.
         let _ =
@@ -83,32 +73,6 @@ impl Stage {
 
     fn file(&self) -> PathBuf {
         self.folder().join("workers.db")
-    }
-
-    /// Kills the server that leads, and returns its number.
-    pub(crate) async fn kill_leader(&self) -> usize {
-        match &self.ground {
-            Ground::Local => 0,
-            Ground::Consul(cluster) => {
-                let leader = cluster.leader().await.unwrap();
-                cluster.servers()[leader].kill().unwrap();
-                leader
-            }
-            Ground::Etcd(cluster) => {
-                let leader = cluster.leader().await.unwrap();
-                cluster.members()[leader].kill().unwrap();
-                leader
-            }
-        }
-    }
-
-    /// Starts a killed server with what it had stored.
-    pub(crate) async fn revive(&self, server: usize) {
-        match &self.ground {
-            Ground::Local => {}
-            Ground::Consul(cluster) => cluster.servers()[server].restart(true).await.unwrap(),
-            Ground::Etcd(cluster) => cluster.members()[server].restart(true).await.unwrap(),
-        }
     }
 
     /// Keeps everybody from writing to the file, for as long as the connection lives.

@@ -10,21 +10,25 @@ const STEPS_AT_ONCE: u32 = 20;
 /// For building and for one run of both.
 const LIMIT: Duration = Duration::from_mins(25);
 /// Package, test file and test; both print the seed that repeats a run, and fail if a member is lost or left behind.
-const TESTS: [(&str, &str, &str); 3] = [
+const TESTS: [(&str, &str, &str); 6] = [
     ("shardwise-backend-consul", "churn", "random_steps_lose_no_member_and_leave_none_behind"),
     ("shardwise-backend-consul", "churn", "killed_processes_are_gone_within_ttl_and_margin"),
     ("shardwise-backend-etcd", "load", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
+    ("shardwise-backend-postgres", "load", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
+    ("shardwise-backend-nats", "churn", "nobody_is_lost_and_nobody_is_a_phantom"),
+    ("shardwise-backend-valkey", "faults", "a_thousand_changes_leave_no_lost_and_no_phantom_member"),
 ];
 
 /// Runs each test with rounds of twenty steps (the kills: ten in every tenth round).
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let steps = soak.runs * STEPS_AT_ONCE;
     let mut text = format!(
-        "{steps} random steps on Consul, 1,000 on etcd, and ten SIGKILLs in every tenth round on Consul: none lost, none left behind.\n"
+        "{steps} random steps on Consul and NATS, 1,000 on the others, and ten SIGKILLs in every tenth round on Consul: none lost, none left \
+         behind.\n"
     );
     for (package, file, test) in TESTS {
         let mut command = soak.tests(&format!("{package} --test {file} -- --exact {test} --nocapture"));
-        command.env("SHARDWISE_TEST_ROUNDS", soak.runs.to_string());
+        command.env("SHARDWISE_TEST_ROUNDS", soak.runs.to_string()).env("SHARDWISE_CHURN", steps.to_string());
         let output = soak.log.run_for(command, LIMIT)?;
         for line in output.lines().filter(|line| line.contains("SEED=") || line.contains("kills, TTL")) {
             text.extend(["\n- `", package, "`: ", line]);

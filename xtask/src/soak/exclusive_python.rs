@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exclusive_tables::{self, BACKENDS, of};
+use super::exclusive_tables::{BACKENDS, COLUMNS, of};
 use super::figures::{Figures, number};
 use super::{SoakReport, SoakRun};
 use crate::run::TaskFailure;
@@ -50,11 +50,11 @@ fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
          which epoch and until which deadline by its own clock, and what of its work ran on after that. SIGSTOP and a sidecar that is cut \
          off last 0.2 to 6 s.\n\n",
     );
-    text += &exclusive_tables::faults(runs, &FAULTS)?;
+    text += &COLUMNS.faults(runs, &FAULTS)?;
     text += "\nTakeover: from the kill until workers of other pairs have begun to work in all slots of the killed one. Writes after the end \
              are explained at `soak exclusive`.\n\nHandover of a slot in good order, while members are drained and undrained: from the \
              moment in which its former worker has ended its work there, and says so with `finished`, until the next worker begins.\n\n";
-    text += &exclusive_tables::hands(runs)?;
+    text += &COLUMNS.hands(runs)?;
     Ok(text)
 }
 

@@ -42,13 +42,9 @@ pub(super) fn number_or_dash(value: Option<f64>) -> String {
 }
 
 /// One row of a table: a figure on each backend.
-pub(super) fn each_backend<const N: usize>(
-    what: &str,
-    backends: [&str; N],
-    cell: impl Fn(&str) -> Option<String>,
-) -> Result<String, TaskFailure> {
-    let cell = |backend| cell(backend).ok_or_else(|| TaskFailure::new(format!("{backend} has no figure of: {what}")));
-    let cells = backends.into_iter().map(cell).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn each_backend(what: &str, backends: &[&str], cell: impl Fn(&str) -> Option<String>) -> Result<String, TaskFailure> {
+    let cell = |&backend: &&str| cell(backend).ok_or_else(|| TaskFailure::new(format!("{backend} has no figure of: {what}")));
+    let cells = backends.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
     Ok(row(std::iter::once(what.to_owned()).chain(cells)))
 }
 

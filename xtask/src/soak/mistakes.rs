@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use shardwise_core::mistakes::Mistake;
 
-use super::{SoakReport, SoakRun};
+use super::{SERVERS, SoakReport, SoakRun};
 use crate::measured::row;
 use crate::run::TaskFailure;
 
@@ -24,7 +24,7 @@ pub(super) fn names() -> [&'static str; 3] {
 /// Causes that many faults in a fleet that makes the mistake, on each backend on which it shows, and reports the findings.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let mistake = soak.mistake.unwrap_or_default();
-    let mut tests = soak.tests(&format!("shardwise --features local,consul,etcd,requests --test servers -- --nocapture --exact {TEST}"));
+    let mut tests = soak.tests(&format!("{SERVERS} --nocapture --exact {TEST}"));
     tests.env("SHARDWISE_SOAK_MISTAKE", mistake);
     let figures = soak.figures(ALLOWANCE + FAULT_MAX * soak.runs, [tests])?;
     Ok(SoakReport { text: table(mistake, &figures)?, short: Vec::new() })

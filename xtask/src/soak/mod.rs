@@ -43,6 +43,9 @@ pub(crate) struct SoakArgs {
     mistake: Option<String>,
 }
 
+/// The tests of `tests/servers`, with the features that they need.
+const SERVERS: &str = "shardwise --features local,consul,etcd,nats,postgres,valkey,requests --test servers --";
+
 /// The default number of faults in a fleet whose workers make a mistake.
 const FAULTS_BY_MISTAKE: u32 = 10;
 
@@ -64,7 +67,7 @@ const SOAKS: [Soak; 13] = [
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
     soak("exclusive-python", 200, exclusive_python::run),
-    soak("members", 1, members::run),
+    soak("members", 20, members::run),
     soak("outbox", 1, outbox::run),
     soak("outbox-backlog", 1, backlog::run),
     soak("outbox-retention", 1_000, retention::run),

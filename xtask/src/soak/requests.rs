@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exclusive_tables::{BACKENDS, HEAD, faults, of, row};
+use super::exclusive_tables::{BACKENDS, COLUMNS, of};
 use super::figures::{Figures, number};
-use super::{SoakReport, SoakRun};
+use super::{SERVERS, SoakReport, SoakRun};
 use crate::run::TaskFailure;
 
 /// For building, for servers to start, and for restarts and kills.
@@ -53,8 +53,7 @@ const ROLLING: [(&str, &str); 6] = [
 /// Sends that many thousands of requests on each backend, and opens three times as many sessions. The tests hold the requirements, except
 /// for the times.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests =
-        SCENES.map(|scenes| soak.tests(&format!("shardwise --features local,consul,etcd,requests --test servers -- --nocapture {scenes}")));
+    let tests = SCENES.map(|scenes| soak.tests(&format!("{SERVERS} --nocapture {scenes}")));
     let runs = soak.figures(ALLOWANCE + THOUSAND_MAX * soak.runs, tests)?;
     Ok(SoakReport { text: tables(&runs)?, short: shortfalls(&runs) })
 }
@@ -66,7 +65,7 @@ fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
          to 20 ms that take one request of a key at a time. Each worker writes down when it begins with a request and when it ends, and for \
          how long it holds the slot; what the callers learned is compared with that.\n\n",
     );
-    text += &faults(runs, &FAULTS)?;
+    text += &COLUMNS.faults(runs, &FAULTS)?;
     text += "\nSessions: three workers under eventual ownership; in each of three rounds all are used once, a third is closed, the others are \
              left alone for their idle time of 2 s, and a worker is killed and started again under its name.\n\n";
     text += &fields(runs, "sessions", &SESSIONS)?;
@@ -75,18 +74,18 @@ fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
              one.\n\n";
     text += &fields(runs, "rolling", &ROLLING)?;
     text += "\nSIGKILL of an owner, ten times: until the last of its keys has its first answer.\n\n";
-    text += HEAD;
+    text += &COLUMNS.head();
     let first = |backend: &str| Figures::of(of(runs, "first success", backend), "took_ms");
-    text += &row("median, ms", |backend| first(backend).median().map(number))?;
-    text += &row("worst, ms", |backend| first(backend).worst().map(number))?;
+    text += &COLUMNS.row("median, ms", |backend| first(backend).median().map(number))?;
+    text += &COLUMNS.row("worst, ms", |backend| first(backend).worst().map(number))?;
     Ok(text)
 }
 
 /// A table of one scene.
 fn fields(runs: &[Value], scene: &str, fields: &[(&str, &str)]) -> Result<String, TaskFailure> {
-    let mut text = HEAD.to_owned();
+    let mut text = COLUMNS.head();
     for (field, what) in fields {
-        text += &row(what, |backend| Some(number(of(runs, scene, backend).next()?[*field].as_f64()?)))?;
+        text += &COLUMNS.row(what, |backend| Some(number(of(runs, scene, backend).next()?[*field].as_f64()?)))?;
     }
     Ok(text)
 }

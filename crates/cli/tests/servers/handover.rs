@@ -15,7 +15,7 @@ const HANDOVER_MAX: Duration = Duration::from_millis(250);
 /// The limit for each: no handover waits for a TTL to end.
 const EACH_MAX: Duration = Duration::from_secs(2);
 
-on_both!(joins_and_leaves_are_in_force_at_once);
+on_all!(joins_and_leaves_are_in_force_at_once);
 
 fn at(line: &Value) -> u64 {
     number(line, "monotonic_ns")

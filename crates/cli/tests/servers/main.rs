@@ -1,5 +1,6 @@
-//! Real workers on real Consul and etcd servers: ownership when workers are killed, paused, join and leave, when the connection to the
-//! server is cut, and when the settings are wrong. The same scenes for both backends, repeated many times under `cargo xtask soak`.
+//! Real workers on real servers: ownership when workers are killed, paused, join and leave, when the connection to the server is cut, and
+//! when the settings are wrong. Consul and etcd have every scene, the others takeover, handover and wrong settings; `cargo xtask soak`
+//! repeats these many times.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
@@ -7,24 +8,32 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-/// Runs a scene on both backends, one after the other, because the scenes have limits on real time.
-macro_rules! on_both {
-    ($scene:ident) => {
+/// Runs a scene on these servers, one after the other, because the scenes have limits on real time.
+macro_rules! on_servers {
+    ($scene:ident: $($name:ident $kind:ident),+) => {
         mod $scene {
             use crate::meeting::{Kind, alone};
 
-            #[test]
-            fn consul() {
+            $(#[test]
+            fn $name() {
                 let _alone = alone();
-                super::$scene(Kind::Consul);
-            }
-
-            #[test]
-            fn etcd() {
-                let _alone = alone();
-                super::$scene(Kind::Etcd);
-            }
+                super::$scene(Kind::$kind);
+            })+
         }
+    };
+}
+
+/// Runs a scene on Consul and etcd.
+macro_rules! on_both {
+    ($scene:ident) => {
+        on_servers!($scene: consul Consul, etcd Etcd);
+    };
+}
+
+/// Runs a scene on every server.
+macro_rules! on_all {
+    ($scene:ident) => {
+        on_servers!($scene: consul Consul, etcd Etcd, nats Nats, postgres Postgres, valkey Valkey);
     };
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shardwise::discovery::Clock;
-use shardwise_testkit::{Consul, Etcd, TcpProxy};
+use shardwise_testkit::{Consul, Etcd, Nats, NatsOptions, Postgres, PostgresOptions, Redis, RedisOptions, TcpProxy};
 use tokio::runtime::Runtime;
 
 use crate::common::Place;
@@ -28,6 +28,9 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) enum Kind {
     Consul,
     Etcd,
+    Nats,
+    Postgres,
+    Valkey,
 }
 
 impl Kind {
@@ -35,6 +38,19 @@ impl Kind {
         match self {
             Self::Consul => "consul",
             Self::Etcd => "etcd",
+            Self::Nats => "nats",
+            Self::Postgres => "postgres",
+            Self::Valkey => "valkey",
+        }
+    }
+
+    /// How its settings name a server without TLS and password.
+    pub(crate) fn address(self, at: SocketAddr) -> String {
+        match self {
+            Self::Consul | Self::Etcd => format!("http://{at}"),
+            Self::Nats => format!("nats://{at}"),
+            Self::Postgres => format!("postgres://postgres@{at}/postgres"),
+            Self::Valkey => format!("redis://{at}"),
         }
     }
 
@@ -45,6 +61,8 @@ impl Kind {
             Self::Consul => format!("address = {address:?}"),
             // Several addresses are separated by commas.
             Self::Etcd => format!("endpoints = {:?}", address.split(',').collect::<Vec<_>>()),
+            Self::Nats => format!("urls = {:?}", address.split(',').collect::<Vec<_>>()),
+            Self::Postgres | Self::Valkey => format!("url = {address:?}"),
         };
         format!("{table}]\nbackend = \"{name}\"\nttl = \"{ttl}\"\n{table}.{name}]\n{address}\n{more}\n")
     }
@@ -83,8 +101,9 @@ impl Meeting {
         let runtime = Runtime::new().unwrap();
         let (server, at) = runtime.block_on(start_server(kind));
         let proxy = runtime.block_on(TcpProxy::start(at)).unwrap();
-        let address = format!("http://{}", if by_proxy { proxy.address() } else { at });
+        let address = kind.address(if by_proxy { proxy.address() } else { at });
         let place = Place::with_settings(&(kind.settings(&address, ttl, "") + policies));
+        make_tables(kind, &place);
         Self { place, proxy, _server: server, runtime }
     }
 
@@ -111,6 +130,14 @@ impl Meeting {
     }
 }
 
+/// What PostgreSQL needs before workers start.
+pub(crate) fn make_tables(kind: Kind, place: &Place) {
+    if kind == Kind::Postgres {
+        let ran = place.run(&["backend", "init", "--policy", "workers"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
 async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     match kind {
         Kind::Consul => {
@@ -123,6 +150,21 @@ async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
             let etcd = Etcd::single().await.unwrap();
             let at = etcd.socket_addr();
             (Box::new(etcd), at)
+        }
+        Kind::Nats => {
+            let nats = Nats::start(NatsOptions::default().newest()).await.unwrap();
+            let at = nats.socket_addr();
+            (Box::new(nats), at)
+        }
+        Kind::Postgres => {
+            let postgres = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
+            let at = postgres.socket_addr();
+            (Box::new(postgres), at)
+        }
+        Kind::Valkey => {
+            let valkey = Redis::start(RedisOptions::default().valkey()).await.unwrap();
+            let at = valkey.socket_addr();
+            (Box::new(valkey), at)
         }
     }
 }

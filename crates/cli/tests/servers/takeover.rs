@@ -15,7 +15,7 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// The limit from the kill until the others own everything.
 const TAKEOVER_MAX: Duration = Duration::from_secs(4);
 
-on_both!(a_killed_worker_is_replaced_within_its_ttl_and_a_second);
+on_all!(a_killed_worker_is_replaced_within_its_ttl_and_a_second);
 
 fn a_killed_worker_is_replaced_within_its_ttl_and_a_second(kind: Kind) {
     let meeting = Meeting::direct(kind, "3s", &policy("workers", ""));

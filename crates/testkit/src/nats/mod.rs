@@ -3,6 +3,7 @@
 mod cluster;
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use tokio::io::AsyncReadExt as _;
@@ -14,6 +15,7 @@ use crate::folder;
 use crate::http;
 use crate::ports::Port;
 use crate::process::{Launch, Process};
+use crate::proxy::TcpProxy;
 use crate::server::{server, started};
 use crate::servers;
 
@@ -29,6 +31,7 @@ pub struct NatsOptions {
     settings: Vec<String>,
     newest: bool,
     durable: bool,
+    cuttable: bool,
 }
 
 /// The place of a server in its cluster.
@@ -36,6 +39,8 @@ pub struct NatsOptions {
 struct ClusterPlace {
     name: String,
     routes: Vec<String>,
+    /// Where the others find it, be it by its configuration or by hearsay.
+    advertised: SocketAddr,
 }
 
 /// The ports of one server; the last two only in a cluster.
@@ -82,14 +87,21 @@ impl NatsOptions {
         self
     }
 
+    /// Only in a cluster: the servers reach each other through proxies, which a test can cut. Proxies end with the runtime that starts them.
+    #[must_use]
+    pub fn with_cuttable_routes(mut self) -> Self {
+        self.cuttable = true;
+        self
+    }
+
     fn write(&self, folder: &Path, ports: &NatsPorts, place: Option<&ClusterPlace>) -> Result<()> {
         let data = folder.join("data").display().to_string();
         let sync = if self.durable { ", sync_interval: always" } else { "" };
         let mut text = format!("listen: \"{}\"\njetstream {{ store_dir: {data:?}{sync} }}\n", ports.clients.address());
         if let (Some(place), Some(routes), Some(monitor)) = (place, &ports.routes, &ports.monitor) {
-            let (name, all, listen) = (&place.name, place.routes.join(", "), routes.address());
+            let (name, all, listen, at) = (&place.name, place.routes.join(", "), routes.address(), place.advertised);
             let _ = writeln!(text, "server_name: {name:?}\nhttp: \"{}\"", monitor.address());
-            let _ = writeln!(text, "cluster {{ name: \"tests\", listen: \"{listen}\", routes: [{all}] }}");
+            let _ = writeln!(text, "cluster {{ name: \"tests\", listen: \"{listen}\", advertise: \"{at}\", routes: [{all}] }}");
         }
         // Writing to a text does not fail.
         if let Some((user, password)) = &self.user {
@@ -113,6 +125,8 @@ pub struct Nats {
     process: Process,
     ports: NatsPorts,
     place: Option<ClusterPlace>,
+    /// What the routes of others to it go through.
+    route: Option<TcpProxy>,
     options: NatsOptions,
 }
 
@@ -121,10 +135,10 @@ server!(Nats);
 impl Nats {
     /// A server with these options, ready for clients.
     pub async fn start(options: NatsOptions) -> Result<Self> {
-        started(async || Self::launch(&options, NatsPorts { clients: Port::reserve()?, routes: None, monitor: None }, None)).await
+        started(async || Self::launch(&options, NatsPorts { clients: Port::reserve()?, routes: None, monitor: None }, None, None)).await
     }
 
-    fn launch(options: &NatsOptions, ports: NatsPorts, place: Option<ClusterPlace>) -> Result<Self> {
+    fn launch(options: &NatsOptions, ports: NatsPorts, place: Option<ClusterPlace>, route: Option<TcpProxy>) -> Result<Self> {
         let folder = folder::temporary("nats")?;
         options.write(folder.path(), &ports, place.as_ref())?;
         let arguments = vec!["-c".to_owned(), folder.path().join(CONFIGURATION).display().to_string()];
@@ -133,7 +147,7 @@ impl Nats {
         let program = servers::home(server)?.join("usr/sbin/nats-server");
         let launch = Launch::new(place.as_ref().map_or("nats-server", |place| &*place.name), program, arguments, folder);
         let process = Launch { clients, ..launch }.start()?;
-        Ok(Self { process, ports, place, options: options.clone() })
+        Ok(Self { process, ports, place, route, options: options.clone() })
     }
 
     /// Waits until it greets clients and `JetStream` is there.

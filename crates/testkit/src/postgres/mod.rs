@@ -23,6 +23,7 @@ use crate::ports::Port;
 use crate::process::{Launch, Process, leashed};
 use crate::server::{server, started};
 use crate::servers;
+use crate::usage::Usage;
 
 /// The role that may do everything, and the database that is always there.
 const SUPERUSER: &str = "postgres";
@@ -104,6 +105,11 @@ impl Postgres {
     /// Runs statements, separated by semicolons, with all rights and in no test's database; gives back rows as text.
     pub async fn execute(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
         wire::execute(self.socket_addr(), SUPERUSER, ALWAYS_THERE, sql).await
+    }
+
+    /// The resource use of all its processes since each was started; connections that have ended are not in it.
+    pub fn usage(&self) -> Result<Usage> {
+        self.usage_of_all()
     }
 
     /// Stops every process of the server: connections stay, answers do not come. [`Process::pause`] alone stops only the one that listens.

@@ -159,7 +159,7 @@ impl OutboxCommand {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_with_outboxes(common)?;
         match self {
-            Self::Init(which) => init(which.of(&settings)?, common).await,
+            Self::Init(which) => init(which.of(&settings)?, &settings, common).await,
             Self::Enqueue(enqueue) => enqueue.run(enqueue.which.of(&settings)?, common).await,
             Self::Run(run) => Box::pin(run.run(settings, common)).await,
             Self::Status(which) => status::run(which.of(&settings)?, common).await,
@@ -196,10 +196,19 @@ impl OutboxArgs {
     }
 }
 
-async fn init(outbox: &OutboxSettings, common: &Common) -> Result<Code> {
+/// Where its publishers meet in it, they need tables too.
+async fn init(outbox: &OutboxSettings, LoadedSettings { settings, .. }: &LoadedSettings, common: &Common) -> Result<Code> {
     let store = OpenedStore::init(outbox).await?;
     store.close().await;
-    common.print(&json!({"store": outbox.store.to_string()}), || format!("the outbox is ready: {}\n", store.place()))?;
+    let (mut shown, mut text) = (json!({"store": outbox.store.to_string()}), format!("the outbox is ready: {}\n", store.place()));
+    let policy = outbox.policy.as_str();
+    if settings.policy(policy)?.discovery.is_in_outbox() {
+        let factory = ShardingFactory::from_settings(settings.clone())?;
+        let done = waiting(&waits_for(&factory, policy), IS_IT_THERE, factory.init_backend(policy)).await?;
+        text += &format!("its publishers meet there: {done}\n");
+        shown["backend"] = done.into();
+    }
+    common.print(&shown, || text)?;
     Ok(Code::Ok)
 }
 

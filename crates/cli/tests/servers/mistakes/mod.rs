@@ -2,6 +2,7 @@
 
 mod consul;
 mod etcd;
+mod others;
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::process::Process;
 use crate::common::{Place, Ran, run};
-use crate::meeting::{Kind, SOON, policy};
+use crate::meeting::{Kind, SOON, make_tables, policy};
 
 /// The time limit from the start of the program to its end.
 const REPORTED_MAX: Duration = Duration::from_secs(10);
@@ -64,13 +65,16 @@ struct Case {
     secret: &'static str,
 }
 
-on_both!(a_mistake_is_reported_in_one_line_within_ten_seconds_and_nothing_secret_ever);
+on_all!(a_mistake_is_reported_in_one_line_within_ten_seconds_and_nothing_secret_ever);
 
 fn a_mistake_is_reported_in_one_line_within_ten_seconds_and_nothing_secret_ever(kind: Kind) {
     let runtime = Runtime::new().unwrap();
     let case = match kind {
         Kind::Consul => runtime.block_on(consul::case()),
         Kind::Etcd => runtime.block_on(etcd::case()),
+        Kind::Nats => runtime.block_on(others::nats()),
+        Kind::Postgres => runtime.block_on(others::postgres()),
+        Kind::Valkey => runtime.block_on(others::valkey()),
     };
     let next = AtomicUsize::new(0);
     let some = || std::iter::from_fn(|| case.mistakes.get(next.fetch_add(1, Ordering::Relaxed))).filter_map(|one| check(one).err());
@@ -112,6 +116,7 @@ fn without(secret: &str, ran: &Ran) -> Result<(), String> {
 /// With correct settings, a whole run at every log level shows no secret either.
 fn without_a_mistake(case: &Case) {
     let place = case.right.place();
+    make_tables(case.right.kind, &place);
     let mut command = place.command(&WATCH);
     command.env("RUST_LOG", "trace");
     let mut worker = Process::start(command);

@@ -1,18 +1,31 @@
-//! The work of `consul_workers` and `etcd_workers`, independent of the backend.
+//! Workers on any number of machines that share a hundred tenants. Start it in two or three terminals or on several machines, end one with
+//! Ctrl-C or kill -9, and see the shares move.
+//!
+//! `cargo run -p shardwise-examples --example workers -- etcd`. The word names the settings in `examples/workers/`, one file for each place
+//! to meet: `local` (a file of this machine), `consul`, `etcd`, `nats`, `postgres`, `valkey`. Nothing else differs. Each file says how to
+//! start a server to play with; another address can come from the environment, such as
+//! `SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__ETCD__ENDPOINTS=http://10.0.0.7:2379`.
+//!
+//! PostgreSQL needs tables: `--example workers -- postgres init` makes them, as `shardwise backend init` does.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use shardwise::ShardingFactory;
 use tokio::signal::unix::{SignalKind, signal};
 
+const POLICY: &str = "tenant_workers";
 /// How often a worker goes through its tenants.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// Works until SIGTERM or Ctrl-C; errors are printed in one line.
-pub(crate) async fn run(settings: &str) -> ExitCode {
-    match work(settings).await {
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -21,9 +34,21 @@ pub(crate) async fn run(settings: &str) -> ExitCode {
     }
 }
 
-async fn work(settings: &str) -> Result<(), Box<dyn Error>> {
+async fn run() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let backend = arguments.next().ok_or("where do workers meet? Write local, consul, etcd, nats, postgres or valkey")?;
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/workers"));
+    let factory = ShardingFactory::from_file(folder.join(format!("{backend}.toml")))?;
+    if arguments.next().as_deref() == Some("init") {
+        println!("{}", factory.init_backend(POLICY).await?);
+        return Ok(());
+    }
+    work(&factory).await
+}
+
+async fn work(factory: &ShardingFactory) -> Result<(), Box<dyn Error>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let sharding = ShardingFactory::from_file(settings)?.create("tenant_workers")?;
+    let sharding = factory.create(POLICY)?;
     let tenants: Vec<String> = (0..100).map(|n| format!("tenant-{n:03}")).collect();
     let mut changes = sharding.rebalances();
     let mut rounds = tokio::time::interval(ROUND);
