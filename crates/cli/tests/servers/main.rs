@@ -36,6 +36,7 @@ mod handover;
 mod http;
 mod meeting;
 mod mistakes;
+mod moved;
 mod outage;
 mod paused;
 mod ready;

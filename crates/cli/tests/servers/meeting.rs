@@ -111,7 +111,7 @@ impl Meeting {
     }
 }
 
-async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
+pub(crate) async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     match kind {
         Kind::Consul => {
             let consul = Consul::single().await.unwrap();
