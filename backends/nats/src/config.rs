@@ -14,11 +14,14 @@ use shardwise_discovery::{Clock, Discovery};
 use crate::NatsBackend;
 use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;
+use crate::status::StatusKeys;
 
 /// The server unless others are set.
 pub const URL_DEFAULT: &str = "nats://127.0.0.1:4222";
 /// The bucket unless another one is set.
 pub const BUCKET_DEFAULT: &str = "shardwise";
+/// Which keys of `status_bucket` are workers, unless others are named.
+pub const STATUS_KEYS_DEFAULT: &str = ">";
 /// The most servers that may be named.
 pub const URLS_MAX: usize = 16;
 
@@ -59,6 +62,13 @@ const KEYS: &[BackendKey] = &[
         BackendShape::Text,
         "\"always\" is your word that every server has this sync_interval for JetStream; exclusive ownership needs it",
     ),
+    BackendKey::new(
+        "status_bucket",
+        BackendShape::Text,
+        "a bucket in which another fleet keeps one key for each of its workers: they are followed as foreign instances",
+    ),
+    BackendKey::new("status_keys", BackendShape::Text, "which keys of status_bucket are workers; the last part of each is the worker's id")
+        .or(STATUS_KEYS_DEFAULT),
 ];
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
@@ -100,6 +110,8 @@ fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<NatsBack
         bucket: text("bucket").unwrap_or_else(|| BUCKET_DEFAULT.into()),
         replicas,
         sync_interval,
+        status_bucket: text("status_bucket"),
+        status_keys: text("status_keys").unwrap_or_else(|| STATUS_KEYS_DEFAULT.into()),
     })
 }
 
@@ -136,6 +148,12 @@ pub struct NatsBackendConfig {
     pub replicas: Option<usize>,
     /// What the operator says about the servers' flushes. Exclusive ownership needs [`SyncInterval::Always`].
     pub sync_interval: SyncInterval,
+    /// The bucket in which another fleet keeps one key for each of its workers. Views show them as foreign instances, for placements that
+    /// count these.
+    pub status_bucket: Option<String>,
+    /// Which keys of `status_bucket` are workers: parts separated by dots, where `*` is any part and `>` all further ones. The last part of
+    /// a key is the worker's id.
+    pub status_keys: String,
 }
 
 impl Default for NatsBackendConfig {
@@ -152,6 +170,8 @@ impl Default for NatsBackendConfig {
             bucket: BUCKET_DEFAULT.into(),
             replicas: None,
             sync_interval: SyncInterval::Unknown,
+            status_bucket: None,
+            status_keys: STATUS_KEYS_DEFAULT.into(),
         }
     }
 }
@@ -162,7 +182,8 @@ impl fmt::Debug for NatsBackendConfig {
         let mut shown = f.debug_struct("NatsBackendConfig");
         shown.field("urls", &urls).field("username", &self.username).field("password", &self.password).field("token", &self.token);
         shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
-        shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval).finish()
+        shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval);
+        shown.field("status_bucket", &self.status_bucket).field("status_keys", &self.status_keys).finish()
     }
 }
 
@@ -182,6 +203,16 @@ pub(crate) struct DialSettings {
 impl NatsBackendConfig {
     pub(crate) fn bucket(&self) -> NatsResult<Bucket> {
         Bucket::new(&self.bucket)
+    }
+
+    /// The keys of another fleet, if some are to be followed.
+    pub(crate) fn status(&self) -> NatsResult<Option<StatusKeys>> {
+        let keys = self.status_bucket.as_ref().map(|bucket| StatusKeys::new(bucket, &self.status_keys)).transpose()?;
+        if keys.as_ref().is_some_and(|keys| keys.bucket().name() == self.bucket) {
+            let why = format!("is {:?}, as discovery.nats.bucket: it is not for keys of another fleet", self.bucket);
+            return Err(Failure::Setting { setting: "status_bucket", why });
+        }
+        Ok(keys)
     }
 
     pub(crate) fn dial(&self) -> NatsResult<DialSettings> {
@@ -273,6 +304,8 @@ mod tests {
         assert!(said(NatsBackendConfig { password: Some("x".into()), ..base() }).contains("without discovery.nats.username"));
         let both = NatsBackendConfig { token: Some("x".into()), username: Some("me".into()), ..base() };
         assert!(said(both).starts_with("discovery.nats.token is set"));
+        let same = NatsBackendConfig { status_bucket: Some(BUCKET_DEFAULT.into()), ..base() };
+        assert!(same.status().unwrap_err().to_string().starts_with("discovery.nats.status_bucket is \"shardwise\", as"));
         assert!(said(NatsBackendConfig { cert_file: Some("c".into()), ..base() }).starts_with("discovery.nats.key_file is missing"));
         for (key, value) in [("replicas", "2"), ("sync_interval", "2m")] {
             let settings =

@@ -23,9 +23,14 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn new(name: &str) -> NatsResult<Self> {
+        Self::of_setting("bucket", name)
+    }
+
+    /// The bucket that this setting names.
+    pub(crate) fn of_setting(setting: &'static str, name: &str) -> NatsResult<Self> {
         if name.is_empty() || name.len() > BUCKET_MAX || !name.bytes().all(is_plain) {
             let why = format!("is {name:?}; use 1 to {BUCKET_MAX} letters, digits, - and _");
-            return Err(Failure::Setting { setting: "bucket", why });
+            return Err(Failure::Setting { setting, why });
         }
         Ok(Self { name: name.to_owned(), stream: format!("KV_{name}") })
     }
