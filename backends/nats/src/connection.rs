@@ -41,7 +41,7 @@ pub(crate) struct ServerVersion(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
 impl ServerVersion {
     /// Such as `2.12.3` or `2.15.0-RC.1`.
-    fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().ok());
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }

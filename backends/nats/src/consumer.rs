@@ -128,7 +128,7 @@ impl Drop for PushConsumer {
 
 /// What the subject for the acknowledgement of a message says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DeliveryPlace {
+pub(crate) struct DeliveryPlace {
     stream: u64,
     consumer: u64,
     stored_at: u64,
@@ -138,7 +138,7 @@ struct DeliveryPlace {
 impl DeliveryPlace {
     /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>`, or the same with the domain and
     /// the account behind `ACK`.
-    fn read(reply: &str) -> Option<Self> {
+    pub(crate) fn read(reply: &str) -> Option<Self> {
         let tokens: Vec<_> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
         let first = match tokens.len() {
             7 => 3,

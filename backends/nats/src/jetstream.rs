@@ -244,7 +244,8 @@ pub(crate) async fn publish_over(connection: &BucketConnection, bucket: &Bucket,
     }
 }
 
-fn acknowledged(answer: &[u8]) -> NatsResult<CasOutcome> {
+/// What an acknowledgement says of a write.
+pub(crate) fn acknowledged(answer: &[u8]) -> NatsResult<CasOutcome> {
     #[derive(Deserialize)]
     struct Acknowledgement {
         #[serde(default)]

@@ -17,6 +17,9 @@ mod connection;
 mod consumer;
 mod error;
 mod feeds;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod history;
 mod jetstream;

@@ -14,6 +14,9 @@ mod connection;
 mod dial;
 mod error;
 mod foreign;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod mirror;
 mod news;
