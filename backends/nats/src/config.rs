@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_nats::ServerAddr;
 use futures::future::BoxFuture;
 use secrecy::SecretString;
+use shardwise_discovery::nats::UserCredentials;
 use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
 use shardwise_discovery::tls::{TlsFile, TlsFiles};
 use shardwise_discovery::{Clock, Discovery};
@@ -43,6 +44,12 @@ const KEYS: &[BackendKey] = &[
         variable: None,
         why: "a file with the token, instead of token",
     }),
+    BackendKey::new(
+        "creds_file",
+        BackendShape::Path,
+        "a credentials file with the user's JWT and NKey (.creds), instead of a user or a token",
+    )
+    .or_variable("NATS_CREDS"),
     BackendKey::new(
         "ca_file",
         BackendShape::Path,
@@ -104,6 +111,7 @@ fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<NatsBack
         username: text("username"),
         password: settings.secret("password").cloned(),
         token: settings.secret("token").cloned(),
+        creds_file: path("creds_file"),
         ca_file: path("ca_file"),
         cert_file: path("cert_file"),
         key_file: path("key_file"),
@@ -136,6 +144,8 @@ pub struct NatsBackendConfig {
     pub password: Option<SecretString>,
     /// The token, if NATS asks for one instead of a user.
     pub token: Option<SecretString>,
+    /// A credentials file with the user's JWT and `NKey` (`.creds`), instead of a user or a token. It is read for each connection.
+    pub creds_file: Option<PathBuf>,
     /// The certificates that the servers' own may be signed with, as PEM; else those that this machine trusts.
     pub ca_file: Option<PathBuf>,
     /// This client's certificate with its chain, as PEM, if NATS asks for one.
@@ -164,6 +174,7 @@ impl Default for NatsBackendConfig {
             username: None,
             password: None,
             token: None,
+            creds_file: None,
             ca_file: None,
             cert_file: None,
             key_file: None,
@@ -181,6 +192,7 @@ impl fmt::Debug for NatsBackendConfig {
         let urls: Vec<_> = self.urls.iter().map(|url| without_secrets(url)).collect();
         let mut shown = f.debug_struct("NatsBackendConfig");
         shown.field("urls", &urls).field("username", &self.username).field("password", &self.password).field("token", &self.token);
+        shown.field("creds_file", &self.creds_file);
         shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
         shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval);
         shown.field("status_bucket", &self.status_bucket).field("status_keys", &self.status_keys).finish()
@@ -197,7 +209,19 @@ pub(crate) struct DialSettings {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<SecretString>,
     pub(crate) token: Option<SecretString>,
+    creds_file: Option<PathBuf>,
     pub(crate) tls: TlsFiles,
+}
+
+impl DialSettings {
+    /// The user's JWT and key, as they are in the file now.
+    pub(crate) fn credentials(&self) -> NatsResult<Option<UserCredentials>> {
+        let read = |path: &PathBuf| {
+            let wrong = |why| Failure::Setting { setting: "creds_file", why: format!("names {}, which {why}", path.display()) };
+            UserCredentials::read(path).map_err(wrong)
+        };
+        self.creds_file.as_ref().map(read).transpose()
+    }
 }
 
 impl NatsBackendConfig {
@@ -225,6 +249,9 @@ impl NatsBackendConfig {
         if self.token.is_some() && self.username.is_some() {
             return refused("token", "is set, and discovery.nats.username as well; NATS asks for one of them");
         }
+        if self.creds_file.is_some() && (self.token.is_some() || self.username.is_some()) {
+            return refused("creds_file", "is set, and a user or a token as well; NATS asks for one of them");
+        }
         if self.password.is_some() && self.username.is_none() {
             return refused("password", "is set without discovery.nats.username");
         }
@@ -237,7 +264,8 @@ impl NatsBackendConfig {
             Failure::Setting { setting: file.setting(), why: format!("is missing; it belongs to discovery.nats.{other}") }
         })?;
         let (username, password, token) = (self.username.clone(), self.password.clone(), self.token.clone());
-        Ok(DialSettings { servers, place: place.join(","), needs_tls, username, password, token, tls })
+        let (place, creds_file) = (place.join(","), self.creds_file.clone());
+        Ok(DialSettings { servers, place, needs_tls, username, password, token, creds_file, tls })
     }
 }
 
@@ -306,6 +334,11 @@ mod tests {
         assert!(said(both).starts_with("discovery.nats.token is set"));
         let same = NatsBackendConfig { status_bucket: Some(BUCKET_DEFAULT.into()), ..base() };
         assert!(same.status().unwrap_err().to_string().starts_with("discovery.nats.status_bucket is \"shardwise\", as"));
+        let twice = NatsBackendConfig { token: Some("x".into()), creds_file: Some("a.creds".into()), ..base() };
+        assert!(said(twice).starts_with("discovery.nats.creds_file is set, and"));
+        let nowhere = NatsBackendConfig { creds_file: Some("not there.creds".into()), ..base() }.dial().unwrap();
+        let missing = nowhere.credentials().unwrap_err().to_string();
+        assert!(missing.starts_with("discovery.nats.creds_file names not there.creds, which cannot be read"), "{missing}");
         assert!(said(NatsBackendConfig { cert_file: Some("c".into()), ..base() }).starts_with("discovery.nats.key_file is missing"));
         for (key, value) in [("replicas", "2"), ("sync_interval", "2m")] {
             let settings =
