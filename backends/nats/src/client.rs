@@ -9,8 +9,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::bucket::{self, BucketOrigin, BucketState};
-use crate::config::{DialSettings, NatsBackendConfig, SyncInterval};
+use crate::config::{NatsBackendConfig, SyncInterval};
 use crate::connection::BucketConnection;
+use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 use crate::history::StreamHistory;
 use crate::jetstream::{self, CasOutcome, LastMessage};

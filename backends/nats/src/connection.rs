@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::bucket::BucketState;
-use crate::config::DialSettings;
+use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 
 /// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.

@@ -1,5 +1,6 @@
 //! Real workers on real Consul and etcd servers: ownership when workers are killed, paused, join and leave, when the connection to the
-//! server is cut, and when the settings are wrong. The same scenes for both backends, repeated many times under `cargo xtask soak`.
+//! server is cut, and when the settings are wrong. The same scenes for both backends, repeated many times under `cargo xtask soak`. And a
+//! group that moves between backends.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]

@@ -2,6 +2,7 @@
 //! a database accepts the new owners and refuses the old ones.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::Value;
@@ -9,7 +10,7 @@ use shardwise_testkit::{Postgres, PostgresOptions};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::runtime::Runtime;
 
-use crate::common::{Place, eventually};
+use crate::common::{Place, Ran, eventually};
 use crate::meeting::{Kind, SLOTS, SOON, alone, leave, policy, start_server, start_worker};
 
 const TTL: &str = "3s";
@@ -26,7 +27,7 @@ fn from_consul_to_etcd_and_back() {
     let runtime = Runtime::new().unwrap();
     let (_consul, consul_at) = runtime.block_on(start_server(Kind::Consul));
     let (_etcd, etcd_at) = runtime.block_on(start_server(Kind::Etcd));
-    let settings = |kind: Kind, at| kind.settings(&format!("http://{at}"), TTL, "");
+    let settings = |kind: Kind, at: SocketAddr| kind.settings(&format!("http://{at}"), TTL, "");
     there_and_back(&runtime, &settings(Kind::Consul, consul_at), &settings(Kind::Etcd, etcd_at));
 }
 
@@ -96,7 +97,7 @@ impl Stage<'_> {
         })
     }
 
-    fn run(&self) -> crate::common::Ran {
+    fn run(&self) -> Ran {
         self.place.run(&["backend", "epoch", "--json", "--settings", self.file])
     }
 
