@@ -18,6 +18,9 @@ mod text;
 use shardwise_backend_consul::fuzzing as consul;
 use shardwise_backend_etcd::fuzzing as etcd;
 use shardwise_backend_local::fuzzing as local;
+use shardwise_backend_nats::fuzzing as nats;
+use shardwise_backend_postgres::fuzzing as postgres;
+use shardwise_backend_valkey::fuzzing as valkey;
 
 /// Something to be tried with any input.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +55,20 @@ pub const TARGETS: &[Target] = &[
     Target { name: "local_paths", run: local::paths, samples: local::PATHS },
     Target { name: "members", run: arguments::members, samples: arguments::MEMBERS },
     Target { name: "names", run: text::names, samples: text::NAMES },
+    Target { name: "nats_answers", run: nats::answers, samples: nats::ANSWERS },
+    Target { name: "nats_messages", run: nats::messages, samples: nats::MESSAGES },
+    Target { name: "nats_subjects", run: nats::subjects, samples: nats::SUBJECTS },
     Target { name: "new_events", run: events::new_events, samples: events::NEW_EVENTS },
     Target { name: "parameters", run: placement::parameters, samples: placement::PARAMETERS },
     Target { name: "placement", run: placement::placement, samples: placement::FLEETS },
+    Target { name: "postgres_beats", run: postgres::beats, samples: postgres::BEATS },
+    Target { name: "postgres_literals", run: postgres::literals, samples: postgres::LITERALS },
+    Target { name: "postgres_names", run: postgres::names, samples: postgres::NAMES },
     Target { name: "records", run: records::records, samples: records::RECORDS },
     Target { name: "settings", run: settings::settings, samples: settings::SETTINGS },
+    Target { name: "valkey_addresses", run: valkey::addresses, samples: valkey::ADDRESSES },
+    Target { name: "valkey_answers", run: valkey::answers, samples: valkey::ANSWERS },
+    Target { name: "valkey_news", run: valkey::news, samples: valkey::NEWS },
+    Target { name: "valkey_records", run: valkey::records, samples: valkey::RECORDS },
     Target { name: "variables", run: settings::variables, samples: settings::VARIABLES },
 ];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use shardwise_core::{OwnershipMode, PolicyError, Timing};
 use shardwise_discovery::settings::{BackendKind, BackendSettings};
-use shardwise_discovery::{Clock, Discovery, MemoryBackend};
+use shardwise_discovery::{Capabilities, Clock, Discovery, MemoryBackend};
 use shardwise_settings::{listed, nearest};
 use tokio::runtime::{Handle, Id};
 
@@ -112,6 +112,14 @@ pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock)
 pub(crate) fn check_lease(name: &str, timing: &Timing, ownership: OwnershipMode) -> Result<(), PolicyError> {
     let share = find(name).filter(|_| ownership == OwnershipMode::Exclusive).map_or(1, |kind| kind.claims_share);
     timing.check_lease(timing.ttl / share)
+}
+
+/// That a backend cannot hold claims, why, and what to use instead, as the end of a sentence.
+pub(crate) fn cannot_claim(capabilities: &Capabilities) -> String {
+    match capabilities.no_claims {
+        "" => format!("{} cannot; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"", capabilities.name),
+        why => format!("{} cannot: {why}", capabilities.name),
+    }
 }
 
 /// Whether it is the backend that connects only members of one factory.

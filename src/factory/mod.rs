@@ -215,16 +215,9 @@ fn check(
     let PolicySettings { policy, timing, discovery, peers, .. } = settings;
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
-        if !capabilities.no_claims.is_empty() {
-            return Err(format!(
-                "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot: {}, or ownership = \"eventual\"",
-                capabilities.name, capabilities.no_claims
-            ));
-        }
         return Err(format!(
-            "ownership = \"exclusive\" needs a backend that can hold claims, and {} cannot; use \"local\", \"consul\", \"etcd\", \
-             \"nats\" or \"postgres\", or ownership = \"eventual\"",
-            capabilities.name
+            "ownership = \"exclusive\" needs a backend that can hold claims, and {}, or ownership = \"eventual\"",
+            backend::cannot_claim(&capabilities)
         ));
     }
     // The TTL of a user's own backend is known only when it is granted.

@@ -1,7 +1,7 @@
 //! Operators' calls on a policy's group: finds the group by the policy's name and delegates to `operate`.
 
 use shardwise_core::routing::{KeyHash, KeyRoute, Routes};
-use shardwise_core::{InstanceId, OwnershipMode};
+use shardwise_core::{Epoch, InstanceId, OwnershipMode};
 
 use super::ShardingFactory;
 use crate::backend;
@@ -180,7 +180,7 @@ impl ShardingFactory {
                 "only the owner of a key serves it, so no key has a route; use ownership = \"eventual\" and placement = \"ring\"",
             ));
         }
-        let without = "its backend keeps no notes, so no key can have a route; use \"local\", \"consul\" or \"etcd\"";
+        let without = "its backend keeps no notes, so no key can have a route; use \"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"";
         let store = RouteStore::of(group.policy, group.timing, &group.backend).ok_or_else(|| refused(without))?;
         Ok((store, group))
     }
@@ -221,5 +221,16 @@ impl ShardingFactory {
     /// takes the agent at which the worker was.
     pub async fn end_absence(&self, policy_name: &str, instance_id: &InstanceId) -> Result<bool> {
         self.group(policy_name)?.end_absence(instance_id).await
+    }
+
+    /// An epoch above every one that was ever granted in a policy's group, whose workers have all stopped: in another backend
+    /// `epoch_floor` at or above it lets a fence go on. It needs the rights of a worker, and uses up that epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Conflict`] if the group has members, because they may be granted higher ones; [`ErrorKind::Settings`] if the policy's
+    /// ownership is not exclusive, or its backend holds no claims.
+    pub async fn take_epoch(&self, policy_name: &str) -> Result<Epoch> {
+        self.group(policy_name)?.take_epoch().await
     }
 }

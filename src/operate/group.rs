@@ -39,13 +39,14 @@ impl Group<'_> {
         Ok(limited(self.limit(), &*self.backend, "members", self.backend.members(&self.policy.group)).await?.view)
     }
 
-    async fn register(&self, member: Member) -> Result<Registration> {
-        let registration = Registration { group: self.policy.group.clone(), member, ttl: self.timing.ttl, claims: false };
+    /// Registers for an operator's call; `claims`: it is going to claim something.
+    pub(super) async fn register(&self, member: Member, claims: bool) -> Result<Registration> {
+        let registration = Registration { group: self.policy.group.clone(), member, ttl: self.timing.ttl, claims };
         limited(self.limit(), &*self.backend, "register", self.backend.register(&registration)).await?;
         Ok(registration)
     }
 
-    async fn deregister(&self, registration: &Registration) -> Result<()> {
+    pub(super) async fn deregister(&self, registration: &Registration) -> Result<()> {
         let record_id = registration.record_id();
         Ok(limited(self.limit(), &*self.backend, "deregister", self.backend.deregister(&record_id)).await?)
     }
@@ -70,7 +71,7 @@ impl Group<'_> {
             serves: view.serves().cloned(),
             ..Member::named(id)
         };
-        let registration = self.register(member).await?;
+        let registration = self.register(member, false).await?;
         let heard = timeout(self.timing.ttl, self.all_go_on()).await.is_ok();
         self.deregister(&registration).await?;
         if heard {
@@ -105,7 +106,7 @@ impl Group<'_> {
             return Err(conflict(member.state.as_str()));
         }
         let (incarnation, stand_in) = (member.incarnation, random_incarnation());
-        let registered = self.register(Member { incarnation: stand_in, state: MemberState::Draining, ..member.clone() }).await;
+        let registered = self.register(Member { incarnation: stand_in, state: MemberState::Draining, ..member.clone() }, false).await;
         let registration = registered.map_err(|error| if error.kind() == ErrorKind::InstanceIdInUse { conflict("back") } else { error })?;
         self.deregister(&registration).await?;
         let asked = Instant::now();
@@ -165,10 +166,16 @@ fn standing_still(view: &View) -> usize {
 
 /// The error that there is no such member, with a list of the members.
 pub(crate) fn unknown_member(id: &InstanceId, view: &View) -> Error {
-    let there: Vec<_> = view.members().iter().take(LISTED_MAX).map(|member| member.instance_id.to_string()).collect();
-    let more = view.members().len().saturating_sub(LISTED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let there = if there.is_empty() { "it has none at all".to_owned() } else { format!("there are: {}{more}", there.join(", ")) };
+    let members: Vec<&Member> = view.members().iter().collect();
+    let there = if members.is_empty() { "it has none at all".to_owned() } else { format!("there are: {}", listed(&members)) };
     let message = format!("the group has no member {:?}; {there}", id.as_str());
     Error::new(ErrorKind::UnknownInstance, message)
+}
+
+/// The members for a message; not all if there are many.
+pub(super) fn listed(members: &[&Member]) -> String {
+    let there: Vec<_> = members.iter().take(LISTED_MAX).map(|member| member.instance_id.to_string()).collect();
+    let more = members.len().saturating_sub(LISTED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", there.join(", "))
 }

@@ -1,6 +1,7 @@
-//! Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence.
+//! Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence, take an epoch.
 
 mod claims;
+mod epoch;
 mod group;
 mod observer;
 #[cfg(feature = "requests")]

@@ -52,7 +52,7 @@ pub(crate) struct DaemonCounter(NoteBook);
 impl DaemonCounter {
     /// `limit` is the time limit of each call.
     pub(crate) fn of(policy: &Policy, backend: Option<&Arc<dyn Discovery>>, limit: Duration, set: &str) -> Result<Self> {
-        let name = claim_name(policy, "daemons", set, set_name(set))?;
+        let name = claim_name(policy, backend, "daemons", set, set_name(set))?;
         Ok(Self(note_book(policy, backend, limit, name)?))
     }
 

@@ -34,7 +34,7 @@ impl ShardingService {
     /// support notes.
     pub fn daemons(&self, set: &str) -> Result<Daemons> {
         let (policy, prefix) = (self.policy(), set_name(set));
-        let name = |number| claim_name(policy, "daemons", set, format!("{prefix}/{number}"));
+        let name = |number| claim_name(policy, self.backend(), "daemons", set, format!("{prefix}/{number}"));
         let names = (0..DAEMONS_MAX).map(name).collect::<Result<Arc<[_]>>>()?;
         let counter = DaemonCounter::of(policy, self.backend(), self.membership().timing.renew_every, set)?;
         Ok(Daemons { service: self.clone(), names, counter })

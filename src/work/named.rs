@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::enter::{Guard, enter_claim};
+use crate::backend::cannot_claim;
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::{NoteBook, OwnershipContext};
 use crate::service::ShardingService;
@@ -73,13 +74,19 @@ impl fmt::Debug for Tenure {
 }
 
 /// The claim's name for a `what` with that name; `kind` is the word for it in messages.
-pub(super) fn claim_name(policy: &Policy, kind: &str, what: &str, name: String) -> Result<ClaimName> {
+pub(super) fn claim_name(policy: &Policy, backend: Option<&Arc<dyn Discovery>>, kind: &str, what: &str, name: String) -> Result<ClaimName> {
     if policy.ownership != OwnershipMode::Exclusive {
-        let message = format!(
-            "{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; use a policy with ownership = \"exclusive\" and \
-             its own group_name, because all members of a group have the same ownership",
-            policy.name
+        // Where the backend would refuse exclusive ownership, advice to use it leads nowhere.
+        let unable = backend.filter(|backend| backend.as_claims().is_none()).map(|backend| cannot_claim(&backend.capabilities()));
+        let remedy = unable.map_or_else(
+            || {
+                "use a policy with ownership = \"exclusive\" and its own group_name, because all members of a group have the same ownership"
+                    .to_owned()
+            },
+            |unable| format!("it needs ownership = \"exclusive\" on a backend that can hold claims, and {unable}"),
         );
+        let message =
+            format!("{kind} {what:?}: policy {} has ownership = \"eventual\", and then two members may run it; {remedy}", policy.name);
         return Err(Error::new(ErrorKind::Settings, message));
     }
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))

@@ -30,7 +30,7 @@ impl ShardingService {
     pub fn singleton(&self, name: &str) -> Result<Singleton> {
         Ok(Singleton {
             service: self.clone(),
-            name: claim_name(self.policy(), "singleton", name, format!("singleton/{name}"))?,
+            name: claim_name(self.policy(), self.backend(), "singleton", name, format!("singleton/{name}"))?,
             on_run: OnceLock::new(),
         })
     }

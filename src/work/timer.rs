@@ -83,7 +83,7 @@ impl ShardingService {
     /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the name is invalid, the backend does not support notes, or
     /// the period is shorter than [`PERIOD_LEAST`] or longer than [`PERIOD_MOST`].
     pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
-        let claim = claim_name(self.policy(), "timer", name, format!("timer/{name}"))?;
+        let claim = claim_name(self.policy(), self.backend(), "timer", name, format!("timer/{name}"))?;
         if !(PERIOD_LEAST..=PERIOD_MOST).contains(&period) {
             let message = format!("timer {name:?}: a period of {period:?} is not allowed; {PERIOD_LEAST:?} to {PERIOD_MOST:?} are");
             return Err(Error::new(ErrorKind::Settings, message));

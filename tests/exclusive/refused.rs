@@ -34,6 +34,27 @@ async fn valkey_is_refused_with_the_reason_before_anything_is_contacted() {
     assert_eq!(error.to_string(), said);
 }
 
+/// Regression: the message said to use exclusive ownership, which Valkey then refused.
+#[cfg(feature = "valkey")]
+#[tokio::test]
+async fn named_work_on_valkey_is_refused_with_the_reason_under_eventual_ownership_too() {
+    let url = shardwise::discovery::settings::BackendValue::Text("redis://127.0.0.1:1".into());
+    let mut settings = PolicySettings::new(super::common::policy());
+    settings.discovery = shardwise::settings::DiscoverySettings::new("valkey").with("url", url);
+    let factory = ShardingFactory::builder().policy(settings).build().expect("valid");
+    let service = factory.create("workers").expect("eventual");
+    let refused = [
+        service.singleton("x").map(drop),
+        service.daemons("x").map(drop),
+        service.timer("x", std::time::Duration::from_mins(1)).map(drop),
+        factory.daemon_count("workers", "x").await.map(drop),
+    ];
+    for error in refused.map(|made| made.expect_err("no claims")) {
+        let said = error.to_string();
+        assert!(said.contains("and valkey cannot: a failover forgets what it confirmed; use \"local\", \"consul\""), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn without_coordination_nothing_is_exclusive() {
     let settings = Settings::from_toml_str(

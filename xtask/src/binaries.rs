@@ -16,15 +16,9 @@ use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
 
-<<<<<<< HEAD
 const AT_ONCE: usize = 4;
-/// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take ten minutes.
-const BINARY_LIMIT: Duration = Duration::from_mins(25);
-=======
-const AT_ONCE: usize = 3;
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take twenty minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(35);
->>>>>>> next-places
 /// The longest begin first, so that none of them is left alone at the end.
 const LONGEST: [&str; 7] = ["servers", "conformance", "sinks", "racing", "network", "faults", "exclusive_python"];
 /// These have hundreds of members or thousands of claims, and run alone when the others are done: beside others they would measure those.

@@ -9,12 +9,14 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::bucket::{self, BucketOrigin, BucketState};
-use crate::config::{DialSettings, NatsBackendConfig, SyncInterval};
+use crate::config::{NatsBackendConfig, SyncInterval};
 use crate::connection::BucketConnection;
+use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 use crate::history::StreamHistory;
 use crate::jetstream::{self, CasOutcome, LastMessage};
 use crate::names::Bucket;
+use crate::status::StatusKeys;
 
 /// How long one call may take in all.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -26,6 +28,8 @@ pub(crate) struct Client {
     dial: DialSettings,
     pub(crate) bucket: Bucket,
     replicas: Option<usize>,
+    /// The keys of another fleet that a group follows as well.
+    pub(crate) status: Option<StatusKeys>,
     pub(crate) sync_interval: SyncInterval,
     pub(crate) clock: Clock,
     pub(crate) history: StreamHistory,
@@ -48,6 +52,7 @@ impl Client {
             dial: config.dial()?,
             bucket: config.bucket()?,
             replicas: config.replicas,
+            status: config.status()?,
             sync_interval: config.sync_interval,
             clock,
             history: StreamHistory::default(),

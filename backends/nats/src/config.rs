@@ -4,21 +4,22 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use async_nats::ServerAddr;
 use futures::future::BoxFuture;
 use secrecy::SecretString;
 use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
-use shardwise_discovery::tls::{TlsFile, TlsFiles};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::NatsBackend;
 use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;
+use crate::status::StatusKeys;
 
 /// The server unless others are set.
 pub const URL_DEFAULT: &str = "nats://127.0.0.1:4222";
 /// The bucket unless another one is set.
 pub const BUCKET_DEFAULT: &str = "shardwise";
+/// Which keys of `status_bucket` are workers, unless others are named.
+pub const STATUS_KEYS_DEFAULT: &str = ">";
 /// The most servers that may be named.
 pub const URLS_MAX: usize = 16;
 
@@ -42,6 +43,12 @@ const KEYS: &[BackendKey] = &[
         why: "a file with the token, instead of token",
     }),
     BackendKey::new(
+        "creds_file",
+        BackendShape::Path,
+        "a credentials file with the user's JWT and NKey (.creds), instead of a user or a token",
+    )
+    .or_variable("NATS_CREDS"),
+    BackendKey::new(
         "ca_file",
         BackendShape::Path,
         "the CA, in PEM, that must have signed the servers' certificates; without it the system's",
@@ -60,6 +67,13 @@ const KEYS: &[BackendKey] = &[
         BackendShape::Text,
         "\"always\" is your word that every server has this sync_interval for JetStream; exclusive ownership needs it",
     ),
+    BackendKey::new(
+        "status_bucket",
+        BackendShape::Text,
+        "a bucket in which another fleet keeps one key for each of its workers: they are followed as foreign instances",
+    ),
+    BackendKey::new("status_keys", BackendShape::Text, "which keys of status_bucket are workers; the last part of each is the worker's id")
+        .or(STATUS_KEYS_DEFAULT),
 ];
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
@@ -95,12 +109,15 @@ fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<NatsBack
         username: text("username"),
         password: settings.secret("password").cloned(),
         token: settings.secret("token").cloned(),
+        creds_file: path("creds_file"),
         ca_file: path("ca_file"),
         cert_file: path("cert_file"),
         key_file: path("key_file"),
         bucket: text("bucket").unwrap_or_else(|| BUCKET_DEFAULT.into()),
         replicas,
         sync_interval,
+        status_bucket: text("status_bucket"),
+        status_keys: text("status_keys").unwrap_or_else(|| STATUS_KEYS_DEFAULT.into()),
     })
 }
 
@@ -125,6 +142,8 @@ pub struct NatsBackendConfig {
     pub password: Option<SecretString>,
     /// The token, if NATS asks for one instead of a user.
     pub token: Option<SecretString>,
+    /// A credentials file with the user's JWT and `NKey` (`.creds`), instead of a user or a token. It is read for each connection.
+    pub creds_file: Option<PathBuf>,
     /// The certificates that the servers' own may be signed with, as PEM; else those that this machine trusts.
     pub ca_file: Option<PathBuf>,
     /// This client's certificate with its chain, as PEM, if NATS asks for one.
@@ -137,6 +156,12 @@ pub struct NatsBackendConfig {
     pub replicas: Option<usize>,
     /// What the operator says about the servers' flushes. Exclusive ownership needs [`SyncInterval::Always`].
     pub sync_interval: SyncInterval,
+    /// The bucket in which another fleet keeps one key for each of its workers. Views show them as foreign instances, for placements that
+    /// count these.
+    pub status_bucket: Option<String>,
+    /// Which keys of `status_bucket` are workers: parts separated by dots, where `*` is any part and `>` all further ones. The last part of
+    /// a key is the worker's id.
+    pub status_keys: String,
 }
 
 impl Default for NatsBackendConfig {
@@ -147,12 +172,15 @@ impl Default for NatsBackendConfig {
             username: None,
             password: None,
             token: None,
+            creds_file: None,
             ca_file: None,
             cert_file: None,
             key_file: None,
             bucket: BUCKET_DEFAULT.into(),
             replicas: None,
             sync_interval: SyncInterval::Unknown,
+            status_bucket: None,
+            status_keys: STATUS_KEYS_DEFAULT.into(),
         }
     }
 }
@@ -162,22 +190,11 @@ impl fmt::Debug for NatsBackendConfig {
         let urls: Vec<_> = self.urls.iter().map(|url| without_secrets(url)).collect();
         let mut shown = f.debug_struct("NatsBackendConfig");
         shown.field("urls", &urls).field("username", &self.username).field("password", &self.password).field("token", &self.token);
+        shown.field("creds_file", &self.creds_file);
         shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
-        shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval).finish()
+        shown.field("bucket", &self.bucket).field("replicas", &self.replicas).field("sync_interval", &self.sync_interval);
+        shown.field("status_bucket", &self.status_bucket).field("status_keys", &self.status_keys).finish()
     }
-}
-
-/// The settings of connections, checked.
-#[derive(Debug, Clone)]
-pub(crate) struct DialSettings {
-    pub(crate) servers: Vec<ServerAddr>,
-    /// Hosts and ports, for messages.
-    pub(crate) place: String,
-    pub(crate) needs_tls: bool,
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<SecretString>,
-    pub(crate) token: Option<SecretString>,
-    pub(crate) tls: TlsFiles,
 }
 
 impl NatsBackendConfig {
@@ -185,56 +202,15 @@ impl NatsBackendConfig {
         Bucket::new(&self.bucket)
     }
 
-    pub(crate) fn dial(&self) -> NatsResult<DialSettings> {
-        let refused = |setting, why: &str| Err(Failure::Setting { setting, why: why.into() });
-        match self.urls.len() {
-            0 => return refused("urls", "is empty; name at least one server, such as \"nats://127.0.0.1:4222\""),
-            count if count > URLS_MAX => return refused("urls", "names more than 16 servers"),
-            _ => {}
+    /// The keys of another fleet, if some are to be followed.
+    pub(crate) fn status(&self) -> NatsResult<Option<StatusKeys>> {
+        let keys = self.status_bucket.as_ref().map(|bucket| StatusKeys::new(bucket, &self.status_keys)).transpose()?;
+        if keys.as_ref().is_some_and(|keys| keys.bucket().name() == self.bucket) {
+            let why = format!("is {:?}, as discovery.nats.bucket: it is not for keys of another fleet", self.bucket);
+            return Err(Failure::Setting { setting: "status_bucket", why });
         }
-        if self.token.is_some() && self.username.is_some() {
-            return refused("token", "is set, and discovery.nats.username as well; NATS asks for one of them");
-        }
-        if self.password.is_some() && self.username.is_none() {
-            return refused("password", "is set without discovery.nats.username");
-        }
-        let tls_files = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
-        let servers = (1..).zip(&self.urls).map(|(number, url)| server(url, number, tls_files)).collect::<NatsResult<Vec<_>>>()?;
-        let place: Vec<_> = servers.iter().map(authority).collect();
-        let needs_tls = tls_files || servers.iter().any(ServerAddr::tls_required);
-        let tls = TlsFiles::new(self.ca_file.as_ref(), self.cert_file.as_ref(), self.key_file.as_ref()).map_err(|file| {
-            let other = if file == TlsFile::Key { "cert_file" } else { "key_file" };
-            Failure::Setting { setting: file.setting(), why: format!("is missing; it belongs to discovery.nats.{other}") }
-        })?;
-        let (username, password, token) = (self.username.clone(), self.password.clone(), self.token.clone());
-        Ok(DialSettings { servers, place: place.join(","), needs_tls, username, password, token, tls })
+        Ok(keys)
     }
-}
-
-fn authority(server: &ServerAddr) -> String {
-    let host = server.host();
-    if host.contains(':') { format!("[{host}]:{}", server.port()) } else { format!("{host}:{}", server.port()) }
-}
-
-fn server(url: &str, number: usize, tls_files: bool) -> NatsResult<ServerAddr> {
-    let refused = |why: &str| Failure::Setting { setting: "urls", why: format!("has {:?}: {why}", without_secrets(url)) };
-    if url.contains('@') {
-        // Not shown: there may be a password in it.
-        let why = format!("no. {number} contains a user; set discovery.nats.username and discovery.nats.password instead");
-        return Err(Failure::Setting { setting: "urls", why });
-    }
-    let example = "write it as nats://host:4222";
-    let with_scheme = match url.trim() {
-        url if url.contains("://") => url.to_owned(),
-        url => format!("{}://{url}", if tls_files { "tls" } else { "nats" }),
-    };
-    let rest = ["nats://", "tls://"].iter().find_map(|scheme| with_scheme.strip_prefix(scheme));
-    let rest = rest.ok_or_else(|| refused("only nats:// and tls:// are possible"))?;
-    if rest.trim_end_matches('/').contains(['/', '?', '#', ' ', ',']) {
-        return Err(refused(example));
-    }
-    let server: ServerAddr = with_scheme.parse().map_err(|_| refused(example))?;
-    if server.host().is_empty() { Err(refused(example)) } else { Ok(server) }
 }
 
 #[cfg(test)]
@@ -248,32 +224,19 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_read_and_what_is_none_is_refused_by_name() {
-        let dial = of(&["nats://a:1", "tls://[::1]", "c"]).dial().unwrap();
-        assert_eq!((dial.place.as_str(), dial.needs_tls), ("a:1,[::1]:4222,c:4222", true));
-        assert!(!of(&["a"]).dial().unwrap().needs_tls);
-        for (url, expected) in [
-            ("http://host", "only nats:// and tls://"),
-            ("nats://me:hush@host", "contains a user"),
-            ("nats://host:port", "write it as"),
-            ("nats://host/path", "write it as"),
-            ("nats://a,b", "write it as"),
-            ("nats://", "write it as"),
-            ("", "write it as"),
-        ] {
-            let said = of(&[url]).dial().unwrap_err().to_string();
-            assert!(said.starts_with("discovery.nats.urls ") && said.contains(expected) && !said.contains("hush"), "{said}");
-        }
-        assert!(of(&[]).dial().unwrap_err().to_string().contains("is empty"));
-    }
-
-    #[test]
     fn settings_that_do_not_belong_together_are_refused() {
         let said = |config: NatsBackendConfig| config.dial().unwrap_err().to_string();
         let base = NatsBackendConfig::default;
         assert!(said(NatsBackendConfig { password: Some("x".into()), ..base() }).contains("without discovery.nats.username"));
         let both = NatsBackendConfig { token: Some("x".into()), username: Some("me".into()), ..base() };
         assert!(said(both).starts_with("discovery.nats.token is set"));
+        let same = NatsBackendConfig { status_bucket: Some(BUCKET_DEFAULT.into()), ..base() };
+        assert!(same.status().unwrap_err().to_string().starts_with("discovery.nats.status_bucket is \"shardwise\", as"));
+        let twice = NatsBackendConfig { token: Some("x".into()), creds_file: Some("a.creds".into()), ..base() };
+        assert!(said(twice).starts_with("discovery.nats.creds_file is set, and"));
+        let nowhere = NatsBackendConfig { creds_file: Some("not there.creds".into()), ..base() }.dial().unwrap();
+        let missing = nowhere.credentials().unwrap_err().to_string();
+        assert!(missing.starts_with("discovery.nats.creds_file names not there.creds, which cannot be read"), "{missing}");
         assert!(said(NatsBackendConfig { cert_file: Some("c".into()), ..base() }).starts_with("discovery.nats.key_file is missing"));
         for (key, value) in [("replicas", "2"), ("sync_interval", "2m")] {
             let settings =

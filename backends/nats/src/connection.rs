@@ -13,13 +13,14 @@ use async_nats::{
 };
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
+use shardwise_discovery::nats::UserCredentials;
 use shardwise_discovery::one_line;
 use shardwise_discovery::tls::SystemTrust;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::bucket::BucketState;
-use crate::config::DialSettings;
+use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 
 /// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.
@@ -41,7 +42,7 @@ pub(crate) struct ServerVersion(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
 impl ServerVersion {
     /// Such as `2.12.3` or `2.15.0-RC.1`.
-    fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().ok());
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }
@@ -91,7 +92,8 @@ impl BucketConnection {
         let established = Arc::new(AtomicBool::new(false));
         let trust = if dial.needs_tls { SystemTrust::Required } else { SystemTrust::IfAny };
         let tls = dial.tls.client_config(trust).map_err(Failure::TlsFile)?;
-        let options = with_events(authorized(dial, Arc::clone(&established)), lost, refused)
+        let credentials = dial.credentials()?;
+        let options = with_events(authorized(dial, credentials, Arc::clone(&established)), lost, refused)
             .name("shardwise")
             .connection_timeout(GREETING_LIMIT)
             .request_timeout(Some(ANSWER_LIMIT))
@@ -170,16 +172,29 @@ impl BucketConnection {
 }
 
 /// Options with the credentials. Once the connection is `established`, the client does not reconnect.
-fn authorized(dial: &DialSettings, established: Arc<AtomicBool>) -> ConnectOptions {
+fn authorized(dial: &DialSettings, credentials: Option<UserCredentials>, established: Arc<AtomicBool>) -> ConnectOptions {
     let mut auth = Auth::new();
     auth.username.clone_from(&dial.username);
     auth.password = dial.password.as_ref().map(|password| password.expose_secret().to_owned());
     auth.token = dial.token.as_ref().map(|token| token.expose_secret().to_owned());
-    ConnectOptions::with_auth_callback(move |_nonce| {
-        let ended = established.load(Ordering::Relaxed);
-        let answer = if ended { Err(AuthError::new("the connection has ended, and another one is made")) } else { Ok(auth.clone()) };
+    ConnectOptions::with_auth_callback(move |nonce| {
+        let answer = if established.load(Ordering::Relaxed) {
+            Err(AuthError::new("the connection has ended, and another one is made"))
+        } else {
+            signed(&auth, credentials.as_ref(), &nonce)
+        };
         async move { answer }
     })
+}
+
+/// With the JWT, and the signature under what the server has sent.
+fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> Result<Auth, AuthError> {
+    let mut auth = auth.clone();
+    if let Some(credentials) = credentials {
+        auth.jwt = Some(credentials.jwt().to_owned());
+        auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
+    }
+    Ok(auth)
 }
 
 fn with_events(options: ConnectOptions, lost: watch::Sender<bool>, refused: watch::Sender<RefusalLog>) -> ConnectOptions {

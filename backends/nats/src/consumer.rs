@@ -22,6 +22,9 @@ const SILENCE_LIMIT: Duration = Duration::from_millis(2_500);
 const STATUS_IDLE: u16 = 100;
 const LAST_CONSUMER: &str = "Nats-Last-Consumer";
 const STALLED: &str = "Nats-Consumer-Stalled";
+/// Headers of a message that says that a key is gone: of clients, with `DEL` or `PURGE`, and of servers.
+const OPERATION: &str = "KV-Operation";
+const MARKER_REASON: &str = "Nats-Marker-Reason";
 
 /// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub(crate) struct StreamDelivery {
     /// When the server took it, in nanoseconds since 1970. Only for how old it is beside others.
     pub(crate) stored_at: u64,
     pub(crate) payload: Bytes,
+    /// Its headers say that the key is gone.
+    pub(crate) is_marker: bool,
 }
 
 /// A consumer and where it is.
@@ -94,7 +99,9 @@ impl PushConsumer {
         self.counted = place.consumer;
         self.listing = if place.pending == 0 { 0 } else { self.listing.saturating_sub(1) };
         let DeliveryPlace { stream: sequence, stored_at, .. } = place;
-        Ok(Some(StreamDelivery { subject: message.subject.into_string(), sequence, stored_at, payload: message.payload }))
+        let is_marker =
+            message.headers.as_ref().is_some_and(|headers| [OPERATION, MARKER_REASON].iter().any(|name| headers.get(*name).is_some()));
+        Ok(Some(StreamDelivery { subject: message.subject.into_string(), sequence, stored_at, payload: message.payload, is_marker }))
     }
 
     /// A heartbeat says how many messages were sent. One that was not received is missed: they arrive in order.
@@ -121,7 +128,7 @@ impl Drop for PushConsumer {
 
 /// What the subject for the acknowledgement of a message says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DeliveryPlace {
+pub(crate) struct DeliveryPlace {
     stream: u64,
     consumer: u64,
     stored_at: u64,
@@ -131,7 +138,7 @@ struct DeliveryPlace {
 impl DeliveryPlace {
     /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<time>.<pending>`, or the same with the domain and
     /// the account behind `ACK`.
-    fn read(reply: &str) -> Option<Self> {
+    pub(crate) fn read(reply: &str) -> Option<Self> {
         let tokens: Vec<_> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
         let first = match tokens.len() {
             7 => 3,

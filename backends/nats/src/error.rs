@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     Tls { why: String },
     #[error(
         "the server refuses the credentials; check discovery.nats.username and discovery.nats.password, or discovery.nats.token, or \
-         discovery.nats.cert_file"
+         discovery.nats.creds_file, or discovery.nats.cert_file"
     )]
     Credentials,
     #[error("{why}; give the user of discovery.nats the rights of the documentation's section \"Least rights\"")]

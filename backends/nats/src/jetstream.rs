@@ -2,6 +2,7 @@
 //! version-dependent details that matter here, and its key-value store has other conditions, heartbeats and limits.
 
 mod consumers;
+mod subjects;
 
 use async_nats::HeaderMap;
 use base64::Engine as _;
@@ -15,6 +16,7 @@ use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;
 
 pub(crate) use self::consumers::{create_consumer, delete_consumer};
+pub(crate) use self::subjects::{PresentSubjects, present_subjects};
 
 const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
@@ -242,7 +244,8 @@ pub(crate) async fn publish_over(connection: &BucketConnection, bucket: &Bucket,
     }
 }
 
-fn acknowledged(answer: &[u8]) -> NatsResult<CasOutcome> {
+/// What an acknowledgement says of a write.
+pub(crate) fn acknowledged(answer: &[u8]) -> NatsResult<CasOutcome> {
     #[derive(Deserialize)]
     struct Acknowledgement {
         #[serde(default)]

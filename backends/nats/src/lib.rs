@@ -1,11 +1,12 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` has the settings, `connection` one connection, `client` the present one and its requests, `jetstream` the requests and
-//! answers of JetStream's API, `bucket` what a bucket must be. `names` says where everything stands, `messages` how it is written.
-//! `backend` is the contract: `registrar` has the calls of members and `records` what others see of them, `claims` its second part, `notes`
-//! its third. `observer` reads a group through a `consumer` into a `mirror`, and buries silent members with `burials`; `groups` says what
-//! is to be read and why, `writes` how this process's own writes went, `feeds` hands what was read to the watches. `history` notices that the
-//! stream was replaced; `error` has all failures.
+//! Inside: `config` has the settings, `dial` those of connections, `connection` one connection, `client` the present one and its
+//! requests, `jetstream` the requests and answers of JetStream's API, `bucket` what a bucket must be. `names` says where everything
+//! stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and `records` what others see of
+//! them, `claims` its second part, `notes` its third. `observer` reads a group through a `consumer` into a `mirror`, and buries silent
+//! members with `burials`; `groups` says what is to be read and why, `writes` how this process's own writes went, `feeds` hands what was
+//! read to the watches. `history` notices that the stream was replaced; `status` follows the keys of another fleet; `error` has all
+//! failures.
 
 mod backend;
 mod bucket;
@@ -15,8 +16,12 @@ mod client;
 mod config;
 mod connection;
 mod consumer;
+mod dial;
 mod error;
 mod feeds;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod history;
 mod jetstream;
@@ -27,8 +32,9 @@ mod notes;
 mod observer;
 mod records;
 mod registrar;
+mod status;
 mod writes;
 
 pub use backend::{NatsBackend, RECORD_BYTES_MAX, TTL_LEAST};
-pub use config::{BACKEND, BUCKET_DEFAULT, NatsBackendConfig, SyncInterval, URL_DEFAULT, URLS_MAX};
+pub use config::{BACKEND, BUCKET_DEFAULT, NatsBackendConfig, STATUS_KEYS_DEFAULT, SyncInterval, URL_DEFAULT, URLS_MAX};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};

@@ -249,8 +249,9 @@ impl BucketMirror {
         self.members.keys().next()
     }
 
-    pub(crate) fn view(&self, revision: u64) -> Arc<View> {
-        Arc::new(View::new(revision, self.members.values().map(|member| member.member.clone()).collect()))
+    pub(crate) fn view(&self, revision: u64, foreign: &[InstanceId]) -> Arc<View> {
+        let members = self.members.values().map(|member| member.member.clone()).collect();
+        Arc::new(View::new(revision, members).with_foreign(foreign.to_vec()))
     }
 
     /// The claims whose holders are there and not away.

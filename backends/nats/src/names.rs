@@ -23,9 +23,14 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn new(name: &str) -> NatsResult<Self> {
+        Self::of_setting("bucket", name)
+    }
+
+    /// The bucket that this setting names.
+    pub(crate) fn of_setting(setting: &'static str, name: &str) -> NatsResult<Self> {
         if name.is_empty() || name.len() > BUCKET_MAX || !name.bytes().all(is_plain) {
             let why = format!("is {name:?}; use 1 to {BUCKET_MAX} letters, digits, - and _");
-            return Err(Failure::Setting { setting: "bucket", why });
+            return Err(Failure::Setting { setting, why });
         }
         Ok(Self { name: name.to_owned(), stream: format!("KV_{name}") })
     }
@@ -144,11 +149,13 @@ fn token(name: &str) -> String {
     if !name.is_empty() && name.bytes().all(is_plain) { name.to_owned() } else { format!("={}", URL_SAFE_NO_PAD.encode(name)) }
 }
 
+/// The name that a token stands for. Each name has one token: what is written in another way is none of ours.
 fn name(token: &str) -> Option<String> {
-    match token.strip_prefix('=') {
-        Some(encoded) => String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok(),
-        None => Some(token.to_owned()),
-    }
+    let name = match token.strip_prefix('=') {
+        Some(encoded) => String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?,
+        None => token.to_owned(),
+    };
+    (self::token(&name) == token).then_some(name)
 }
 
 #[cfg(test)]
@@ -187,7 +194,7 @@ mod tests {
         for other in ["ga", "g a", "G", "=g"] {
             assert_eq!(subjects("g").part(&subjects(other).beat(&id)), None, "{other}");
         }
-        for rest in ["p.3", "s", "z.1", "c.slot.07", "c.slot.99999999", "b.=%", "b.a.b", "c.name"] {
+        for rest in ["p.3", "s", "z.1", "c.slot.07", "c.slot.99999999", "b.=%", "b.=YQ", "b.a$b", "b.a.b", "c.name"] {
             assert_eq!(subjects("g").part(&format!("$KV.b.g.{rest}")), Some(SubjectPart::Other), "{rest}");
         }
     }

@@ -27,6 +27,7 @@ use crate::groups::{BucketGroup, ReadingNeeds};
 use crate::mirror::{BucketChange, BucketMirror, OldMarker};
 use crate::names::GroupSubjects;
 use crate::registrar::BucketHandle;
+use crate::status::{ForeignFollower, ForeignReading};
 
 /// First and longest pause between two attempts to list a group, and the share of its shortest TTL that a pause has at most.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
@@ -54,7 +55,11 @@ pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
         let mut observer: Option<BucketObserver> = None;
         // Without it nothing reads the group, nor ever will.
         while let Some(present) = handle.upgrade().filter(|present| !present.groups.end_unneeded(&group)) {
-            let observer = observer.get_or_insert_with(|| BucketObserver::new(present.client.bucket.group(&group.name)));
+            let observer = observer.get_or_insert_with(|| {
+                let status = present.client.status.clone();
+                let foreign = status.map(|keys| ForeignFollower::start(Weak::clone(&handle), keys));
+                BucketObserver::new(present.client.bucket.group(&group.name), foreign)
+            });
             observer.round(&present, &group).await;
         }
     });
@@ -102,6 +107,9 @@ struct BucketObserver {
     silence: Silence,
     calls: FuturesUnordered<BoxFuture<'static, FinishedCall>>,
     follows: FollowedBeats,
+    /// Follows the keys of another fleet, and what it has read.
+    foreign: Option<ForeignFollower>,
+    foreign_reading: ForeignReading,
     reads_claims: bool,
     /// What [`Silence`] knows of the needs.
     known_needs: ReadingNeeds,
@@ -132,7 +140,7 @@ struct BucketObserver {
 }
 
 impl BucketObserver {
-    fn new(subjects: GroupSubjects) -> Self {
+    fn new(subjects: GroupSubjects, foreign: Option<ForeignFollower>) -> Self {
         Self {
             consumer: None,
             mirror: BucketMirror::new(subjects.clone()),
@@ -140,6 +148,8 @@ impl BucketObserver {
             silence: Silence::default(),
             calls: FuturesUnordered::new(),
             follows: FollowedBeats::All,
+            foreign,
+            foreign_reading: ForeignReading::default(),
             reads_claims: false,
             known_needs: ReadingNeeds::default(),
             known_waits: Vec::new(),
@@ -207,6 +217,7 @@ impl BucketObserver {
             }
             Some(finished) = self.calls.next(), if !self.calls.is_empty() => self.finish(handle, group, finished)?,
             () = group.woken() => {}
+            () = ForeignFollower::changed(self.foreign.as_mut()) => {}
             () = sleep_until(Instant::now() + wait) => {}
         }
         self.decide(handle, group)

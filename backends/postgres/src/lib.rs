@@ -13,6 +13,9 @@ mod client;
 mod config;
 mod error;
 mod feeds;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod history;
 mod init;

@@ -16,6 +16,7 @@ use crate::calls::{CallStamp, next_call};
 use crate::client::{Client, MakesGroup};
 use crate::dial::load;
 use crate::error::{Failure, ValkeyResult};
+use crate::foreign::MemberKeys;
 use crate::keys::KeyPrefix;
 use crate::mirror::MemberMirror;
 use crate::reader::{LIMITS, ValkeyReader};
@@ -67,7 +68,9 @@ fn client(config: &ValkeyConfig, clock: Clock) -> ValkeyResult<Client> {
         let server = locator.places();
         tracing::warn!(server, "Valkey's password is sent without TLS, so anyone on the network can read it: write rediss://");
     }
-    Ok(Client::new(clock, prefix, locator, login, files))
+    let own = format!("{}:", prefix.as_str());
+    let member_keys = config.member_keys.as_ref().map(|keys| MemberKeys::new(keys, &own)).transpose()?;
+    Ok(Client::new(clock, prefix, member_keys, locator, login, files))
 }
 
 impl fmt::Debug for ValkeyBackend {
@@ -169,11 +172,12 @@ impl Client {
     async fn members(&self, group: &GroupName) -> ValkeyResult<ViewSnapshot> {
         let call = self.call(&self.scripts.list, group, MakesGroup::No, []);
         let proven = self.clock.now();
+        let foreign = self.foreign_members().await?;
         let answer = self.run(&call).await?;
         let (era, revision) = (answer.era.clone(), answer.revision);
         let mirror = MemberMirror::of_list(era, revision, &answer.records())?;
         self.show(group, revision);
-        Ok(ViewSnapshot { view: mirror.view(), proven })
+        Ok(ViewSnapshot { view: mirror.view(&foreign), proven })
     }
 }
 

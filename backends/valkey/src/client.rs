@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use crate::connection::{LiveConnection, ScriptCall};
 use crate::dial::{CONNECT_LIMIT, Login};
 use crate::error::{Failure, ServerContext, ValkeyResult};
+use crate::foreign::MemberKeys;
 use crate::keys::KeyPrefix;
 use crate::scripts::{GroupAnswer, LuaScript, ScriptSet};
 use crate::sentinel::ServerLocator;
@@ -37,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) keys: KeyPrefix,
     pub(crate) scripts: ScriptSet,
     pub(crate) locator: ServerLocator,
+    /// The keys of another fleet that groups follow as well.
+    pub(crate) member_keys: Option<MemberKeys>,
     login: Login,
     files: TlsFiles,
     current: Mutex<Option<Arc<LiveConnection>>>,
@@ -48,12 +51,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(clock: Clock, keys: KeyPrefix, locator: ServerLocator, login: Login, files: TlsFiles) -> Self {
+    pub(crate) fn new(
+        clock: Clock,
+        keys: KeyPrefix,
+        member_keys: Option<MemberKeys>,
+        locator: ServerLocator,
+        login: Login,
+        files: TlsFiles,
+    ) -> Self {
         Self {
             clock,
             keys,
             scripts: ScriptSet::new(),
             locator,
+            member_keys,
             login,
             files,
             current: Mutex::default(),

@@ -51,6 +51,11 @@ const KEYS: &[BackendKey] = &[
     BackendKey::new("key_file", BackendShape::Path, "the private key (PEM) of cert_file"),
     BackendKey::new("database", BackendShape::Text, "the number of the database").or("0"),
     BackendKey::new("prefix", BackendShape::Text, "the beginning of all of shardwise's keys and channels").or(PREFIX_DEFAULT),
+    BackendKey::new(
+        "member_keys",
+        BackendShape::Text,
+        "what the keys of another fleet's workers begin with, before the id: they are followed as foreign instances",
+    ),
 ];
 
 fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
@@ -74,6 +79,7 @@ fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Resul
         key_file: path("key_file"),
         database,
         prefix: text("prefix").unwrap_or_else(|| PREFIX_DEFAULT.into()),
+        member_keys: text("member_keys"),
     };
     Ok(Arc::new(ValkeyBackend::open(&config, clock.clone())?))
 }
@@ -107,6 +113,9 @@ pub struct ValkeyConfig {
     pub database: u16,
     /// All keys and channels begin with this.
     pub prefix: String,
+    /// What the keys begin with that another fleet keeps for its workers, each until it expires; the rest of a key is the worker's id.
+    /// Views show them as foreign instances, for placements that count these. They are in the same database.
+    pub member_keys: Option<String>,
 }
 
 impl ValkeyConfig {
@@ -134,6 +143,7 @@ impl ValkeyConfig {
             key_file: None,
             database: 0,
             prefix: PREFIX_DEFAULT.into(),
+            member_keys: None,
         }
     }
 
@@ -214,7 +224,7 @@ impl fmt::Debug for ValkeyConfig {
         shown.field("username", &self.username).field("password", &self.password);
         shown.field("sentinel_username", &self.sentinel_username).field("sentinel_password", &self.sentinel_password);
         shown.field("ca_file", &self.ca_file).field("cert_file", &self.cert_file).field("key_file", &self.key_file);
-        shown.field("database", &self.database).field("prefix", &self.prefix).finish()
+        shown.field("database", &self.database).field("prefix", &self.prefix).field("member_keys", &self.member_keys).finish()
     }
 }
 
@@ -245,6 +255,10 @@ mod tests {
             (
                 ValkeyConfig { cert_file: Some("c.pem".into()), ..ValkeyConfig::new("rediss://h") },
                 "open: discovery.valkey.key_file is missing",
+            ),
+            (
+                ValkeyConfig { member_keys: Some("shard".into()), ..url.clone() },
+                "open: discovery.valkey.member_keys is \"shard\": the keys of",
             ),
             (ValkeyConfig { username: Some("a".into()), ..url }, "open: discovery.valkey.password is missing"),
             (ValkeyConfig { sentinel_username: Some("a".into()), ..other }, "open: discovery.valkey.sentinel_password is missing"),

@@ -110,6 +110,11 @@ impl Failure {
         }
     }
 
+    /// Whether the same may succeed later without anybody changing anything.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
+    }
+
     /// Whether a new connection may do better, perhaps to another server.
     pub(crate) const fn is_of_connection(&self) -> bool {
         matches!(

@@ -3,7 +3,7 @@
 //! Inside: `config` has the settings, `address` reads addresses, `dial` makes connections, `sentinel` finds the primary, `connection` is one
 //! connection and `client` the one in use. The scripts are in `lua/`, with their texts and answers in `scripts`; `keys` says where things
 //! stand. `backend` is the contract, `notes` its third part. `reader` follows a group by `news` over its `mirror`, for the watches. `calls`
-//! numbers calls; `error` has all failures.
+//! numbers calls; `foreign` looks for the keys of another fleet; `error` has all failures.
 
 mod address;
 mod backend;
@@ -13,6 +13,10 @@ mod config;
 mod connection;
 mod dial;
 mod error;
+mod foreign;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod mirror;
 mod news;

@@ -71,8 +71,8 @@ impl MemberMirror {
         Ok(NewsOutcome::Applied)
     }
 
-    pub(crate) fn view(&self) -> Arc<View> {
-        Arc::new(View::new(self.revision, self.members.values().cloned().collect()))
+    pub(crate) fn view(&self, foreign: &[InstanceId]) -> Arc<View> {
+        Arc::new(View::new(self.revision, self.members.values().cloned().collect()).with_foreign(foreign.to_vec()))
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn ids(mirror: &MemberMirror) -> Vec<String> {
-        mirror.view().members().iter().map(|member| member.instance_id.to_string()).collect()
+        mirror.view(&[]).members().iter().map(|member| member.instance_id.to_string()).collect()
     }
 
     fn told(mirror: &mut MemberMirror, parts: &[&str]) -> NewsOutcome {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_core::GroupName;
+use shardwise_core::{GroupName, InstanceId};
 use shardwise_discovery::Result;
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -13,6 +13,7 @@ use crate::backend::TTL_LEAST;
 use crate::client::{Client, MakesGroup, read};
 use crate::connection::LiveConnection;
 use crate::error::{Failure, ValkeyResult};
+use crate::foreign::MemberScan;
 use crate::mirror::{MemberMirror, NewsOutcome};
 use crate::news::NewsSubscription;
 use crate::scripts::{GroupAnswer, LuaScript};
@@ -34,6 +35,9 @@ pub(crate) struct ValkeyReader {
     client: Arc<Client>,
     /// `None` before the first list, and while a new one is read.
     followed: Option<Following>,
+    /// Looks for the keys of another fleet, and the members that are shown of it.
+    scan: Option<MemberScan>,
+    foreign: Arc<Vec<InstanceId>>,
 }
 
 struct Following {
@@ -46,13 +50,32 @@ struct Following {
 }
 
 impl ValkeyReader {
-    pub(crate) const fn new(client: Arc<Client>) -> Self {
-        Self { client, followed: None }
+    pub(crate) fn new(client: Arc<Client>) -> Self {
+        Self { client, followed: None, scan: None, foreign: Arc::default() }
+    }
+
+    /// The other fleet's members as they were found last; none where none are followed.
+    async fn found(&mut self) -> ValkeyResult<Arc<Vec<InstanceId>>> {
+        if self.client.member_keys.is_none() {
+            return Ok(Arc::default());
+        }
+        self.scan.get_or_insert_with(|| MemberScan::start(Arc::clone(&self.client))).latest().await
+    }
+
+    /// Shows the other fleet's members if they are others than before. An error if they cannot be found.
+    async fn follow_foreign(&mut self, feed: &Feed) -> ValkeyResult<()> {
+        let found = self.found().await?;
+        if found != self.foreign {
+            self.foreign = found;
+            self.publish(feed)?;
+        }
+        Ok(())
     }
 
     /// Reads the group anew, over the connection in use, and shows it.
     async fn list(&mut self, feed: &Feed) -> ValkeyResult<()> {
         self.followed = None;
+        self.foreign = self.found().await?;
         for _ in 0..LIST_TRIES {
             let connection = self.client.connected().await?;
             let proven = self.client.clock.now();
@@ -60,7 +83,7 @@ impl ValkeyReader {
                 Ok(mut following) => match following.drain() {
                     Ok(_) => {
                         self.client.show(feed.group(), following.mirror.revision());
-                        feed.show(following.mirror.view(), Some(proven));
+                        feed.show(following.mirror.view(&self.foreign), Some(proven));
                         self.followed = Some(following);
                         return Ok(());
                     }
@@ -99,11 +122,13 @@ impl ValkeyReader {
                 Ok(())
             }
             () = is_due => self.look(feed).await,
+            () = MemberScan::changed(self.scan.as_mut()) => self.follow_foreign(feed).await,
         }
     }
 
     /// Has the server bury who is due, and proves what is shown.
     async fn look(&mut self, feed: &Feed) -> ValkeyResult<()> {
+        self.follow_foreign(feed).await?;
         let Some(following) = &mut self.followed else { return self.list(feed).await };
         // Calls have left a connection that is not usable any more: the primary may be elsewhere.
         if !following.connection.is_usable() || following.listed.elapsed() >= RELIST_EVERY {
@@ -138,7 +163,7 @@ impl ValkeyReader {
             return Err(Failure::Gap);
         }
         self.client.show(feed.group(), revision);
-        feed.show(following.mirror.view(), None);
+        feed.show(following.mirror.view(&self.foreign), None);
         Ok(())
     }
 

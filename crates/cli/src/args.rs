@@ -117,7 +117,7 @@ pub(crate) enum Command {
     /// Ask the placement offline, without any backend
     #[command(subcommand)]
     Ring(ring::Ring),
-    /// Prepare the place where workers meet
+    /// Prepare the place where workers meet, or move them to another one
     #[command(subcommand)]
     Backend(backend::BackendCommand),
     /// Create, fill, publish and inspect an outbox

@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [(&[&str], &[&str]); 40] = [
+const COMMANDS: [(&[&str], &[&str]); 41] = [
     (&[], &["demo", "init", "outbox", "watch", "ring", "settings", "--version"]),
     (&["demo"], &["--workers", "--events", "20000", "--aggregates", "--rate", "2000", "--ttl", "3s", "--keep", "--from", "SIGKILL"]),
     (&["init"], &["--outbox", "settings.toml"]),
@@ -56,8 +56,9 @@ const COMMANDS: [(&[&str], &[&str]); 40] = [
         &["ring", "owners"],
         &["--members", "--members-file", "--placement", "--slots", "--virtual-nodes", "--load-margin", "-0", "empty key"],
     ),
-    (&["backend"], &["init"]),
+    (&["backend"], &["init", "epoch"]),
     (&["backend", "init"], &["--policy", "postgres"]),
+    (&["backend", "epoch"], &["--policy", "epoch_floor", "Exit code 4"]),
     (&["outbox"], &["init", "enqueue", "run", "status", "unblock", "list", "replay", "replay-aggregate", "discard", "audit", "restored"]),
     (&["outbox", "init"], &["--name"]),
     (&["outbox", "enqueue"], &["--name", "--from", "aggregatetype", "Exit code 1"]),

@@ -20,6 +20,8 @@ mod faults;
 pub mod feeds;
 mod log_throttle;
 mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod notes;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -23,7 +23,7 @@ fn subjects() -> GroupSubjects {
 }
 
 fn delivery(subject: String, sequence: u64, payload: Vec<u8>) -> StreamDelivery {
-    StreamDelivery { subject, sequence, stored_at: sequence, payload: payload.into() }
+    StreamDelivery { subject, sequence, stored_at: sequence, payload: payload.into(), is_marker: false }
 }
 
 fn record(name: &str, life: u64, sequence: u64, state: MemberState) -> StreamDelivery {
@@ -51,7 +51,7 @@ fn mirror(deliveries: &[StreamDelivery]) -> BucketMirror {
 }
 
 fn ids(mirror: &BucketMirror) -> Vec<String> {
-    mirror.view(0).members().iter().map(|member| member.instance_id.to_string()).collect()
+    mirror.view(0, &[]).members().iter().map(|member| member.instance_id.to_string()).collect()
 }
 
 fn held(mirror: &BucketMirror) -> Vec<(Resource, u64)> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::Moment;
-use shardwise_discovery::RecordId;
 use shardwise_discovery::silence::{Burial, SilenceInput};
+use shardwise_discovery::{RecordId, one_line};
 
 use super::{BucketObserver, FinishedCall};
 use crate::burials::{self, BurialOutcome};
@@ -14,6 +14,7 @@ use crate::error::{Failure, NatsResult};
 use crate::groups::BucketGroup;
 use crate::messages::StoredBeat;
 use crate::registrar::BucketHandle;
+use crate::status::ForeignFollower;
 
 /// The share of the shortest TTL after which a process writes that has not written, where nothing says when.
 const WRITES_PER_TTL: u32 = 3;
@@ -40,6 +41,7 @@ impl BucketObserver {
         }
         let now = client.clock.now();
         self.hand_in_members(group, now);
+        self.take_foreign();
         let is_proven = self.catch_up(group);
         if self.is_caught_up {
             self.hand_in_seen(handle, group, now);
@@ -61,6 +63,12 @@ impl BucketObserver {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
         }
         self.known_needs = needs;
+    }
+
+    fn take_foreign(&mut self) {
+        let Some(reading) = self.foreign.as_mut().map(ForeignFollower::latest) else { return };
+        self.changed.members |= reading.differs(&self.foreign_reading);
+        self.foreign_reading = reading;
     }
 
     /// Takes note of the writes that have come back. Answers whether one has.
@@ -115,17 +123,29 @@ impl BucketObserver {
         if !is_proven && changed == super::BucketChange::default() {
             return Ok(());
         }
-        if let Some((subject, why)) = self.mirror.unreadable() {
-            let failure = Failure::Unreadable { subject: subject.to_owned(), why: shardwise_discovery::one_line(why) };
-            self.changed = changed;
-            group.shown.send_modify(|shown| shown.failure = Some((failure, now)));
-            return Ok(());
-        }
+        let unreadable = |(subject, why): (&str, &str)| Failure::Unreadable { subject: subject.to_owned(), why: one_line(why) };
+        let foreign = match self.mirror.unreadable().map(unreadable) {
+            Some(failure) => Err(failure),
+            None => self.foreign_reading.present(now),
+        };
+        let foreign = match foreign {
+            Ok(Some(ids)) => Arc::clone(ids),
+            Ok(None) if self.foreign.is_none() => Arc::default(),
+            Ok(None) => {
+                self.changed = changed;
+                return Ok(());
+            }
+            Err(failure) => {
+                self.changed = changed;
+                group.shown.send_modify(|shown| shown.failure = Some((failure, now)));
+                return Ok(());
+            }
+        };
         self.revision = self.revision.max(self.mirror.revision());
         let revision = client.history.show(self.era, self.revision)?;
         let view = match self.view.take().filter(|view| !changed.members && view.revision() == revision) {
             Some(view) => view,
-            None => self.mirror.view(revision),
+            None => self.mirror.view(revision, &foreign),
         };
         self.view = Some(Arc::clone(&view));
         let reads_claims = self.reads_claims;

@@ -45,6 +45,27 @@ pub(crate) fn joined(values: impl IntoIterator<Item = i64>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(",")
 }
 
+/// Reads a literal as the server does; `None` if something is left behind its end.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_back(literal: &str) -> Option<String> {
+    let (escapes, rest) = match literal.strip_prefix(" E'") {
+        Some(rest) => (true, rest),
+        None => (false, literal.strip_prefix('\'')?),
+    };
+    let (mut value, mut rest) = (String::new(), rest.chars());
+    loop {
+        match rest.next()? {
+            '\'' => match rest.next() {
+                Some('\'') => value.push('\''),
+                Some(_) => return None,
+                None => return Some(value),
+            },
+            '\\' if escapes => value.push(rest.next()?),
+            other => value.push(other),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,26 +86,6 @@ mod tests {
         }
     }
 
-    /// Reads a literal as the server does; `None` if something is left behind its end.
-    fn read(literal: &str) -> Option<String> {
-        let (escapes, rest) = match literal.strip_prefix(" E'") {
-            Some(rest) => (true, rest),
-            None => (false, literal.strip_prefix('\'')?),
-        };
-        let (mut value, mut rest) = (String::new(), rest.chars());
-        loop {
-            match rest.next()? {
-                '\'' => match rest.next() {
-                    Some('\'') => value.push('\''),
-                    Some(_) => return None,
-                    None => return Some(value),
-                },
-                '\\' if escapes => value.push(rest.next()?),
-                other => value.push(other),
-            }
-        }
-    }
-
     #[test]
     fn whatever_a_text_has_is_read_back() {
         let parts = ["'", "\\", "''", "\\'", "E'", "a", "\n", "é", "--", ";", "$$", "\u{202e}"];
@@ -92,7 +93,7 @@ mod tests {
             for two in parts {
                 for three in parts {
                     let value = [one, two, three].concat();
-                    assert_eq!(read(&text(&value).to_string()), Some(value));
+                    assert_eq!(read_back(&text(&value).to_string()), Some(value));
                 }
             }
         }

@@ -82,7 +82,8 @@ pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     Ok((Head::read(row).map_err(Failure::of_row)?, beats))
 }
 
-fn beat(entry: &str) -> Option<Beat> {
+/// A beat as [`look`] asks for it.
+pub(crate) fn beat(entry: &str) -> Option<Beat> {
     let mut numbers = entry.split(' ').map(|number| number.parse::<u64>().ok());
     let (life, beat, ttl) = (numbers.next()??, numbers.next()??, numbers.next()??);
     Some(Beat { life: i64::try_from(life).ok()?, count: beat, ttl: Duration::from_millis(ttl) })

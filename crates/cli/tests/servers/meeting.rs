@@ -138,7 +138,7 @@ pub(crate) fn make_tables(kind: Kind, place: &Place) {
     }
 }
 
-async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
+pub(crate) async fn start_server(kind: Kind) -> (Box<dyn Any>, SocketAddr) {
     match kind {
         Kind::Consul => {
             let consul = Consul::single().await.unwrap();

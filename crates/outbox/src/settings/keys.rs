@@ -17,6 +17,8 @@ pub(super) const SINK: SettingKey = SettingKey::new("sink", Text,
     .required("say where the events go: sink = \"stdout\" or sink = \"file:events.jsonl\"");
 pub(super) const SINK_PASSWORD_FILE: SettingKey = SettingKey::new("sink_password_file", Text,
     "a file with the password of the address's user, or with a token: NATS's where the address has no user, and a webhook's bearer token");
+pub(super) const SINK_CREDS_FILE: SettingKey = SettingKey::new("sink_creds_file", Text,
+    "a credentials file of NATS with the user's JWT and NKey (.creds), instead of a user or a token");
 pub(super) const SINK_CA_FILE: SettingKey = SettingKey::new("sink_ca_file", Text,
     "the CA, in PEM, that must have signed the sink's certificate; without it the system's");
 pub(super) const SINK_CERT_FILE: SettingKey = SettingKey::new("sink_cert_file", Text,
@@ -64,7 +66,7 @@ pub(super) const RETENTION: SettingKey = SettingKey::new("retention", Shape::tim
 
 /// All keys, in the order of `settings.toml`.
 pub(super) const OUTBOX: &[SettingKey] = &[
-    STORE, STORE_PASSWORD_FILE, SINK, SINK_PASSWORD_FILE, SINK_CA_FILE, SINK_CERT_FILE, SINK_KEY_FILE, SINK_TO, SINK_FORMAT, SINK_STREAM,
-    SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
+    STORE, STORE_PASSWORD_FILE, SINK, SINK_PASSWORD_FILE, SINK_CREDS_FILE, SINK_CA_FILE, SINK_CERT_FILE, SINK_KEY_FILE, SINK_TO,
+    SINK_FORMAT, SINK_STREAM, SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
     OUTAGE_LIMIT, POLL, LISTEN, RETENTION, PARKED_RETENTION,
 ];

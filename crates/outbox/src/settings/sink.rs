@@ -87,6 +87,8 @@ pub struct RemoteSink {
     pub url: String,
     /// A file with the password or the token.
     pub password_file: Option<PathBuf>,
+    /// A credentials file of NATS.
+    pub creds_file: Option<PathBuf>,
     /// A file with the CA that must have signed the server's certificate.
     pub ca_file: Option<PathBuf>,
     /// This client's certificate chain and its key.
@@ -130,10 +132,11 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-const ONLY: [(&SettingKey, &[SinkKind]); 14] = {
+const ONLY: [(&SettingKey, &[SinkKind]); 15] = {
     use SinkKind::{Http, Nats, RabbitMq, Redis};
     [
         (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_CREDS_FILE, &[Nats]),
         (&keys::SINK_CA_FILE, &[Nats, Redis, Http]),
         (&keys::SINK_CERT_FILE, &[Nats, Redis, Http]),
         (&keys::SINK_KEY_FILE, &[Nats, Redis, Http]),
@@ -204,6 +207,7 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         kind,
         url: url.to_owned(),
         password_file: table.take_path(&keys::SINK_PASSWORD_FILE)?,
+        creds_file: table.take_path(&keys::SINK_CREDS_FILE)?,
         ca_file: table.take_path(&keys::SINK_CA_FILE)?,
         identity,
         to: text(&keys::SINK_TO)?,

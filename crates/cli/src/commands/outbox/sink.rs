@@ -36,6 +36,7 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
 fn nats(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     let mut config = sink::NatsConfig::from_url(&remote.url, SOURCE)?;
     (config.tls, config.create, config.fence) = (tls(remote), remote.create, remote.fence);
+    config.creds_file.clone_from(&remote.creds_file);
     config.mode = remote.format.unwrap_or(config.mode);
     if let Some(stream) = &remote.stream {
         config.stream.clone_from(stream);

@@ -1,5 +1,7 @@
 //! Which server, which stream, and how events are encoded.
 
+use std::path::PathBuf;
+
 use async_nats::ServerAddr;
 use secrecy::SecretString;
 
@@ -17,6 +19,8 @@ pub struct NatsConfig {
     pub(super) user: Option<String>,
     pub(super) password: Option<SecretString>,
     pub(super) source: String,
+    /// A credentials file with the user's JWT and `NKey` (`.creds`), instead of a user or a token. It is read for each connection.
+    pub creds_file: Option<PathBuf>,
     /// The trusted CA, and this client's own certificate.
     pub tls: TlsFiles,
     /// The stream that receives events, `outbox` by default. It must have their subjects.
@@ -57,6 +61,7 @@ impl NatsConfig {
             tls_needed: scheme == "tls://",
             user: user.map(str::to_owned),
             password: None,
+            creds_file: None,
             source: source.into(),
             tls: TlsFiles::default(),
             stream: "outbox".into(),
@@ -76,6 +81,9 @@ impl NatsConfig {
     /// Refuses a subject that NATS would not take, and options that exclude each other.
     pub(super) fn validated(self) -> Result<Self> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::Settings, format!("the {what}")));
+        if self.creds_file.is_some() && (self.user.is_some() || self.password.is_some()) {
+            return wrong("credentials file of the NATS sink is instead of a user, a password and a token: leave these out");
+        }
         let pattern = self.subject.pattern('.');
         let fits = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'>');
         if !pattern.split('.').all(|word| fits(word) && (word == "*" || !word.contains('*'))) || pattern.starts_with('$') {

@@ -10,6 +10,7 @@ use async_nats::jetstream::stream::{Config, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions, Event};
 use secrecy::ExposeSecret as _;
+use shardwise::discovery::nats::UserCredentials;
 use tokio::sync::watch;
 
 use super::super::connection::{ANSWER_WITHIN, words};
@@ -67,9 +68,17 @@ fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<Atom
         (Some(user), password) => (auth.username, auth.password) = (Some(user.clone()), password),
         (None, token) => auth.token = token,
     }
-    let options = ConnectOptions::with_auth_callback(move |_nonce| {
-        let ended = established.load(Ordering::Relaxed);
-        let answer = if ended { Err(AuthError::new("the connection has ended, and the sink makes another one")) } else { Ok(auth.clone()) };
+    let credentials = config.creds_file.as_ref().map(|path| {
+        let wrong = |why| Error::new(ErrorKind::Settings, format!("the credentials file {} of the NATS sink {why}", path.display()));
+        UserCredentials::read(path).map_err(wrong)
+    });
+    let credentials = credentials.transpose()?;
+    let options = ConnectOptions::with_auth_callback(move |nonce| {
+        let answer = if established.load(Ordering::Relaxed) {
+            Err(AuthError::new("the connection has ended, and the sink makes another one"))
+        } else {
+            signed(&auth, credentials.as_ref(), &nonce)
+        };
         async move { answer }
     });
     let lost = Arc::new(lost);
@@ -89,6 +98,16 @@ fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<Atom
         .ignore_discovered_servers()
         .require_tls(config.tls_needed)
         .tls_client_config(tls::client_config(&config.tls, config.tls_needed)?))
+}
+
+/// With the JWT, and the signature under what the server has sent.
+fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> Result<Auth, AuthError> {
+    let mut auth = auth.clone();
+    if let Some(credentials) = credentials {
+        auth.jwt = Some(credentials.jwt().to_owned());
+        auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
+    }
+    Ok(auth)
 }
 
 /// The stream; created if it is missing and creation was requested.
@@ -129,7 +148,8 @@ async fn create(config: &NatsConfig, context: &Context) -> Result<Stream> {
 fn refused(place: &str, error: &ConnectError) -> Error {
     match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            let text = format!("NATS at {place} does not accept this user and password: correct the address and the password's file");
+            let text =
+                format!("NATS at {place} does not accept this user: correct the address and the file with the password or the credentials");
             Error::new(ErrorKind::Denied, text)
         }
         ConnectErrorKind::Tls => Error::new(ErrorKind::Denied, format!("TLS with NATS at {place} fails: {}", words(error))),
