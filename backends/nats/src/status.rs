@@ -46,7 +46,7 @@ impl StatusKeys {
         let bucket = Bucket::of_setting("status_bucket", bucket)?;
         let parts: Vec<_> = keys.split('.').collect();
         let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'));
-        let is_part = |(at, part): (usize, &&str)| is_plain(part) || **part == "*" || (**part == ">" && at + 1 == parts.len());
+        let is_part = |(at, part): (usize, &&str)| is_plain(part) || *part == "*" || (*part == ">" && at + 1 == parts.len());
         if !parts.iter().enumerate().all(is_part) {
             let why = format!("is {keys:?}; write parts separated by dots, such as \"workers.*\", or \">\" for all keys");
             return Err(Failure::Setting { setting: "status_keys", why });
