@@ -30,7 +30,8 @@ impl Group<'_> {
             .as_claims()
             .ok_or_else(|| refused(&format!("epochs need a backend that can hold claims, and {}", backend::cannot_claim(&capabilities))))?;
         let incarnation = random_incarnation();
-        has_stopped(&self.view().await?, incarnation)?;
+        let view = self.view().await?;
+        has_stopped(&view, incarnation)?;
         let id = InstanceId::new(format!("epoch-{incarnation}")).map_err(|error| refused(&error.to_string()))?;
         let fingerprints = vec![self.policy.fingerprint()];
         // A draining member has no share, whoever else comes.
@@ -41,7 +42,8 @@ impl Group<'_> {
         let epoch = taken?;
         left?;
         // One that came meanwhile may have been granted a higher one.
-        has_stopped(&self.view().await?, incarnation)?;
+        let view = self.view().await?;
+        has_stopped(&view, incarnation)?;
         Ok(epoch)
     }
 
