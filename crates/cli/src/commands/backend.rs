@@ -23,7 +23,7 @@ meanwhile.
 
   shardwise backend init")]
     Init(InitBackendArgs),
-    /// Print the epoch_floor with which workers go on in another backend
+    /// Print the `epoch_floor` with which workers go on in another backend
     #[command(after_help = "\
 For moving a group with exclusive ownership. Stop all its workers, run this with the settings of the old backend, and write the line that it \
 prints into the policy before any worker starts on the new one. Then your database accepts the new owners and refuses the old ones.

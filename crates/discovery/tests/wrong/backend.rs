@@ -249,7 +249,7 @@ impl Claims for Wrong {
         for (_, acquired) in &mut answers {
             match (self.mistake, *acquired) {
                 (Mistake::HeldIsGrantedAgain, AcquireOutcome::Held) | (Mistake::EpochsAreAllOne, AcquireOutcome::Granted(_)) => {
-                    *acquired = AcquireOutcome::Granted(Epoch::new(1).unwrap())
+                    *acquired = AcquireOutcome::Granted(Epoch::new(1).unwrap());
                 }
                 (Mistake::OneThatIsHeldKeepsAll, _) if is_held => *acquired = AcquireOutcome::Held,
                 _ => {}
