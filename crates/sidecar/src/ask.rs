@@ -117,7 +117,7 @@ pub(crate) fn checked(key: &str) -> Result<&str> {
 }
 
 async fn bring(app: &App, joined: &ServedGroup, to: &To<'_>, request: Request) -> Result<Response> {
-    let brought = brought(app, joined, to, request).await;
+    let brought = Box::pin(brought(app, joined, to, request)).await;
     brought.inspect_err(|problem| refused(app, problem, false))
 }
 

@@ -146,7 +146,9 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
 fn a_slot_held_under_a_lower_epoch_after_a_higher_one_is_an_overlap_and_a_change_of_hands_is_none() {
     let lines = |lines: &[Value]| {
         let mut judge = Judge::default();
-        lines.iter().for_each(|line| judge.take(line, line["at"].as_u64().unwrap()));
+        for line in lines {
+            judge.take(line, line["at"].as_u64().unwrap());
+        }
         judge.overlaps().len()
     };
     let entered = |epoch: u64, id: &str, at: u64| serde_json::json!({ "entered": 1, "epoch": epoch, "id": id, "at": at });

@@ -74,7 +74,9 @@ async fn live(folder: &Path, name: &str, members: usize) {
     }
     crowd.note_usage();
     let numbers: Vec<_> = crowd.present.keys().copied().collect();
-    numbers.into_iter().for_each(|number| crowd.leave(number));
+    for number in numbers {
+        crowd.leave(number);
+    }
     let left = async {
         while !crowd.present.is_empty() {
             looks.tick().await;

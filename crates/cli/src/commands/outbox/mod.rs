@@ -205,7 +205,7 @@ async fn init(outbox: &OutboxSettings, LoadedSettings { settings, .. }: &LoadedS
     if settings.policy(policy)?.discovery.is_in_outbox() {
         let factory = ShardingFactory::from_settings(settings.clone())?;
         let done = waiting(&waits_for(&factory, policy), IS_IT_THERE, factory.init_backend(policy)).await?;
-        text += &format!("its publishers meet there: {done}\n");
+        text = format!("{text}its publishers meet there: {done}\n");
         shown["backend"] = done.into();
     }
     common.print(&shown, || text)?;
