@@ -121,7 +121,7 @@ def records(page):
 
 
 def proofs(page):
-    """The same for the proofs and records of a connection; src/membership/proof.rs and src/requests/channel/seal/tests.rs have the same numbers."""
+    """The same for the proofs and records of a connection; src/requests/channel/proof.rs and src/requests/channel/seal/tests.rs have the same numbers."""
     member = (b"members-know-this-one", "workers", "worker-1", 7)
     key = page["connection_key"](*member, b"\x11" * 32, b"\x22" * 32)
     binding = b"\x33" * 32

@@ -19,8 +19,6 @@ use super::guards::Guards;
 use super::holder_table::HolderTable;
 #[cfg(feature = "requests")]
 use super::incoming::IncomingConnections;
-#[cfg(feature = "requests")]
-use super::proof::Recipient;
 use super::state::Membership;
 use super::worker::WorkerWatch;
 use crate::error::locked;
@@ -116,13 +114,6 @@ impl OwnershipContext {
     pub(crate) fn suspect(&self) {
         suspected(&self.policy);
         self.worker.suspected.notify_one();
-    }
-
-    /// This incarnation as the recipient of a connection, for the proofs of both ends.
-    #[cfg(feature = "requests")]
-    pub(crate) fn recipient(&self) -> Recipient<'_> {
-        let life = &self.life;
-        Recipient { group: &self.policy.group, instance_id: life.instance_id(), incarnation: life.incarnation() }
     }
 }
 

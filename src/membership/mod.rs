@@ -18,7 +18,6 @@ mod listeners;
 mod listening;
 mod note_book;
 mod placement_cache;
-pub mod proof;
 mod route_store;
 mod state;
 mod worker;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use serde_json::json;
 use shardwise::discovery::tls::{TlsFile, certificates, private_key, provider, roots};
-use shardwise::proof::ProofKind;
+use shardwise::requests::channel::proof::ProofKind;
 use shardwise::requests::{ADDRESS_KEY, Place, Request, Undelivered};
 use shardwise::settings::PolicySettings;
 use shardwise::{ShardingFactory, ShardingService};

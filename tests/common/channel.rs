@@ -7,7 +7,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardwise::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient};
+use shardwise::requests::channel::proof::{Nonce, Proof, ProofKind, ProofSession, Recipient};
 use shardwise::{GroupName, Incarnation, InstanceId, ShardingService};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;

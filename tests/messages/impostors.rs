@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use shardwise::MessageError;
-use shardwise::proof::Nonce;
+use shardwise::requests::channel::proof::Nonce;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -1,6 +1,6 @@
 //! A process that is no member, has recorded one, or sits between two: learns nothing and forges nothing.
 
-use shardwise::proof::{Nonce, ProofKind, ProofSession};
+use shardwise::requests::channel::proof::{Nonce, ProofKind, ProofSession};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use shardwise::proof::{Nonce, ProofKind, ProofSession, Recipient};
+use shardwise::requests::channel::proof::{Nonce, ProofKind, ProofSession, Recipient};
 use shardwise::{ServiceState, Settings, ShardingFactory, ShardingService};
 use shardwise_sidecar::{Error, Options, Sidecar, Token};
 use tokio::sync::oneshot;

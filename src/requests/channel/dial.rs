@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::ByteStream;
 use super::hello::{self, HELLO_WITHIN, NotThere, Protection};
+use super::proof::Recipient;
 use super::tls;
-use crate::membership::proof::Recipient;
 use crate::requests::address::{PLAIN, SECURED};
 use crate::requests::security::PeerSecurity;
 use crate::requests::transport::Place;

@@ -10,8 +10,8 @@ use shardwise_core::{GroupName, Incarnation, InstanceId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::ByteStream;
+use super::proof::{Nonce, ProofKind, ProofSession, Recipient};
 use super::seal::{End, SealedStream};
-use crate::membership::proof::{Nonce, ProofKind, ProofSession, Recipient};
 
 /// The version of this protocol. Versions 1 and 2 carried messages to singletons alone.
 const PROTOCOL: u32 = 3;

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ByteStream;
 use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
+use super::proof::Recipient;
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
 use crate::membership::OwnershipContext;
@@ -92,7 +93,7 @@ impl Reception {
         }
         let secret = own.token.as_ref().map(|secret| secret.expose_secret().as_bytes());
         let protection = Protection { secret, binding: security.binding.as_ref().map(Binding::as_slice) };
-        let recipient = member.recipient();
+        let recipient = Recipient::of(&member);
         let session = match timeout(HELLO_WITHIN, hello::proven(&mut stream, &hello, &recipient, &protection)).await.map_err(late)? {
             Ok(Ok(session)) => session,
             Ok(Err(refusal)) => return self.refuse(stream, refusal).await,
@@ -122,7 +123,7 @@ impl Reception {
     /// The member that the caller wants, if it is here.
     fn wanted(&self, hello: &Hello) -> Option<Arc<OwnershipContext>> {
         self.members.iter().filter_map(Weak::upgrade).find(|member| {
-            let own = member.recipient();
+            let own = Recipient::of(member);
             (own.group, own.instance_id, own.incarnation) == (&hello.group, &hello.instance_id, hello.incarnation)
         })
     }

@@ -1,6 +1,7 @@
 //! The one channel between members, for requests and for messages to singletons: both ends prove that they belong to the group, then
 //! HTTP/2 by hyper, on one connection for each pair of members and direction (ADR 45).
 //!
+//! - `proof`: how the two ends prove knowledge of the members' secret.
 //! - `hello`: the start of a connection, with the proofs of both ends.
 //! - `seal`: without TLS every later record is proven too.
 //! - `tls`: certificates (feature `tls`).
@@ -14,6 +15,7 @@ mod caller;
 mod dial;
 mod hello;
 mod listener;
+pub mod proof;
 mod recipient;
 mod seal;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::membership::proof::{Proof, ProofKind, ProofSession};
+use super::proof::{Proof, ProofKind, ProofSession};
 
 /// The most bytes of a record's content: as much as a DATA frame of HTTP/2 has by default (RFC 9113, section 6.5.2).
 const RECORD_BYTES_MAX: usize = 16 * 1024;

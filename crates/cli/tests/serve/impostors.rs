@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 
 use serde_json::{Value, json};
-use shardwise::proof::Nonce;
+use shardwise::requests::channel::proof::Nonce;
 use shardwise::requests::{self, Attempt, Request};
 use shardwise::{Incarnation, InstanceId, ShardingService};
 use tokio::runtime::Runtime;

@@ -1,8 +1,8 @@
 use shardwise_core::{GroupName, Incarnation, InstanceId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::super::proof::{Nonce, Recipient};
 use super::*;
-use crate::membership::proof::{Nonce, Recipient};
 
 fn session() -> ProofSession {
     let (group, id) = (GroupName::new("g").unwrap(), InstanceId::new("a").unwrap());

@@ -1,5 +1,5 @@
 //! How two members prove knowledge of a shared secret without sending it (ADR 38; `docs/reference/protocol.md`, section 9, has the bytes).
-//! `requests::channel` does so at the start of a connection, and without TLS for every record on it.
+//! `hello` does so at the start of a connection, and without TLS for every record on it (`seal`).
 //!
 //! On each connection the caller and the recipient each draw a nonce. A key is derived from the secret, both nonces and the recipient's
 //! identity, so it is worthless on another connection and to another member. Under that key every proof covers its kind, the number of
@@ -8,9 +8,11 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use ring::hmac::{Context, HMAC_SHA256, Key};
 use shardwise_core::{GroupName, Incarnation, InstanceId};
+use subtle::ConstantTimeEq;
+
+use crate::membership::OwnershipContext;
 
 /// The version of this protocol.
 const PROTOCOL: &[u8] = b"shardwise proof 2";
@@ -52,6 +54,14 @@ pub struct Recipient<'a> {
     pub incarnation: Incarnation,
 }
 
+impl<'a> Recipient<'a> {
+    /// A member of this process, in its present incarnation.
+    pub(super) fn of(member: &'a OwnershipContext) -> Self {
+        let life = &member.life;
+        Self { group: &member.policy.group, instance_id: life.instance_id(), incarnation: life.incarnation() }
+    }
+}
+
 /// 32 random bytes, drawn for one connection. As text, 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nonce([u8; BYTES]);
@@ -81,7 +91,7 @@ impl Proof {
 
 /// The key shared by the two sides of one connection. `Debug` does not show it.
 #[derive(Clone)]
-pub struct ProofSession(Hmac<Sha256>);
+pub struct ProofSession(Context);
 
 impl ProofSession {
     /// Derives the key from the members' secret, the called member, and the nonces of both sides.
@@ -98,20 +108,22 @@ impl ProofSession {
         for field in fields {
             add(&mut derived, field);
         }
-        Self(keyed(&derived.finalize().into_bytes()))
+        Self(keyed(derived.sign().as_ref()))
     }
 
     /// The proof of that kind about these fields, after `count` others of its kind on the connection.
     pub fn proof(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Proof {
-        Proof(self.over(kind, count, fields).finalize().into_bytes().into())
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(self.over(kind, count, fields).sign().as_ref());
+        Proof(bytes)
     }
 
     /// Whether `shown` is that proof. Takes constant time.
     pub fn proves(&self, shown: &Proof, kind: ProofKind, count: u64, fields: &[&[u8]]) -> bool {
-        self.over(kind, count, fields).verify_slice(&shown.0).is_ok()
+        self.over(kind, count, fields).sign().as_ref().ct_eq(&shown.0).into()
     }
 
-    fn over(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Hmac<Sha256> {
+    fn over(&self, kind: ProofKind, count: u64, fields: &[&[u8]]) -> Context {
         let mut mac = self.0.clone();
         add(&mut mac, kind.name());
         add(&mut mac, &count.to_be_bytes());
@@ -128,13 +140,12 @@ impl fmt::Debug for ProofSession {
     }
 }
 
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length (RFC 2104, section 2)")]
-fn keyed(key: &[u8]) -> Hmac<Sha256> {
-    Hmac::new_from_slice(key).expect("a key of any length")
+fn keyed(key: &[u8]) -> Context {
+    Context::with_key(&Key::new(HMAC_SHA256, key))
 }
 
 /// Prefixes the length, so that different lists of fields give different bytes.
-fn add(mac: &mut Hmac<Sha256>, field: &[u8]) {
+fn add(mac: &mut Context, field: &[u8]) {
     mac.update(&(field.len() as u64).to_be_bytes());
     mac.update(field);
 }
