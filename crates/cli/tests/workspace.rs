@@ -182,7 +182,7 @@ fn settings_on_pages_of_the_book_are_accepted() {
             // A block may continue the page's first one.
             let ran = [(*block).to_owned(), format!("{}\n{block}", blocks[0])].map(|settings| {
                 let place = Place::with_settings(&settings);
-                for secret in ["consul.token", "outbox.password", "nats.password", "peers.token", "postgres.password"] {
+                for secret in ["consul.token", "outbox.password", "nats.password", "peers.token", "postgres.password", "valkey.password"] {
                     place.write(secret, "secret-of-the-test\n");
                     std::fs::set_permissions(place.path(secret), std::fs::Permissions::from_mode(0o600)).unwrap();
                 }
