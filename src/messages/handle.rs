@@ -96,6 +96,7 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
         // An unlimited wait is a wait of a year.
         let until = begun.checked_add(limit.min(WAIT_LONGEST)).unwrap_or(begun);
         let (mut leaders, mut ownership) = (self.hub.leaders(), self.ownership.clone());
+        let mut earlier = None;
         loop {
             // Any change from here on counts.
             let leader = self.claim_in(&leaders.borrow_and_update());
@@ -104,6 +105,9 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
                 SendAttempt::Done(done) => return done,
                 SendAttempt::Again { why, full } => (why, full),
             };
+            // An attempt that the limit cut short says less than the one before it.
+            let why = earlier.take().filter(|_| Instant::now() >= until).unwrap_or(why);
+            earlier = Some(why.clone());
             let news = async {
                 tokio::select! {
                     true = async { leaders.wait_for(|now| self.claim_in(now) != leader).await.is_ok() } => true,

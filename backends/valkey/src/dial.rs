@@ -31,9 +31,9 @@ pub(crate) struct Login {
     pub(crate) database: u16,
 }
 
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ServerStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ServerStream for S {}
 
 /// Reads the files of TLS, anew for each connection.
 pub(crate) fn load(files: &TlsFiles) -> ValkeyResult<Arc<ClientConfig>> {
@@ -100,7 +100,7 @@ fn inner(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerContext) -> ValkeyResult<Box<dyn ByteStream>> {
+async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerContext) -> ValkeyResult<Box<dyn ServerStream>> {
     let unreachable = |error: io::Error| Failure::Unreachable {
         place: context.place.clone(),
         setting: context.setting,

@@ -38,25 +38,27 @@ fn known(fields: &[SchemaNode]) -> impl Iterator<Item = &'static str> {
 pub(crate) fn advice(given: &str, (table, fields): (&str, &[SchemaNode]), root: &[SchemaNode], origin: &Origin) -> String {
     let given_key = join(table, given);
     let variable = |key: &str| origin.variable_with(key, &given_key);
+    let is_table = origin.is_below(&given_key);
     let here = |key: &str| variable(&format!("{table}.{key}")).unwrap_or_else(|| key.to_owned());
-    if let Some(key) = find(given, fields) {
+    if let Some(key) = find(given, is_table, fields) {
         return format!("did you mean {}?", here(&key));
     }
     if let Some(key) = nearest(given, known(fields)) {
         return format!("did you mean {}?", here(key));
     }
-    if let Some(key) = find(given, root) {
+    if let Some(key) = find(given, is_table, root) {
         return format!("it belongs in {}", variable(&key).unwrap_or(key));
     }
     let names = known(fields).collect::<Vec<_>>().join(", ");
     format!("known here: {}", if matches!(origin, Origin::Variable { .. }) { names.to_uppercase() } else { names })
 }
 
-/// The path of a key with exactly that name below `fields`.
-fn find(given: &str, fields: &[SchemaNode]) -> Option<String> {
-    let inside = |name: &str, fields| find(given, fields).map(|place| format!("{name}.{place}"));
+/// The path of a key with exactly that name below `fields`; of a key that has others below it if `is_table`.
+fn find(given: &str, is_table: bool, fields: &[SchemaNode]) -> Option<String> {
+    let inside = |name: &str, fields| find(given, is_table, fields).map(|place| format!("{name}.{place}"));
     fields.iter().find_map(|node| match node {
-        SchemaNode::Leaf(key) | SchemaNode::Free(key) => (key.name == given).then(|| given.to_owned()),
+        SchemaNode::Leaf(key) => (key.name == given && !is_table).then(|| given.to_owned()),
+        SchemaNode::Free(key) => (key.name == given).then(|| given.to_owned()),
         SchemaNode::Table { name, .. } | SchemaNode::Named { name, .. } if *name == given => Some(given.to_owned()),
         SchemaNode::Table { name, fields, .. } => inside(name, fields),
         SchemaNode::Named { name, each, .. } => inside(&format!("{name}.NAME"), each),

@@ -75,6 +75,11 @@ impl Origin {
         Some(variable_of(right) + below)
     }
 
+    /// Whether it is a variable that sets something below the key `given`.
+    pub(crate) fn is_below(&self, given: &str) -> bool {
+        matches!(self, Self::Variable { variable } if variable.strip_prefix(&*variable_of(given)).is_some_and(|below| !below.is_empty()))
+    }
+
     /// A settings error that starts with the origin.
     pub fn fail(&self, message: impl fmt::Display) -> Error {
         match self {
