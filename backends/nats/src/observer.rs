@@ -3,7 +3,8 @@
 //!
 //! The consumer is always polled: probes, burials and sweeps run beside it. When it misses something, another one lists everything anew.
 //! Nothing of that list is shown before a write that began after its last message has come back, so a server that lags behind shows no
-//! older view, and what was rewritten during the list is not missing. What is decided when about silent members is in [`shardwise_discovery::silence`].
+//! older view, and what was rewritten during the list is not missing. What is decided when about silent members is in
+//! [`shardwise_discovery::silence`].
 
 mod deciding;
 
@@ -114,8 +115,8 @@ struct BucketObserver {
     /// What [`Silence`] knows of the needs.
     known_needs: ReadingNeeds,
     known_waits: Vec<(RecordId, Duration)>,
-    /// When the present consumer had delivered its list, and whether a write that began after that has come back. A record that was rewritten
-    /// before the list came to it is not in the list, but before that write in the stream.
+    /// When the present consumer had delivered its list, and whether a write that began after that has come back. A record that was
+    /// rewritten before the list came to it is not in the list, but stands before that write in the stream.
     listed: Moment,
     is_caught_up: bool,
     /// What the messages that are not shown yet have changed.
