@@ -30,7 +30,7 @@ async fn valkey_is_refused_with_the_reason_before_anything_is_contacted() {
     settings.discovery = shardwise::settings::DiscoverySettings::new("valkey").with("url", url);
     let error = ShardingFactory::builder().policy(settings).build().and_then(|factory| factory.create("workers")).expect_err("refused");
     let said = "policy workers: ownership = \"exclusive\" needs a backend that can hold claims, and valkey cannot: a failover forgets what it \
-                confirmed; use \"local\", \"consul\", \"etcd\" or \"postgres\", or ownership = \"eventual\"";
+                confirmed; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\", or ownership = \"eventual\"";
     assert_eq!(error.to_string(), said);
 }
 

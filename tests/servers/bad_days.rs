@@ -36,7 +36,7 @@ const BAD_DAY: FaultRates = FaultRates {
     repeat_event: 0.2,
 };
 
-on_servers!(a_bad_day_ends_well: consul Consul, etcd Etcd, valkey Valkey);
+on_servers!(a_bad_day_ends_well: consul Consul, etcd Etcd, nats Nats, postgres Postgres, valkey Valkey);
 
 struct Worker {
     proxy: TcpProxy,

@@ -30,6 +30,8 @@ mod mirror;
 mod names;
 mod notes;
 mod observer;
+#[cfg(test)]
+mod race_tests;
 mod records;
 mod registrar;
 mod status;

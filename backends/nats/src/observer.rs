@@ -2,8 +2,9 @@
 //! their TTL.
 //!
 //! The consumer is always polled: probes, burials and sweeps run beside it. When it misses something, another one lists everything anew.
-//! Nothing of that list is shown before a write that began after it was asked for has come back, so a server that lags behind shows no
-//! older view. What is decided when about silent members is in [`shardwise_discovery::silence`].
+//! Nothing of that list is shown before a write that began after its last message has come back, so a server that lags behind shows no
+//! older view, and what was rewritten during the list is not missing. What is decided when about silent members is in
+//! [`shardwise_discovery::silence`].
 
 mod deciding;
 
@@ -114,8 +115,9 @@ struct BucketObserver {
     /// What [`Silence`] knows of the needs.
     known_needs: ReadingNeeds,
     known_waits: Vec<(RecordId, Duration)>,
-    /// When the present consumer was asked for, and whether a write that began after that has come back.
-    opened: Moment,
+    /// When the present consumer had delivered its list, and whether a write that began after that has come back. A record that was
+    /// rewritten before the list came to it is not in the list, but stands before that write in the stream.
+    listed: Moment,
     is_caught_up: bool,
     /// What the messages that are not shown yet have changed.
     changed: BucketChange,
@@ -153,7 +155,7 @@ impl BucketObserver {
             reads_claims: false,
             known_needs: ReadingNeeds::default(),
             known_waits: Vec::new(),
-            opened: Moment::ZERO,
+            listed: Moment::ZERO,
             is_caught_up: false,
             changed: BucketChange::default(),
             beats: BTreeSet::new(),
@@ -228,7 +230,7 @@ impl BucketObserver {
         if self.consumer.is_none() || (needs.reads_claims && !self.reads_claims) {
             return true;
         }
-        if !self.is_caught_up || now < self.opened.plus(REFOLLOW_EVERY) {
+        if !self.is_caught_up || now < self.listed.plus(REFOLLOW_EVERY) {
             return false;
         }
         match (&self.follows, self.followed_beats(needs)) {
@@ -251,7 +253,7 @@ impl BucketObserver {
         let (filters, subjects) = (self.filters(&follows, needs, client.process), self.subjects.clone());
         let listed = bounded(async move {
             let connection = client.connection().await?;
-            let (opened, era) = (client.clock.now(), client.history.now().era);
+            let era = client.history.now().era;
             let made = PushConsumer::open(Arc::clone(&connection), &client.bucket, &filters).await;
             let mut consumer = client.doubt(&connection, made).await?;
             let mut mirror = BucketMirror::new(subjects);
@@ -260,14 +262,14 @@ impl BucketObserver {
                 client.history.saw(era, delivery.sequence)?;
                 mirror.take(&delivery);
             }
-            Ok((consumer, mirror, opened, era))
+            Ok((consumer, mirror, client.clock.now(), era))
         });
-        let (consumer, mirror, opened, era) = listed.await?;
+        let (consumer, mirror, listed, era) = listed.await?;
         if era != self.era {
             (self.era, self.revision, self.proven) = (era, 0, Moment::ZERO);
             group.writes.forget();
         }
-        (self.consumer, self.mirror, self.opened, self.is_caught_up) = (Some(consumer), mirror, opened, false);
+        (self.consumer, self.mirror, self.listed, self.is_caught_up) = (Some(consumer), mirror, listed, false);
         (self.follows, self.reads_claims) = (follows, needs.reads_claims);
         (self.changed, self.view) = (BucketChange { members: true, claims: true, notes: true }, None);
         self.half_buried.clear();

@@ -239,30 +239,23 @@ impl BucketHandle {
         let leaving = async {
             for _ in 0..TRIES {
                 let there = self.stored_beat(group, instance_id).await?;
-                let tombstone = match there {
-                    Some(StoredBeat::Living { beat, .. }) if !is_own(&beat, record_id) => return Ok(()),
-                    Some(StoredBeat::Living { sequence, .. }) => {
-                        let subject = self.client.bucket.group(group).beat(instance_id);
-                        match self.client.write(subject, sequence, Vec::new()).await? {
-                            CasOutcome::Written(tombstone) => tombstone,
-                            CasOutcome::Refused => continue,
-                        }
-                    }
-                    Some(StoredBeat::Buried { sequence }) => sequence,
+                match &there {
+                    Some(StoredBeat::Living { beat, .. }) if !is_own(beat, record_id) => return Ok(()),
+                    Some(_) => {}
                     None => {
                         // What stands there without a beat belongs to the life that wrote it.
                         let member = self.stored_member(group, instance_id).await?;
                         if member.is_some_and(|stored| stored.member.incarnation != record_id.incarnation) {
                             return Ok(());
                         }
-                        // A first beat that was given up, and goes on now, is refused.
-                        match self.client.write(self.client.bucket.group(group).beat(instance_id), 0, Vec::new()).await? {
-                            CasOutcome::Written(tombstone) => tombstone,
-                            CasOutcome::Refused => continue,
-                        }
                     }
-                };
-                return self.end_record(group, instance_id, tombstone).await;
+                }
+                // Also where nothing stands, or another tombstone: a first beat that was given up, and goes on now, is refused.
+                let (subject, expected) =
+                    (self.client.bucket.group(group).beat(instance_id), there.as_ref().map_or(0, StoredBeat::sequence));
+                if let CasOutcome::Written(tombstone) = self.client.write(subject, expected, Vec::new()).await? {
+                    return self.end_record(group, instance_id, tombstone).await;
+                }
             }
             Err(Failure::Contended)
         };

@@ -68,31 +68,6 @@ async fn of_many_that_race_for_a_slot_one_gets_it_under_a_higher_epoch() {
     }
 }
 
-/// Two that bury and one that renews, on one beat, round after round: exactly one write is carried out, and the life goes on or ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_and_two_burials_of_one_beat_have_one_winner() {
-    let (server, bucket) = (shared().await, bucket());
-    let url = server.address();
-    let client = async_nats::connect(&*url).await.unwrap();
-    let subject = format!("$KV.{bucket}.workers.b.a");
-    backend(&url, &bucket).register(&lasting("other", 1)).await.unwrap();
-    let write = async |expected: u64, payload: &'static str| {
-        let mut headers = async_nats::HeaderMap::new();
-        headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
-        let answer = client.request_with_headers(subject.clone(), headers, payload.into()).await.unwrap();
-        let text = String::from_utf8_lossy(&answer.payload).into_owned();
-        let sequence = text.split("\"seq\":").nth(1).and_then(|rest| rest.split([',', '}']).next()?.trim().parse::<u64>().ok());
-        sequence.filter(|sequence| *sequence > 0 && !text.contains("error"))
-    };
-    let mut last = write(0, "{}").await.unwrap();
-    for round in 0..1_000 {
-        let (one, two, three) = tokio::join!(write(last, ""), write(last, "{}"), write(last, ""));
-        let won: Vec<_> = [one, two, three].into_iter().flatten().collect();
-        assert_eq!(won.len(), 1, "round {round}: {won:?}");
-        last = won[0];
-    }
-}
-
 /// The same life that was buried does not renew, does not claim, and what it held is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_buried_life_has_nothing_left() {

@@ -30,6 +30,14 @@ async fn what_was_given_up_undoes_nothing_that_came_later() {
         view.members().first().and_then(|member| member.version.clone())
     };
     for round in 0..3 {
+        slow.members(&group()).await.unwrap();
+        proxy.delay(Direction::ToServer, SLOWNESS);
+        timeout(LIMIT, slow.register(&saying("old"))).await.unwrap_err();
+        quick.deregister(&saying("old").record_id()).await.unwrap();
+        tokio::time::sleep(SLOWNESS * 2).await;
+        assert_eq!(seen().await, None, "round {round}: nobody comes after a farewell, also where no record was there yet");
+
+        proxy.delay(Direction::ToServer, Duration::ZERO);
         slow.register(&saying("registered")).await.unwrap();
         proxy.delay(Direction::ToServer, SLOWNESS);
         timeout(LIMIT, slow.update(&saying("old"))).await.unwrap_err();

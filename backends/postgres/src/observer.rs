@@ -153,6 +153,8 @@ impl GroupObserver {
     fn tell_mine(&mut self, needs: Needs, now: Moment) {
         if needs.mine != self.told.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
+            // With the first member its rights matter, and the log says so.
+            self.may_bury |= self.told.mine.is_empty();
         }
         self.mirror.read_claims(needs.reads_claims);
         self.told = needs;
@@ -184,7 +186,11 @@ impl GroupObserver {
         match client.probe().await {
             Err(failure @ Failure::Forbidden { .. }) => {
                 self.may_bury = false;
-                tracing::debug!(%failure, "this process may not write, so it buries no member");
+                if self.told.mine.is_empty() {
+                    tracing::debug!(%failure, "this process may not write, so it buries no member");
+                } else {
+                    tracing::warn!(%failure, "this process buries no silent member; where no process does, dead members stay for ever");
+                }
                 Ok(())
             }
             answer => answer,
@@ -210,8 +216,7 @@ impl GroupObserver {
             let news = GroupNews::read(&answers, known)?;
             let era = client.history.arrive(before, &news.head.position)?;
             // Of another era the numbers mean nothing.
-            let is_other = era != self.era && known.members != NOTHING_KNOWN;
-            self.era = era;
+            let is_other = self.take_era(client, era) && known.members != NOTHING_KNOWN;
             let head = news.head.clone();
             if !is_other && self.take(client, group, known, news) {
                 return Ok(head);
@@ -219,6 +224,16 @@ impl GroupObserver {
             self.mirror.forget();
         }
         Err(Failure::Replaced)
+    }
+
+    /// Whether the era is another one. Its history may lack renewals that were answered, so what was silent before has time to renew again.
+    fn take_era(&mut self, client: &Client, era: u64) -> bool {
+        let is_other = era != self.era;
+        if is_other {
+            self.era = era;
+            self.silence.step(client.clock.now(), SilenceInput::Interrupted);
+        }
+        is_other
     }
 
     /// Takes news over those numbers; `false` if everything must be read.
@@ -260,8 +275,7 @@ impl GroupObserver {
         let answers = client.run(CallTurn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
         let (head, beats) = reads::read_look(&answers)?;
         let era = client.history.arrive(before, &head.position)?;
-        if era != self.era {
-            self.era = era;
+        if self.take_era(client, era) {
             self.mirror.forget();
             return Ok(head);
         }

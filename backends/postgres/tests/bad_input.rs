@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{REPORTED_WITHIN, assert_message, backend, database, durable, group, lasting, open, registration, shared};
+use common::{REPORTED_WITHIN, assert_message, backend, database, durable, eventually, group, lasting, open, registration, shared};
 use futures::future::join_all;
 use shardwise_backend_postgres::{MIGRATIONS, PostgresBackend, PostgresBackendConfig};
 use shardwise_core::ClaimName;
@@ -49,6 +49,32 @@ async fn what_is_wrong_with_the_database_is_said_with_what_to_do() {
     assert_message(&error, &ErrorKind::Misconfigured, begun, &["version 99", "upgrade it"]);
     let error = PostgresBackend::init(&config(&url)).await.unwrap_err();
     assert_message(&error, &ErrorKind::Misconfigured, begun, &["version 99", "upgrade it"]);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_by_name_and_never_shown() {
+    let server = Postgres::start(PostgresOptions::default()).await.unwrap();
+    let database = common::prepared(&server).await;
+    let rules = server.execute("SHOW hba_file").await.unwrap()[0][0].clone().unwrap();
+    let guard = format!(
+        "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'hush-3f9c';
+        COPY (VALUES ('host all postgres 127.0.0.1/32 trust'), ('host all guarded 127.0.0.1/32 scram-sha-256')) TO '{rules}';
+        SELECT pg_reload_conf()"
+    );
+    server.execute(&guard).await.unwrap();
+    let url = database.url().replace("postgres://postgres@", "postgres://guarded@");
+    let with = |password: &str| PostgresBackendConfig { password: Some(password.into()), ..config(&url) };
+    // The server reads its rules a moment later.
+    eventually("the rules are in force", async || open(&with("wrong-77aa")).members(&group()).await.err()).await;
+    let (begun, backend) = (Instant::now(), open(&with("wrong-77aa")));
+    let error = backend.register(&registration("a", 1)).await.unwrap_err();
+    assert_message(&error, &ErrorKind::Denied, begun, &["refuses this user", "discovery.postgres.password", "pg_hba.conf"]);
+    let in_watch = common::next_error(&mut backend.watch(&group(), common::PACE)).await;
+    assert_eq!(in_watch.kind(), error.kind(), "a watch says so too");
+    for said in [error.to_string(), in_watch.to_string(), format!("{error:?} {backend:?}")] {
+        assert!(!said.contains("wrong-77aa") && !said.contains("hush"), "{said}");
+    }
+    open(&with("hush-3f9c")).register(&lasting("a", 1)).await.unwrap();
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// For how long a life that has deregistered is remembered: far longer than a call can be on its way.
 const FAREWELL_KEPT: Duration = Duration::from_mins(2);
 /// Why no policy with exclusive ownership can use this backend.
-const NO_CLAIMS: &str = "a failover forgets what it confirmed; use \"local\", \"consul\", \"etcd\" or \"postgres\"";
+const NO_CLAIMS: &str = "a failover forgets what it confirmed; use \"local\", \"consul\", \"etcd\", \"nats\" or \"postgres\"";
 
 /// Members that name the same server, database and prefix. Clones share the connection.
 #[derive(Clone)]

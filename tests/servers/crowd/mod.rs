@@ -68,11 +68,12 @@ fn a_crowd_comes_and_goes(kind: Kind) {
     figures["seed"] = seed.into();
     figures["rolling_s"] = crowd.restart_all().as_secs().into();
     let judge = crowd.end();
-    let overlaps = if kind == Kind::Valkey { Vec::new() } else { judge.overlaps() };
-    figures["overlaps"] = overlaps.len().into();
+    // Under eventual ownership two members may hold a slot for a moment, so they are not counted.
+    let overlaps = (kind != Kind::Valkey).then(|| judge.overlaps());
+    figures["overlaps"] = overlaps.as_ref().map(Vec::len).into();
     figures["lost"] = judge.fenced.len().into();
     figures::note(&figures);
-    assert!(overlaps.is_empty(), "two members held a slot at once; SHARDWISE_SEED={seed}: {overlaps:#?}");
+    assert!(overlaps.as_ref().is_none_or(Vec::is_empty), "two members held a slot at once; SHARDWISE_SEED={seed}: {overlaps:#?}");
 }
 
 /// What was used until some moment.

@@ -130,10 +130,7 @@ impl BucketHandle {
                 }
             };
             if call.is_mine(&claim) {
-                if claim.floor == call.store.floor {
-                    let epoch = claim.epoch(message.sequence).map_err(Failure::NoEpoch)?;
-                    return Ok(AcquireOutcome::Granted(epoch));
-                }
+                // This read may be out of date, and another member may hold it by now: only a write tells, under a new epoch.
                 continue;
             }
             match self.holder_state(call, &claim).await? {

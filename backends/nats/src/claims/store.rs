@@ -75,7 +75,9 @@ impl BucketHandle {
 
     /// Refuses a store that is not the one in force, or whose epochs would repeat because the stream has lost messages.
     pub(super) async fn in_force(&self, group: &GroupName, store: &ClaimStore) -> NatsResult<()> {
-        let (_, state) = self.client.ready().await?;
+        let (connection, state) = self.client.ready().await?;
+        // The servers of a cluster may have different versions.
+        bucket::allow_exclusive(connection.version, self.client.sync_interval)?;
         let shown = |store: &ClaimStore| format!("{} with the floor {}", store.id, store.floor);
         let present = self.stored_store(group).await?.map(|(stored, _)| stored);
         let is_present = present.as_ref().is_some_and(|stored| stored.store == *store);

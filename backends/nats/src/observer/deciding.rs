@@ -75,7 +75,7 @@ impl BucketObserver {
     fn catch_up(&mut self, group: &BucketGroup) -> bool {
         let Some(returned) = group.writes.returned(self.mirror.delivered()) else { return false };
         self.proven = self.proven.max(returned);
-        if !self.is_caught_up && returned >= self.opened {
+        if !self.is_caught_up && returned >= self.listed {
             self.is_caught_up = true;
             self.backoff.reset();
         }
@@ -208,8 +208,8 @@ impl BucketObserver {
 
     /// Whether a reader waits for a proof that no write on its way can give.
     pub(super) fn wants_proof(&self, group: &BucketGroup, now: Moment) -> bool {
-        let opened = if self.is_caught_up { Moment::ZERO } else { self.opened };
-        let (wanted, answered) = (self.known_needs.proof.max(opened), group.writes.answered());
+        let listed = if self.is_caught_up { Moment::ZERO } else { self.listed };
+        let (wanted, answered) = (self.known_needs.proof.max(listed), group.writes.answered());
         // The beats of a member that has just joined a large group are not followed yet, and do not come back.
         let is_on_its_way = wanted <= answered && now < answered.plus(RETURN_LIMIT);
         wanted > self.proven && !is_on_its_way

@@ -251,20 +251,33 @@ fn buried(schema: &Schema, notify: &str) -> String {
     )
 }
 
-/// Deletes the record of this life, whether it is away or not.
+/// Deletes the record of this life, whether it is away or not. Where there is none it is remembered as departed, because its registration
+/// may have been given up and arrive later.
 pub(crate) fn deregister(schema: &Schema, record_id: &RecordId, call: CallNumber) -> String {
     let literals = RecordLiterals::of(record_id);
-    let (lock, here) = (lock(schema, &literals.group), here(schema, &literals.group));
+    let (make_group, lock, here) = (make_group(schema, &literals.group), lock(schema, &literals.group), here(schema, &literals.group));
     let buried = buried(schema, &schema.notify(&record_id.group));
     let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }) = (literals, call);
+    // The number of this change stands for a life that nobody has seen.
     format!(
-        "{BEGIN} {lock}
+        "{BEGIN} {make_group} {lock}
         WITH {here}, gone AS (
             DELETE FROM {schema}.member AS m USING here AS h
             WHERE m.group_id = h.id AND m.instance_id = {id} AND m.incarnation = {incarnation}
                 AND (m.writer <> {writer} OR m.call <= {number})
             RETURNING m.instance_id, m.incarnation, m.joined, m.beat, m.writer,
                 CASE WHEN m.writer = {writer} THEN {number} ELSE m.call END AS call
+        ), absent AS (
+            INSERT INTO {schema}.departure (group_id, changed, instance_id, incarnation, joined, writer, call)
+            SELECT h.id, h.number, {id}, {incarnation}, h.number, {writer}, {number} FROM here AS h
+            WHERE NOT EXISTS (
+                SELECT 1 FROM {schema}.member AS o
+                WHERE o.group_id = h.id AND o.instance_id = {id} AND o.incarnation = {incarnation}
+            )
+            RETURNING changed
+        ), counted AS (
+            UPDATE {schema}.member_group AS g SET counter = h.number FROM here AS h
+            WHERE g.id = h.id AND EXISTS (SELECT 1 FROM absent)
         ), {buried}"
     )
 }
