@@ -54,8 +54,10 @@ pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
     tokio::spawn(async move {
         let _end = ReadingEnd { handle: Weak::clone(&handle), group: Arc::clone(&group) };
         let mut observer: Option<BucketObserver> = None;
-        // Without it nothing reads the group, nor ever will.
-        while let Some(present) = handle.upgrade().filter(|present| !present.groups.end_unneeded(&group)) {
+        // Without it nothing reads the group, nor ever will. A burial that has begun is finished first: others would wait before they do.
+        while let Some(present) = handle.upgrade().filter(|present| {
+            observer.as_ref().is_some_and(BucketObserver::is_burying) || !present.groups.end_unneeded(&group)
+        }) {
             let observer = observer.get_or_insert_with(|| {
                 let status = present.client.status.clone();
                 let foreign = status.map(|keys| ForeignFollower::start(Weak::clone(&handle), keys));
@@ -173,6 +175,10 @@ impl BucketObserver {
             view: None,
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
         }
+    }
+
+    fn is_burying(&self) -> bool {
+        !self.burying.is_empty()
     }
 
     /// Waits for news, for a second at most, and does what follows from them.

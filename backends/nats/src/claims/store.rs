@@ -11,15 +11,16 @@ use crate::messages::StoredClaimStore;
 use crate::registrar::{BucketHandle, TRIES};
 
 impl BucketHandle {
-    /// The store as it stands there, with its sequence.
-    pub(super) async fn stored_store(&self, group: &GroupName) -> NatsResult<Option<(StoredClaimStore, u64)>> {
+    /// The store, and the sequence of what stands there: of the store, of what an operator left who deleted it by hand, or 0. Both of one
+    /// reading: with a later sequence, a store that was made in between would be overwritten.
+    pub(super) async fn stored_store(&self, group: &GroupName) -> NatsResult<(Option<StoredClaimStore>, u64)> {
         let subject = self.client.bucket.group(group).claim_store();
-        let Some(message) = self.client.last(&subject).await? else { return Ok(None) };
+        let Some(message) = self.client.last(&subject).await? else { return Ok((None, 0)) };
         if message.payload.is_empty() {
-            return Ok(None);
+            return Ok((None, message.sequence));
         }
         let read = StoredClaimStore::read(&message.payload).map_err(|why| Failure::Unreadable { subject, why });
-        read.map(|store| Some((store, message.sequence)))
+        read.map(|store| (Some(store), message.sequence))
     }
 
     pub(super) async fn claim_store(&self, group: &GroupName, floor: u64) -> NatsResult<ClaimStore> {
@@ -30,17 +31,13 @@ impl BucketHandle {
         for _ in 0..TRIES {
             let (connection, state) = self.client.ready().await?;
             bucket::allow_exclusive(connection.version, self.client.sync_interval)?;
-            let there = self.stored_store(group).await?;
-            let sequence = match &there {
-                Some((_, sequence)) => *sequence,
-                None => self.marker_sequence(group).await?,
-            };
+            let (there, sequence) = self.stored_store(group).await?;
             let wanted = match there {
                 // A raised floor counts from here on in the present stream.
-                Some((stored, _)) if floor > stored.store.floor => {
+                Some(stored) if floor > stored.store.floor => {
                     StoredClaimStore { store: ClaimStore { floor, ..stored.store }, stream_created: state.created.clone() }
                 }
-                Some((stored, _)) => return self.usable(group, &stored, &state.created),
+                Some(stored) => return self.usable(group, &stored, &state.created),
                 None => {
                     let store = ClaimStore { id: StoreId::new(random()), floor };
                     StoredClaimStore { store, stream_created: state.created.clone() }
@@ -52,12 +49,6 @@ impl BucketHandle {
             }
         }
         Err(Failure::Contended)
-    }
-
-    /// The sequence of what an operator left who deleted the store by hand; 0 if nothing stands there.
-    async fn marker_sequence(&self, group: &GroupName) -> NatsResult<u64> {
-        let subject = self.client.bucket.group(group).claim_store();
-        Ok(self.client.last(&subject).await?.map_or(0, |message| message.sequence))
     }
 
     /// A store whose epochs were counted in another stream is another one for a process that has used it, which its members then refuse,
@@ -79,7 +70,7 @@ impl BucketHandle {
         // The servers of a cluster may have different versions.
         bucket::allow_exclusive(connection.version, self.client.sync_interval)?;
         let shown = |store: &ClaimStore| format!("{} with the floor {}", store.id, store.floor);
-        let present = self.stored_store(group).await?.map(|(stored, _)| stored);
+        let (present, _) = self.stored_store(group).await?;
         let is_present = present.as_ref().is_some_and(|stored| stored.store == *store);
         if let Some(stored) = present.filter(|_| is_present) {
             if stored.stream_created == state.created {
