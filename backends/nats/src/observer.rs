@@ -55,9 +55,10 @@ pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
         let _end = ReadingEnd { handle: Weak::clone(&handle), group: Arc::clone(&group) };
         let mut observer: Option<BucketObserver> = None;
         // Without it nothing reads the group, nor ever will. A burial that has begun is finished first: others would wait before they do.
-        while let Some(present) = handle.upgrade().filter(|present| {
-            observer.as_ref().is_some_and(BucketObserver::is_burying) || !present.groups.end_unneeded(&group)
-        }) {
+        while let Some(present) = handle
+            .upgrade()
+            .filter(|present| observer.as_ref().is_some_and(BucketObserver::is_burying) || !present.groups.end_unneeded(&group))
+        {
             let observer = observer.get_or_insert_with(|| {
                 let status = present.client.status.clone();
                 let foreign = status.map(|keys| ForeignFollower::start(Weak::clone(&handle), keys));

@@ -22,6 +22,8 @@ use crate::error::{Failure, ServerContext, ValkeyResult};
 
 /// How long it may take to find out why a server hung up.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
+/// How long a server may take for its part of a handshake; below the limit of the whole connection.
+const TLS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Who asks, and in which database.
 #[derive(Debug, Clone)]
@@ -117,13 +119,18 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerCont
     let config = tokio::task::spawn_blocking(move || load(&files)).await.map_err(|error| unreachable(io::Error::other(error)))??;
     let refused = |why: String| Failure::Handshake { place: context.place.clone(), setting: context.setting, why };
     let name = ServerName::try_from(address.host.clone()).map_err(|error| refused(one_line(&error.to_string())))?;
-    match TlsConnector::from(config).connect(name, tcp).await {
-        Ok(stream) => Ok(Box::new(stream)),
-        Err(error) => Err(match inner(&error) {
+    match timeout(TLS_LIMIT, TlsConnector::from(config).connect(name, tcp)).await {
+        Ok(Ok(stream)) => Ok(Box::new(stream)),
+        Ok(Err(error)) => Err(match inner(&error) {
             Some(inner) => of_tls(inner, context),
             // A server that is just starting or stopping hangs up as well.
             None => unreachable(error),
         }),
+        // Valkey 8 waits for the end of the line that it takes the handshake for; one that is stopped is silent as well.
+        Err(_) => Err(unreachable(io::Error::other(format!(
+            "it takes the connection and is silent on TLS for {} ms; if it does not speak TLS, write redis:// instead of rediss://",
+            TLS_LIMIT.as_millis()
+        )))),
     }
 }
 
