@@ -2,7 +2,8 @@
 //! most of their time for leases to expire, so one after the other would leave the cores idle for half of the step.
 //!
 //! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane, and programs whose unit tests are there. `split` names binaries whose tests are
-//! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first.
+//! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first. `halves` names binaries that
+//! run as two processes at once, because one would be left alone at the end: the tests with these parts of names, and the rest.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -17,6 +18,8 @@ use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
 
 const AT_ONCE: usize = 4;
+/// Before the number of a binary's other process in its name.
+const PART: &str = "-part-";
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take twenty minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(35);
 /// The longest begin first, so that none of them is left alone at the end.
@@ -37,7 +40,8 @@ struct Binary {
 impl Binary {
     /// Whether it is an integration test of one of these names.
     fn is_one_of(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| self.name.ends_with(&format!("--test-{name}")))
+        let name = self.name.split(PART).next().unwrap_or_default();
+        names.iter().any(|wanted| name.ends_with(&format!("--test-{wanted}")))
     }
 }
 
@@ -76,8 +80,8 @@ fn tests_of(package: &Package) -> impl Iterator<Item = &Target> {
 fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
     for package in packages {
         let lanes = &package.metadata["lanes"];
-        let split = lanes["split"].as_object().into_iter().flat_map(|split| split.keys().map(String::as_str));
-        let mut named = texts(&lanes["second"]).chain(split);
+        let keys = |of: &str| lanes[of].as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect::<Vec<_>>();
+        let mut named = texts(&lanes["second"]).chain(keys("split")).chain(keys("halves"));
         let exists = |name: &str| {
             package.targets.iter().any(|it| it.name == name && (it.is_kind(TargetKind::Test) || is_program_of_second(package, it)))
         };
@@ -112,6 +116,17 @@ fn arguments(lane: TestLane, package: &Package, target: &Target) -> Option<Vec<S
             (is_second == (lane == TestLane::Second)).then(Vec::new)
         }
     }
+}
+
+/// The arguments of each process that runs a target's tests of a lane.
+fn processes(lane: TestLane, package: &Package, target: &Target) -> Vec<Vec<String>> {
+    let Some(arguments) = arguments(lane, package, target) else { return Vec::new() };
+    let half: Vec<_> = texts(&package.metadata["lanes"]["halves"][&target.name]).map(str::to_owned).collect();
+    if half.is_empty() {
+        return vec![arguments];
+    }
+    let rest = half.iter().flat_map(|part| ["--skip".to_owned(), part.clone()]).collect();
+    [half, rest].map(|half| [arguments.clone(), half].concat()).into()
 }
 
 fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, TaskFailure> {
@@ -155,28 +170,32 @@ fn run(step: &StepLog<'_>, binary: &Binary) -> Result<(u64, u64), TaskFailure> {
 
 /// The test binaries that cargo names and of which something runs.
 fn binaries(packages: &[&Package], lane: TestLane, messages: &str) -> Vec<Binary> {
-    let binary = |artifact: Artifact| {
+    let binary = |artifact: &Artifact, (part, arguments): (usize, Vec<String>)| {
         let package = packages.iter().find(|package| package.manifest_path == artifact.manifest_path)?;
-        let arguments = arguments(lane, package, &artifact.target)?;
         let which = match &artifact.target {
             target if target.is_kind(TargetKind::Test) => format!("--test {}", target.name),
             target if target.is_kind(TargetKind::Bin) => format!("--bin {}", target.name),
             _ => "--lib".into(),
         };
         let which_tests = if arguments.is_empty() { String::new() } else { format!(" -- {}", arguments.join(" ")) };
+        let part = if part == 0 { String::new() } else { format!("{PART}{part}") };
         Some(Binary {
-            name: format!("{} {which}", package.name).replace(' ', "-"),
-            executable: artifact.executable?.into_std_path_buf(),
+            name: format!("{} {which}{part}", package.name).replace(' ', "-"),
+            executable: artifact.executable.clone()?.into_std_path_buf(),
             folder: package.manifest_path.parent()?.as_std_path().to_path_buf(),
             repeat: format!("cargo test --package {} --all-features {which}{which_tests}", package.name),
             arguments,
         })
     };
     let artifact = |message| match message {
-        Ok(Message::CompilerArtifact(artifact)) if artifact.profile.test => binary(artifact),
-        _ => None,
+        Ok(Message::CompilerArtifact(artifact)) if artifact.profile.test => {
+            let package = packages.iter().find(|package| package.manifest_path == artifact.manifest_path);
+            let processes = package.map(|package| processes(lane, package, &artifact.target)).unwrap_or_default();
+            processes.into_iter().enumerate().filter_map(|process| binary(&artifact, process)).collect()
+        }
+        _ => Vec::new(),
     };
-    Message::parse_stream(messages.as_bytes()).filter_map(artifact).collect()
+    Message::parse_stream(messages.as_bytes()).flat_map(artifact).collect()
 }
 
 fn in_order(mut binaries: Vec<Binary>) -> VecDeque<Binary> {
@@ -209,8 +228,8 @@ mod tests {
             repeat: String::new(),
             arguments: Vec::new(),
         };
-        let names = ["a---lib", "b---test-faults", "c---test-slots", "d---test-servers", "e---test-conformance"].map(named);
+        let names = ["a---lib", "b---test-faults", "c---test-slots", "d---test-servers-part-1", "e---test-conformance"].map(named);
         let order: Vec<_> = in_order(names.into()).into_iter().map(|binary| binary.name).collect();
-        assert_eq!(order, ["d---test-servers", "e---test-conformance", "b---test-faults", "a---lib", "c---test-slots"]);
+        assert_eq!(order, ["d---test-servers-part-1", "e---test-conformance", "b---test-faults", "a---lib", "c---test-slots"]);
     }
 }

@@ -11,7 +11,7 @@ use rustls::{CertificateError, ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::one_line;
 use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles, provider};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -20,10 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::address::ValkeyAddress;
 use crate::error::{Failure, ServerContext, ValkeyResult};
 
-/// How long it may take to find out why a server hung up.
+/// How long it may take to find out why a server hung up, or is silent.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a server may take for its part of a handshake; below the limit of the whole connection.
-const TLS_LIMIT: Duration = Duration::from_secs(2);
+const TLS_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Who asks, and in which database.
 #[derive(Debug, Clone)]
@@ -97,6 +97,17 @@ async fn speaks_tls(address: &ValkeyAddress) -> bool {
     timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
 }
 
+/// Whether the server answers without TLS, whatever it answers.
+async fn speaks_plainly(address: &ValkeyAddress) -> bool {
+    let look = async {
+        let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
+        tcp.write_all(b"PING\r\n").await.ok()?;
+        // A simple string, or an error such as that a password is needed.
+        Some(matches!(tcp.read_u8().await.ok()?, b'+' | b'-'))
+    };
+    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+}
+
 /// rustls hands its errors out in an `io::Error`.
 fn inner(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
@@ -127,10 +138,10 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerCont
             None => unreachable(error),
         }),
         // Valkey 8 waits for the end of the line that it takes the handshake for; one that is stopped is silent as well.
-        Err(_) => Err(unreachable(io::Error::other(format!(
-            "it takes the connection and is silent on TLS for {} ms; if it does not speak TLS, write redis:// instead of rediss://",
-            TLS_LIMIT.as_millis()
-        )))),
+        Err(_) if speaks_plainly(address).await => Err(Failure::NotTls { place: context.place.clone(), setting: context.setting }),
+        Err(_) => {
+            Err(unreachable(io::Error::other(format!("it takes the connection and is silent on TLS for {} ms", TLS_LIMIT.as_millis()))))
+        }
     }
 }
 

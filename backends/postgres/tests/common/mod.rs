@@ -216,7 +216,9 @@ impl Fleet {
                     Ok(Ok(_)) => tokio::time::sleep(TTL / 3).await,
                     Ok(Err(error)) if *error.kind() == ErrorKind::Lost => {
                         lost.fetch_add(1, Ordering::Relaxed);
-                        let _ = tokio::time::timeout(TTL, backend.register(&registration)).await;
+                        while !matches!(tokio::time::timeout(TTL, backend.register(&registration)).await, Ok(Ok(_))) {
+                            tokio::time::sleep(LOOK_EVERY * 5).await;
+                        }
                     }
                     _ => tokio::time::sleep(LOOK_EVERY * 5).await,
                 }
