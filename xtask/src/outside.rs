@@ -74,7 +74,7 @@ pub(crate) fn author(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let folder = log.context.scratch("author");
     let manifest = files::write_manifest(log.context, &folder, AUTHORS_MANIFEST)?;
     AUTHORS_FILES.iter().try_for_each(|(path, text)| files::write(&folder.join(path), text))?;
-    let target = log.context.scratch("author-target");
+    let target = log.context.scratch("outside-target");
     let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
     let output = log.run(log.context.cargo(&["test", "--manifest-path", &manifest, "--target-dir", &target]))?;
     match count_tests(&output) {

@@ -192,6 +192,17 @@ impl ClaimsFollower {
     }
 }
 
+/// Renews until it is aborted; ends with the error that is not worth trying again.
+pub(crate) async fn live(backend: Arc<PostgresBackend>, a: Registration) -> ErrorKind {
+    loop {
+        match tokio::time::timeout(a.ttl / 3, backend.renew(&a.record_id(), a.ttl)).await {
+            Ok(Ok(_)) => tokio::time::sleep(a.ttl / 3).await,
+            Ok(Err(error)) if !error.is_retryable() => return error.kind().clone(),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
 /// Members that renew like a service does, each third of a TTL and again at once after a failure, and register again when they have lost
 /// their record. Counts how often that happens.
 pub(crate) struct Fleet {
