@@ -11,7 +11,7 @@ use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 use crate::{beside, files};
 
-const BRIEFLY: u32 = 5;
+const BRIEFLY: u32 = 3;
 /// A target is one thread.
 const AT_ONCE: usize = 2;
 /// Beyond the time that libFuzzer was given: it ends after the input at hand.
