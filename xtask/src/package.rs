@@ -41,7 +41,8 @@ fn build_from_packages(log: &StepLog<'_>, published: &[&str]) -> Result<(), Task
     for package in log.context.packages().into_iter().filter(|package| published.contains(&package.name.as_str())) {
         let packed = format!("{}-{}", package.name, package.version);
         let archive = log.context.target().join("package").join(format!("{packed}.crate"));
-        log.run(log.context.command("tar", &["-xzf", &archive.to_string_lossy(), "-C", &folder.to_string_lossy()]))?;
+        // With new times: the archives have one fixed time, and Cargo would take the sources of the last run for unchanged ones.
+        log.run(log.context.command("tar", &["-xzmf", &archive.to_string_lossy(), "-C", &folder.to_string_lossy()]))?;
         manifest.extend([package.name.as_str(), " = { path = \"", &packed, "\" }\n"]);
     }
     let (manifest, target) = (files::write_manifest(log.context, &folder, &manifest)?, log.context.scratch("packed-target"));
