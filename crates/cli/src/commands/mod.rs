@@ -112,10 +112,12 @@ fn waits_for(factory: &ShardingFactory, policy: &str) -> String {
 /// The backend and its address, without secrets, such as ` (consul at http://127.0.0.1:8500)`.
 fn place_of(discovery: &DiscoverySettings) -> String {
     let options = &discovery.options;
-    let endpoints: Vec<String> = options.texts("endpoints").iter().map(|endpoint| without_secrets(endpoint)).collect();
+    let endpoints = ["endpoints", "urls", "sentinels"].into_iter().flat_map(|key| options.texts(key));
+    let endpoints: Vec<String> = endpoints.map(|endpoint| without_secrets(endpoint)).collect();
     let endpoints = (!endpoints.is_empty()).then(|| endpoints.join(", "));
+    let address = ["address", "url"].into_iter().find_map(|key| options.text(key));
     let path = options.path("path").map(|path| path.display().to_string());
-    let place = path.or_else(|| options.text("address").map(without_secrets)).or(endpoints);
+    let place = path.or_else(|| address.map(without_secrets)).or(endpoints);
     format!(" ({}{})", discovery.backend, place.map(|place| format!(" at {place}")).unwrap_or_default())
 }
 

@@ -123,3 +123,19 @@ fn a_command_that_waits_for_its_backend_says_so() {
         assert!(note.is_some_and(|note| note.contains("cannot reach Consul") && !note.contains("is it running")), "{ran:?}");
     }
 }
+
+/// Regression: of these backends it named no address.
+#[test]
+fn a_command_that_waits_says_where_its_backend_is_and_no_password() {
+    for (backend, address, shown) in [
+        ("valkey", "url = \"redis://127.0.0.1:1\"", "redis://127.0.0.1:1"),
+        ("nats", "urls = [\"nats://127.0.0.1:1\", \"nats://127.0.0.1:2\"]", "nats://127.0.0.1:1, nats://127.0.0.1:2"),
+        ("postgres", "url = \"postgres://worker:hush@127.0.0.1:1/work\"", "postgres://***@127.0.0.1:1/work"),
+    ] {
+        let discovery = format!("[default.resilience.sharding]\ndiscovery.backend = \"{backend}\"\ndiscovery.{backend}.{address}\n");
+        let place = Place::with_settings(&format!("{discovery}policies.workers.group_name = \"workers\"\n"));
+        let ran = place.run(&["members", "--policy", "workers"]);
+        assert!(ran.code == Some(3) && ran.err.contains(&format!("policy \"workers\" ({backend} at {shown}) after 2s; ")), "{ran:?}");
+        assert!(!ran.err.contains("hush"), "{ran:?}");
+    }
+}
