@@ -148,29 +148,58 @@ impl ShardingFactory {
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }
 
+    /// Finds what every worker with these settings would refuse at its start. Contacts nothing.
+    ///
+    /// # Errors
+    ///
+    /// The first that [`ShardingFactory::create`] would give for one of the policies, whatever is served under it.
+    pub fn check(&self) -> Result<()> {
+        let member = self.member(Serves::Keys);
+        let mut made = locked(&self.inner.made);
+        for settings in self.inner.policies.values() {
+            self.check_enabled(settings)?;
+            if self.inner.enabled {
+                self.checked_backend(settings, &member, &mut made)?;
+            }
+        }
+        Ok(())
+    }
+
     fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
         let (policy, mut member, clock) = (settings.policy.clone(), self.member(serves), self.inner.clock.clone());
-        let refused = |why| Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name));
-        if !self.inner.enabled && policy.ownership == OwnershipMode::Exclusive {
-            let message = "ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would own \
-                           everything; remove one of them";
-            return Err(refused(message.to_owned()));
-        }
+        self.check_enabled(settings)?;
         if !self.inner.enabled {
             tracing::warn!(policy = %policy.name, "sharding is switched off (enabled = false): this worker owns everything; run only one");
             own_address::fill(&mut member, || own_address::towards(None))?;
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
-        let backend = self.backend(&settings.discovery, made)?;
-        let is_own = self.inner.own_backends.contains_key(&settings.discovery.backend);
+        let backend = self.checked_backend(settings, &member, made)?;
         own_address::fill(&mut member, || {
-            if is_own {
+            if self.has_own_backend(settings) {
                 return Err(own_address::unknown());
             }
             own_address::towards(settings.discovery.kind()?.server_host(&settings.discovery.options))
         })?;
-        check(settings, &self.inner.instance, &member, &*backend, is_own).map_err(refused)?;
         Ok(ShardingService::new(settings, member, backend, clock))
+    }
+
+    fn check_enabled(&self, settings: &PolicySettings) -> Result<()> {
+        if self.inner.enabled || settings.policy.ownership != OwnershipMode::Exclusive {
+            return Ok(());
+        }
+        let message = "ownership = \"exclusive\" and enabled = false do not go together: without claims this worker and any other one would own \
+                       everything; remove one of them";
+        Err(refused(settings, message))
+    }
+
+    fn has_own_backend(&self, settings: &PolicySettings) -> bool {
+        self.inner.own_backends.contains_key(&settings.discovery.backend)
+    }
+
+    fn checked_backend(&self, settings: &PolicySettings, member: &Member, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
+        let backend = self.backend(&settings.discovery, made)?;
+        check(settings, &self.inner.instance, member, &*backend, self.has_own_backend(settings)).map_err(|why| refused(settings, &why))?;
+        Ok(backend)
     }
 
     /// One backend for all policies that name the same one.
@@ -202,6 +231,10 @@ impl std::fmt::Debug for ShardingFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShardingFactory").field("policies", &self.inner.policies.keys()).finish_non_exhaustive()
     }
+}
+
+fn refused(settings: &PolicySettings, why: &str) -> Error {
+    Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name))
 }
 
 /// What is wrong with the settings, which may have been made in code, for this worker over that backend; `is_own`: it is the user's.

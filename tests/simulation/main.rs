@@ -127,6 +127,7 @@ fn known_mistakes_are_found() {
         (Mistake::ReleaseBeforeDrain, "two holders"),
         (Mistake::EpochPerMember, "is held under epoch"),
         (Mistake::UndoByIncarnation, "two holders"),
+        (Mistake::LookOnce, "not settled"),
     ];
     for (mistake, shown_by) in mistakes {
         make(Some(mistake));

@@ -68,10 +68,7 @@ pub(crate) async fn dial(
     let stream = connect(address, files, context).await?;
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
     match opened {
-        Ok((redis, driver)) => {
-            tracing::trace!(place = %context.place, "connected");
-            Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver))))
-        }
+        Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
         Err(error) => {
             let failure = context.meaning(&error);
             // A server that is just starting or stopping hangs up as well.

@@ -14,6 +14,8 @@ pub enum Mistake {
     EpochPerMember,
     /// A late renewal is undone by deleting the member's record, even one registered after it.
     UndoByIncarnation,
+    /// A member that was fenced reads the group once, and not again if that fails.
+    LookOnce,
     /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
     ServerTimestamps,
     /// An observer buries a record as soon as it is absent.
@@ -32,11 +34,12 @@ pub enum Mistake {
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::DeadlineFromAnswer,
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
         Self::UndoByIncarnation,
+        Self::LookOnce,
         Self::ServerTimestamps,
         Self::AbsenceIsBurial,
         Self::SilenceInOutage,
@@ -53,6 +56,7 @@ impl Mistake {
             Self::ReleaseBeforeDrain => "release-before-drain",
             Self::EpochPerMember => "epoch-per-member",
             Self::UndoByIncarnation => "undo-by-incarnation",
+            Self::LookOnce => "look-once",
             Self::ServerTimestamps => "server-timestamps",
             Self::AbsenceIsBurial => "absence-is-burial",
             Self::SilenceInOutage => "silence-in-outage",

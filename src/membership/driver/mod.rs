@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use news::next;
+use publish::FencedTime;
 use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
 use shardwise_core::{MemberState, Moment, ServiceState};
@@ -79,8 +80,8 @@ pub(crate) struct Driver {
     blind: bool,
     /// A member's record does not say what it serves, logged once until none is left.
     beside_older: bool,
-    /// Since when this worker has been fenced; `None` once it is active again.
-    fenced: Option<Moment>,
+    /// The time that this worker is fenced; `None` once it is active again.
+    fenced: Option<FencedTime>,
     meters: Meters,
     /// The span of joining or leaving, while it lasts.
     stage: Span,
@@ -205,6 +206,7 @@ impl Driver {
 
     fn step(&mut self, input: Input, actions: &mut Vec<Action>) {
         self.machine.step(self.membership.clock.now(), input, actions);
+        self.warn_if_still_fenced();
         self.show_standing();
         self.membership.rebuilds.store(self.machine.placements_computed(), Ordering::Relaxed);
         for action in actions.drain(..) {

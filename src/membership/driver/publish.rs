@@ -1,11 +1,21 @@
 //! Publishes the snapshot and the rebalance, each with its metrics, span and log messages.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardwise_core::machine::MemberRefusal;
-use shardwise_core::{Fingerprint, Ownership, Rebalance, ServiceState};
+use shardwise_core::{Fingerprint, Moment, Ownership, Rebalance, ServiceState};
 
 use super::Driver;
+
+/// How often a worker that stays fenced says so, and why.
+const STILL_FENCED_EVERY: Duration = Duration::from_secs(30);
+
+/// Since when a worker is fenced, and when it says so again.
+pub(super) struct FencedTime {
+    since: Moment,
+    word_at: Moment,
+}
 
 impl Driver {
     pub(super) fn publish(&mut self, ownership: Arc<Ownership>) {
@@ -63,11 +73,12 @@ impl Driver {
         let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
         match now {
             ServiceState::Fenced if self.fenced.is_none() => {
-                self.fenced = Some(self.membership.clock.now());
+                let since = self.membership.clock.now();
+                self.fenced = Some(FencedTime { since, word_at: since.plus(STILL_FENCED_EVERY) });
                 tracing::warn!(%policy, ?instance, "fenced: this worker lost its lease or its view of the group and owns nothing; it joins again");
             }
             ServiceState::Active => {
-                if let Some(since) = self.fenced.take() {
+                if let Some(FencedTime { since, .. }) = self.fenced.take() {
                     let fenced_for = self.membership.clock.now().since(since);
                     tracing::warn!(%policy, ?instance, ?fenced_for, "back: this worker is active again after it was fenced");
                 }
@@ -75,6 +86,20 @@ impl Driver {
             ServiceState::Draining | ServiceState::Left => self.fenced = None,
             _ => {}
         }
+    }
+
+    /// A failure is logged once, and whoever looks an hour later must still see that this worker does nothing.
+    pub(super) fn warn_if_still_fenced(&mut self) {
+        let now = self.membership.clock.now();
+        let Some(fenced) = self.fenced.as_mut().filter(|fenced| now >= fenced.word_at) else { return };
+        fenced.word_at = now.plus(STILL_FENCED_EVERY);
+        let (policy, instance) = (&self.membership.policy.name, self.membership.instance_id.as_str());
+        let failure = self.membership.failure.load();
+        let failure = failure.as_ref().map_or("none since it joined", |failure| failure.as_str());
+        tracing::warn!(
+            %policy, ?instance, state = %self.machine.ownership().state(), fenced_for = ?now.since(fenced.since), last_failure = failure,
+            "still fenced: this worker owns nothing and goes on trying to join"
+        );
     }
 
     /// Logs a change of the placement in force; a joining worker expects the policy's own.

@@ -33,6 +33,7 @@ impl Driver {
             self.record_updater.give_up();
             self.registration.member.loss = None;
         }
+        tracing::trace!(policy = %self.membership.policy.name, ?op, attempt, "calls the backend");
         let (backend, registration) = (Arc::clone(&self.backend), self.registration.clone());
         let limit = match op {
             Op::Register => self.membership.timing.ttl,

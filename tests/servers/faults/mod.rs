@@ -152,7 +152,6 @@ fn etcd() {
 }
 
 #[test]
-#[ignore = "after an election a worker was not back within 60 s in one run of two: docs/internals/open-points.md"]
 fn nats() {
     a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Nats));
 }

@@ -20,8 +20,8 @@ impl SettingsArgs {
     pub(crate) fn run(&self, common: &Common) -> Result<Code> {
         let settings = load_settings(common)?;
         if !settings.policies.is_empty() {
-            // Finds errors that every other command would report, such as a backend that this build lacks. Nothing is contacted.
-            ShardingFactory::from_settings(settings.clone())?;
+            // Finds what every other command and every worker would refuse, such as a backend that this build lacks. Nothing is contacted.
+            ShardingFactory::from_settings(settings.clone())?.check()?;
         }
         let in_force = settings.in_force();
         common.print(&in_force, || {

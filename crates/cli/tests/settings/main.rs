@@ -89,6 +89,21 @@ fn a_backend_that_this_program_does_not_have_is_refused() {
 }
 
 #[test]
+fn what_every_worker_would_refuse_at_its_start_is_refused_here_too() {
+    let valkey = |more: &str| {
+        format!(
+            "[default.resilience.sharding]\ndiscovery.backend = \"valkey\"\ndiscovery.valkey.url = \"redis://127.0.0.1:1\"\n\
+             policies.workers.group_name = \"workers\"\n{more}"
+        )
+    };
+    Place::with_settings(&valkey("")).run(&["settings"]).well();
+    let exclusive = Place::with_settings(&valkey("policies.workers.ownership = \"exclusive\"\n"));
+    exclusive.run(&["settings"]).fails(2, &["policy workers", "ownership = \"exclusive\"", "valkey"]);
+    let keeping = Place::with_settings(&workers("4s", "rejoin_grace = \"30s\""));
+    keeping.run(&["settings"]).fails(2, &["policy workers", "rejoin_grace", "instance.id"]);
+}
+
+#[test]
 fn of_a_webhooks_address_only_the_host_is_shown() {
     let outbox = |sink: &str, more: &str| {
         let policy = workers("4s", "ownership = \"exclusive\"\nslots = 64");

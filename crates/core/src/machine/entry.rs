@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{Action, Machine, MemberRefusal, Op, OpFailure};
-use crate::mistakes::lease_begins;
+use crate::mistakes::{Mistake, lease_begins, made};
 use crate::{Moment, PolicyError, ServiceState};
 
 impl Machine {
@@ -60,6 +60,14 @@ impl Machine {
         self.start_watch(actions);
         actions.push(Action::Look);
         self.reconsider(now, actions);
+    }
+
+    /// A member that was fenced has forgotten its view, and a group that has not changed meanwhile is only proven by the watch. The look
+    /// that followed the registration has failed or is still under way.
+    pub(super) fn look_again(&self, actions: &mut Vec<Action>) {
+        if self.view.is_none() && self.lease.is_held() && self.state() != ServiceState::Draining && !made(Mistake::LookOnce) {
+            actions.push(Action::Look);
+        }
     }
 
     pub(super) fn failed(&mut self, now: Moment, attempt: u64, failure: OpFailure, actions: &mut Vec<Action>) {

@@ -252,3 +252,20 @@ fn below_min_members_no_member_owns() {
     assert_eq!(cause(&run.viewed(40, vec![member("me", 7)])), Some(Cause::MemberGate));
     assert_eq!(run.owned(), 0);
 }
+
+#[test]
+fn a_member_back_after_a_fence_looks_again_while_the_watch_has_nothing_new_to_show() {
+    let mut run = Run::active();
+    run.step(3_000, Input::Woken);
+    run.failed(5_900, OpFailure::Retryable);
+    run.step(8_810, Input::Woken);
+    assert_eq!(run.state(), ServiceState::Fenced);
+    assert!(run.registered(8_830, 8_820).contains(&Action::Look));
+    // That look fails. The group is as it was, and the watch, which goes on, only proves it.
+    run.step(9_500, Input::Woken);
+    let actions = run.step(9_600, Input::Proven { at: at(9_600) });
+    assert_eq!((&*actions, run.state()), ([Action::Look].as_slice(), ServiceState::Joining));
+    run.step(9_610, Input::Viewed { view: Arc::new(View::new(20, vec![member("me", 7)])), proven: at(9_600) });
+    assert_eq!(run.state(), ServiceState::Active);
+    assert!(!run.step(9_900, Input::Proven { at: at(9_900) }).contains(&Action::Look), "there is a view");
+}
