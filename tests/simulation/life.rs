@@ -266,7 +266,7 @@ impl Life {
     }
 
     fn is_cut(&mut self, any: usize) {
-        match self.dice.random_range(0..3) {
+        match self.dice.random_range(0..4) {
             0 => {
                 self.workers[any].set_reachable(false);
                 self.happened("connections cut");
@@ -274,6 +274,10 @@ impl Life {
             1 => {
                 self.workers[any].wire.cut(Cut::Requests);
                 self.happened("requests cut");
+            }
+            2 => {
+                self.workers[any].wire.cut(Cut::Readings);
+                self.happened("readings cut");
             }
             _ => {
                 self.workers[any].wire.cut(Cut::Answers);

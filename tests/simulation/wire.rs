@@ -26,6 +26,8 @@ pub(crate) enum Cut {
     Requests,
     /// Answers and news of watches.
     Answers,
+    /// Readings of the group and news of watches, while writes are answered: a cluster may elect the one without the other.
+    Readings,
 }
 
 /// The faulty backend as one member sees it. Moments are those of the member's own clock: a request counts from when it was sent.
@@ -53,9 +55,13 @@ impl Cutting {
     }
 
     async fn passes(&self, direction: Cut) {
+        self.passes_all(&[direction]).await;
+    }
+
+    async fn passes_all(&self, directions: &[Cut]) {
         loop {
             let changed = self.changed.notified();
-            if !self.is(direction) {
+            if !directions.iter().any(|direction| self.is(*direction)) {
                 return;
             }
             changed.await;
@@ -114,7 +120,7 @@ impl Wire {
         let delayed = news.then(move |event| {
             let (cut, clock) = (Arc::clone(&cut), clock.clone());
             async move {
-                cut.passes(Cut::Answers).await;
+                cut.passes_all(&[Cut::Answers, Cut::Readings]).await;
                 event.map(|event| own(event, &clock))
             }
         });
@@ -158,7 +164,9 @@ impl Discovery for Wire {
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         let proven = self.clock.now();
         let group = group.clone();
-        self.call(&self.inner, |by| async move { by.members(&group).await }).await.map(|snapshot| ViewSnapshot { proven, ..snapshot })
+        let read = self.call(&self.inner, |by| async move { by.members(&group).await }).await;
+        self.cut.passes(Cut::Readings).await;
+        read.map(|snapshot| ViewSnapshot { proven, ..snapshot })
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
