@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::bucket::{self, BucketOrigin, BucketState};
-use crate::config::{NatsBackendConfig, SyncInterval};
+use crate::config::{NatsBackendConfig, SyncInterval, URLS_MAX};
 use crate::connection::BucketConnection;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
@@ -39,9 +39,11 @@ pub(crate) struct Client {
     has_warned: AtomicBool,
 }
 
-#[derive(Default)]
 struct ConnectionSlot {
     present: Option<Arc<BucketConnection>>,
+    /// The server that the next connection tries first. Another one each time, so that one that is of no use is not met again at once, and
+    /// at first by chance, so that the processes of a fleet spread over the servers.
+    first: usize,
     /// Why the last attempt failed, and when: who has waited for it gets that.
     failed: Option<(Instant, Failure)>,
 }
@@ -57,7 +59,7 @@ impl Client {
             clock,
             history: StreamHistory::default(),
             process: rand::random(),
-            slot: Mutex::default(),
+            slot: Mutex::new(ConnectionSlot { present: None, first: rand::random_range(0..URLS_MAX), failed: None }),
             has_warned: AtomicBool::new(false),
         })
     }
@@ -92,18 +94,24 @@ impl Client {
     async fn connected(&self) -> NatsResult<Arc<BucketConnection>> {
         let asked = Instant::now();
         let mut slot = self.slot.lock().await;
+        let has_others = self.dial.servers.len() > 1;
         if let Some(connection) = slot.present.as_ref().filter(|connection| !connection.is_broken()) {
-            return Ok(Arc::clone(connection));
+            if !has_others || !connection.is_useless() {
+                return Ok(Arc::clone(connection));
+            }
+            tracing::warn!(servers = self.place(), "the NATS server of this connection answers no requests any more; another one is tried");
+            connection.leave();
         }
         slot.present = None;
         if let Some((_, failure)) = slot.failed.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failure.clone());
         }
+        slot.first = slot.first.wrapping_add(1);
         // On the heap: every call contains this future, which is seldom needed.
-        match Box::pin(BucketConnection::open(&self.dial)).await {
+        match Box::pin(BucketConnection::open(&self.dial, slot.first)).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                *slot = ConnectionSlot { present: Some(Arc::clone(&connection)), failed: None };
+                (slot.present, slot.failed) = (Some(Arc::clone(&connection)), None);
                 Ok(connection)
             }
             Err(failure) => {

@@ -19,9 +19,11 @@ use shardwise_discovery::tls::SystemTrust;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::answers::AnswerLog;
 use crate::bucket::BucketState;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
+use crate::jetstream::says_unready;
 
 /// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -75,8 +77,10 @@ impl RefusalLog {
 #[derive(Debug)]
 pub(crate) struct BucketConnection {
     client: Client,
+    lost: Arc<watch::Sender<bool>>,
     broken: watch::Receiver<bool>,
     refusals: watch::Receiver<RefusalLog>,
+    answers: AnswerLog,
     pub(crate) version: ServerVersion,
     /// The server says that it is part of a cluster.
     pub(crate) is_clustered: bool,
@@ -86,26 +90,29 @@ pub(crate) struct BucketConnection {
 }
 
 impl BucketConnection {
-    pub(crate) async fn open(dial: &DialSettings) -> NatsResult<Self> {
+    /// Tries the servers one after the other, from that one on.
+    pub(crate) async fn open(dial: &DialSettings, first: usize) -> NatsResult<Self> {
         let (lost, broken) = watch::channel(false);
+        let lost = Arc::new(lost);
         let (refused, refusals) = watch::channel(RefusalLog::default());
         let established = Arc::new(AtomicBool::new(false));
         let trust = if dial.needs_tls { SystemTrust::Required } else { SystemTrust::IfAny };
         let tls = dial.tls.client_config(trust).map_err(Failure::TlsFile)?;
         let credentials = dial.credentials()?;
-        let options = with_events(authorized(dial, credentials, Arc::clone(&established)), lost, refused)
+        let options = with_events(authorized(dial, credentials, Arc::clone(&established)), Arc::clone(&lost), refused)
             .name("shardwise")
             .connection_timeout(GREETING_LIMIT)
             .request_timeout(Some(ANSWER_LIMIT))
             .ping_interval(PING_EVERY)
             .subscription_capacity(WAITING_MESSAGES_MAX)
             .max_reconnects(dial.servers.len())
+            .retain_servers_order()
             .ignore_discovered_servers()
             .require_tls(dial.needs_tls)
             .tls_client_config(tls);
         let servers = u32::try_from(dial.servers.len()).unwrap_or(u32::MAX);
         let limit = GREETING_LIMIT.saturating_mul(servers.saturating_add(1)).min(ANSWER_LIMIT * 2);
-        let client = match timeout(limit, options.connect(dial.servers.clone())).await {
+        let client = match timeout(limit, options.connect(dial.servers_from(first))).await {
             Ok(Ok(client)) => client,
             Ok(Err(error)) => return Err(unconnected(&error)),
             Err(_) => return Err(Failure::TimedOut { after: limit }),
@@ -116,11 +123,21 @@ impl BucketConnection {
         let version = version.ok_or_else(|| Failure::OldServer { version: one_line(&info.version) })?;
         let is_clustered = info.cluster.is_some_and(|name| !name.is_empty());
         let (has_jetstream, bucket) = (info.jetstream, tokio::sync::Mutex::new(None));
-        Ok(Self { client, broken, refusals, version, is_clustered, has_jetstream, bucket })
+        Ok(Self { client, lost, broken, refusals, answers: AnswerLog::default(), version, is_clustered, has_jetstream, bucket })
     }
 
     pub(crate) fn is_broken(&self) -> bool {
         *self.broken.borrow()
+    }
+
+    /// Whether its server leaves every request without an answer, though the connection stands.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.answers.is_useless()
+    }
+
+    /// Ends it for all who use it.
+    pub(crate) fn leave(&self) {
+        self.lost.send_replace(true);
     }
 
     /// Ends when the connection does.
@@ -151,11 +168,19 @@ impl BucketConnection {
                 }
             }
         };
-        tokio::select! {
+        let awaited = self.answers.asked();
+        let answer = tokio::select! {
             answer = self.client.send_request(subject, request) => answer.map_err(|error| unanswered(&error)),
             () = self.broke() => Err(Failure::Broken),
             why = refused => Err(Failure::Forbidden { why }),
+        };
+        match &answer {
+            Err(Failure::Broken) => awaited.void(),
+            Err(Failure::TimedOut { .. } | Failure::NotReady { .. }) => awaited.unanswered(),
+            Ok(message) if says_unready(&message.payload) => awaited.unanswered(),
+            _ => awaited.answered(),
         }
+        answer
     }
 
     /// Sends without waiting for anything.
@@ -197,8 +222,8 @@ fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> R
     Ok(auth)
 }
 
-fn with_events(options: ConnectOptions, lost: watch::Sender<bool>, refused: watch::Sender<RefusalLog>) -> ConnectOptions {
-    let (lost, refused) = (Arc::new(lost), Arc::new(refused));
+fn with_events(options: ConnectOptions, lost: Arc<watch::Sender<bool>>, refused: watch::Sender<RefusalLog>) -> ConnectOptions {
+    let refused = Arc::new(refused);
     options.event_callback(move |event| {
         let (lost, refused) = (Arc::clone(&lost), Arc::clone(&refused));
         async move {

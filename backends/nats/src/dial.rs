@@ -26,6 +26,14 @@ pub(crate) struct DialSettings {
 }
 
 impl DialSettings {
+    /// All servers, that one first.
+    pub(crate) fn servers_from(&self, first: usize) -> Vec<ServerAddr> {
+        let mut servers = self.servers.clone();
+        // Settings without a server are refused.
+        servers.rotate_left(first % self.servers.len().max(1));
+        servers
+    }
+
     /// The user's JWT and key, as they are in the file now.
     pub(crate) fn credentials(&self) -> NatsResult<Option<UserCredentials>> {
         let read = |path: &PathBuf| {
@@ -106,6 +114,8 @@ mod tests {
         let dial = of(&["nats://a:1", "tls://[::1]", "c"]).dial().unwrap();
         assert_eq!((dial.place.as_str(), dial.needs_tls), ("a:1,[::1]:4222,c:4222", true));
         assert!(!of(&["a"]).dial().unwrap().needs_tls);
+        let order: Vec<_> = dial.servers_from(5).iter().map(authority).collect();
+        assert_eq!(order, ["c:4222", "a:1", "[::1]:4222"]);
         for (url, expected) in [
             ("http://host", "only nats:// and tls://"),
             ("nats://me:hush@host", "contains a user"),

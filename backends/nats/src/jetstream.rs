@@ -130,11 +130,19 @@ pub(crate) enum CasOutcome {
     Refused,
 }
 
+/// The part of any answer that says what is wrong.
+#[derive(Deserialize)]
+struct ErrorPart {
+    error: Option<ApiError>,
+}
+
+/// Whether the server says that nobody can answer at present, as one does that knows no leader.
+pub(crate) fn says_unready(answer: &[u8]) -> bool {
+    let read = serde_json::from_slice(answer);
+    matches!(read, Ok(ErrorPart { error: Some(error) }) if code::CLUSTER_NOT_READY.contains(&error.err_code))
+}
+
 async fn call<T: for<'a> Deserialize<'a>>(connection: &BucketConnection, subject: String, body: String) -> NatsResult<Result<T, ApiError>> {
-    #[derive(Deserialize)]
-    struct ErrorPart {
-        error: Option<ApiError>,
-    }
     if !connection.has_jetstream {
         return Err(Failure::NoJetStream);
     }
@@ -297,6 +305,14 @@ mod tests {
         ] {
             let failure = acknowledged(text.as_bytes()).unwrap_err();
             assert_eq!(failure.is_passing(), passes, "{failure}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_that_nobody_can_answer_is_none() {
+        assert!(says_unready(br#"{"type":"x","error":{"code":503,"err_code":10008,"description":"not available"}}"#));
+        for text in [r#"{"error":{"code":404,"err_code":10059}}"#, r#"{"seq":7}"#, "x"] {
+            assert!(!says_unready(text.as_bytes()), "{text}");
         }
     }
 
