@@ -21,7 +21,7 @@ async fn a_server_that_answers_pings_and_no_requests_is_left() {
     let urls = [lame.addresses()[0].clone(), sound.address()];
     let backends: Vec<_> = (0..MEMBERS).map(|_| open(&config(&urls, &bucket))).collect();
     let joining = (0..MEMBERS).zip(&backends).map(|(number, backend)| {
-        let member = lasting(&format!("m{number}"), number);
+        let member = lasting(&format!("m{number}"), number + 1);
         async move { eventually("it registers", async || backend.register(&member).await.ok()).await }
     });
     futures::future::join_all(joining).await;
