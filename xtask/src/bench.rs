@@ -1,5 +1,5 @@
 //! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/internals/measured.md`; of `peers` also the tables in
-//! `docs/internals/performance.md`.
+//! `docs/internals/performance.md`. `backends` fails if a goal is missed, after it has written its figures.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::context::TaskContext;
 use crate::measured::{self, BenchmarkFigure};
 use crate::report::say;
 use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
-use crate::{files, judged, leases, outbox, peers, requests, sidecar};
+use crate::{backends, files, judged, leases, outbox, peers, requests, sidecar};
 
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
@@ -26,7 +26,14 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
     let head = measured::head(context);
     let log = StepLog::begin(context, "bench")?;
     let mut command = context.cargo(&["bench", "--package", package, "--all-features", "--bench", name]);
+    let mut missed = Vec::new();
     let page = match name {
+        backends::NAME => {
+            // It watches groups for minutes.
+            let figures = log.figures(backends::FIGURES, HUNG_AFTER * 2, [command])?;
+            missed = judged::missed(&figures, &backends::GOALS);
+            judged::page(&figures, &backends::GOALS, backends::page)?
+        }
         leases::NAME => {
             let commands = std::iter::once(command).chain(leases::owned(context)?);
             let figures = log.figures(leases::FIGURES, HUNG_AFTER, commands)?;
@@ -67,7 +74,8 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
             measured::table(&figures)
         }
     };
-    measured::write(context, name, &head, &page)
+    measured::write(context, name, &head, &page)?;
+    if missed.is_empty() { Ok(()) } else { Err(TaskFailure::new(format!("missed: {}", missed.join("; ")))) }
 }
 
 /// Everything that Criterion left below `folder`, in the order of the names.

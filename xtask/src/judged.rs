@@ -64,6 +64,18 @@ pub(crate) fn verdicts(figures: &[Value], goals: &[Goal]) -> String {
     text
 }
 
+/// The goals that were missed, or not measured.
+pub(crate) fn missed(figures: &[Value], goals: &[Goal]) -> Vec<&'static str> {
+    let is_reached = |goal: &&Goal| (goal.found)(figures).is_some_and(|found| goal.wanted.is_reached(found));
+    goals.iter().filter(|goal| !is_reached(goal)).map(|goal| goal.what).collect()
+}
+
+pub(crate) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
 /// The numbers in `field` of all figures whose `key` is `name`.
 pub(crate) fn numbers<'a>(figures: &'a [Value], key: &'a str, name: &'a str, field: &'a str) -> impl Iterator<Item = f64> + 'a {
     figures.iter().filter(move |figure| figure[key] == name).filter_map(move |figure| figure[field].as_f64())

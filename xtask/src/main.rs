@@ -3,6 +3,7 @@
 //! A task is a list of commands that anybody could type; what is added is the order, the clock, and one line that says how to
 //! repeat what failed. Every command's whole output is kept under `target/xtask/`.
 
+mod backends;
 mod bench;
 mod beside;
 mod binaries;

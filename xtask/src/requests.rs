@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::judged::Limit::{AtLeast, AtMost, Below};
-use crate::judged::{Goal, numbers};
+use crate::judged::{Goal, median, numbers};
 use crate::measured::row;
 
 pub(crate) const NAME: &str = "requests";
@@ -66,12 +66,6 @@ pub(crate) const GOALS: [Goal; 14] = [
     Goal { what: "64 in flight, p50", wanted: AtMost(1.25), found: |all| over_bare(all, "POST", 64, "p50_us") },
     Goal { what: "the same, p99", wanted: AtMost(1.5), found: |all| over_bare(all, "POST", 64, "p99_us") },
 ];
-
-fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
 
 fn of(figures: &[Value], figure: &str, field: &str) -> Option<f64> {
     median(numbers(figures, "figure", figure, field))
