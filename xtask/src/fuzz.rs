@@ -123,7 +123,6 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32, runs: Option<u32>) -
     if chosen.is_empty() {
         return Err(TaskFailure::new(format!("no target is called {}; there are: {}", name.unwrap_or_default(), known.join(", "))));
     }
-    let count = chosen.len() as u64;
     let one = |target: &str| {
         say(&format!("    {target}"));
         // What libFuzzer finds worth keeping joins the samples for the next run on this machine.
@@ -139,12 +138,7 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32, runs: Option<u32>) -
         log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))
     };
     // All of them are tried, so that one find does not hide the next.
-    let failures: Vec<_> = beside::each(chosen, AT_ONCE, one).into_iter().filter_map(Result::err).collect();
-    if failures.is_empty() {
-        return Ok(count);
-    }
-    let (failed, why) = (failures.len() as u64, failures.iter().map(ToString::to_string).collect::<Vec<_>>());
-    Err(TaskFailure::counted(why.join("\n    "), count - failed, failed))
+    beside::all_passed(beside::each(chosen, AT_ONCE, one))
 }
 
 fn build(log: &StepLog<'_>, more: &[&str]) -> Result<PathBuf, TaskFailure> {
