@@ -29,7 +29,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("shardwise-sidecar", &["shardwise", "shardwise-testkit"]),
     ("shardwise-cli", &["shardwise", "shardwise-outbox", "shardwise-sidecar", "shardwise-testkit"]),
     ("shardwise-examples", &["shardwise", "shardwise-fencing", "shardwise-outbox"]),
-    ("xtask", &["shardwise-core", "shardwise-testkit"]),
+    ("xtask", &["shardwise-testkit"]),
     // Try out and measure what users get; never published.
     ("shardwise-fuzz", &["shardwise", "shardwise-core", "shardwise-outbox", "backends/*"]),
     ("shardwise-instructions", &["shardwise-core"]),

@@ -22,6 +22,17 @@ pub(crate) fn each<J: Send, T: Send>(
     })
 }
 
+/// How many jobs passed; the failures of the others become one.
+pub(crate) fn all_passed<T>(outcomes: Vec<Result<T, TaskFailure>>) -> Result<u64, TaskFailure> {
+    let count = outcomes.len() as u64;
+    let failures: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(count);
+    }
+    let (failed, why) = (failures.len() as u64, failures.iter().map(ToString::to_string).collect::<Vec<_>>());
+    Err(TaskFailure::counted(why.join("\n    "), count - failed, failed))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +43,7 @@ mod tests {
         let mut done: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();
         done.sort_unstable();
         assert_eq!(done, (0..100).filter(|job| *job != 7).collect::<Vec<_>>());
-        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1);
+        let failure = all_passed(outcomes).unwrap_err();
+        assert_eq!((failure.passed, failure.failed), (99, 1), "{failure}");
     }
 }

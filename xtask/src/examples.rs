@@ -1,8 +1,8 @@
-//! The step `examples`. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, with
+//! The step `examples`: a few run at once, because they wait for leases most of their time. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, with
 //! a real server or a file, and without their server; those that write to a server run with it. `crates/cli/tests/clients/monitors.rs` has
 //! more of the alert monitor.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
+use crate::beside;
 use crate::context::TaskContext;
 use crate::files;
 use crate::report::say;
@@ -23,6 +24,9 @@ use crate::run::{StepLog, TaskFailure};
 use crate::servers;
 use crate::steps::StepPass;
 
+const AT_ONCE: usize = 3;
+/// It begins first, so that it is not left alone at the end.
+const LONGEST: &str = "workers";
 /// An example that takes longer hangs or does too much; and for the lease of a paused worker to end, on a busy machine.
 const EXAMPLE_LIMIT: Duration = Duration::from_mins(1);
 /// How long a worker may take for its next line or its end, on a busy machine.
@@ -47,50 +51,51 @@ const IMPORTED: &str = "200000 rows imported by two owners, none twice, none lef
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let examples = log.context.targets(&TargetKind::Example);
+    let mut examples = log.context.targets(&TargetKind::Example);
+    examples.sort_by_key(|(_, name)| *name != LONGEST);
     log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
-    for (package, name) in &examples {
-        say(&format!("    {name}"));
-        let binary = log.context.target().join("debug/examples").join(name);
-        let program = ExampleProgram { context: log.context, binary: &binary };
-        match *name {
-            "first_key" => servers::drive(program.shares_a_file())?,
-            "alert_monitor" => servers::drive(program.shares_rules())?,
-            "workers" => servers::drive(program.shares_everywhere())?,
-            "orders_postgres" | "paused_postgres" | "pool_sessions" => servers::drive(async {
-                let database = Postgres::shared().await?.database().await?;
-                let lines = match *name {
-                    "orders_postgres" => ORDERS_SAY,
-                    "pool_sessions" => POOL_SAYS,
-                    _ => PAUSED_SAY,
-                };
-                program.says(program.command(("DATABASE_URL", &database.url())), lines).await
-            })?,
-            "claimed_postgres" => servers::drive(async {
-                // Claims are granted only by a server that flushes to its disk.
-                let database = Postgres::start(PostgresOptions::default().durable()).await?.database().await?;
-                program.says(program.command(("DATABASE_URL", &database.url())), PAUSED_SAY).await
-            })?,
-            "paused_etcd" => servers::drive(async {
-                let server = Etcd::single().await?;
-                program.says(program.command(("ETCD_ENDPOINT", &server.address())), PAUSED_SAY).await
-            })?,
-            "import_rows" => {
-                let mut command = program.command(("DATABASE_URL", ""));
-                command.arg(IMPORTED_ROWS);
-                servers::drive(program.says(command, (IMPORTED, IMPORTED)))?;
-            }
-            other if other.starts_with("paused_") => {
-                servers::drive(program.says(program.command(("DATABASE_URL", "")), PAUSED_SAY))?;
-            }
-            _ => {
-                let run = log.run_for(log.context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
-                let repeat = format!("cargo run --package {package} --all-features --example {name}");
-                run.map_err(|failure| failure.repeated_by(repeat))?;
-            }
+    let outcomes = beside::each(VecDeque::from(examples), AT_ONCE, |(package, name)| run(log.context, package, name));
+    beside::all_passed(outcomes).map(StepPass::many)
+}
+
+fn run(context: &TaskContext, package: &str, name: &str) -> Result<(), TaskFailure> {
+    say(&format!("    {name}"));
+    let binary = context.target().join("debug/examples").join(name);
+    let program = ExampleProgram { context, binary: &binary };
+    match name {
+        "first_key" => servers::drive(program.shares_a_file()),
+        "alert_monitor" => servers::drive(program.shares_rules()),
+        "workers" => servers::drive(program.shares_everywhere()),
+        "orders_postgres" | "paused_postgres" | "pool_sessions" => servers::drive(async {
+            let database = Postgres::shared().await?.database().await?;
+            let lines = match name {
+                "orders_postgres" => ORDERS_SAY,
+                "pool_sessions" => POOL_SAYS,
+                _ => PAUSED_SAY,
+            };
+            program.says(program.command(("DATABASE_URL", &database.url())), lines).await
+        }),
+        "claimed_postgres" => servers::drive(async {
+            // Claims are granted only by a server that flushes to its disk.
+            let database = Postgres::start(PostgresOptions::default().durable()).await?.database().await?;
+            program.says(program.command(("DATABASE_URL", &database.url())), PAUSED_SAY).await
+        }),
+        "paused_etcd" => servers::drive(async {
+            let server = Etcd::single().await?;
+            program.says(program.command(("ETCD_ENDPOINT", &server.address())), PAUSED_SAY).await
+        }),
+        "import_rows" => {
+            let mut command = program.command(("DATABASE_URL", ""));
+            command.arg(IMPORTED_ROWS);
+            servers::drive(program.says(command, (IMPORTED, IMPORTED)))
+        }
+        other if other.starts_with("paused_") => servers::drive(program.says(program.command(("DATABASE_URL", "")), PAUSED_SAY)),
+        _ => {
+            let log = StepLog::begin(context, &format!("example-{name}"))?;
+            let ended = log.run_for(context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
+            ended.map(drop).map_err(|failure| failure.repeated_by(format!("cargo run --package {package} --all-features --example {name}")))
         }
     }
-    Ok(StepPass::many(examples.len() as u64))
 }
 
 struct ExampleProgram<'a> {

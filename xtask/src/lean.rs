@@ -1,6 +1,8 @@
 //! The lean build of the command, which `cargo demo` runs, and the build with each of its features alone.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::files;
@@ -25,6 +27,8 @@ const FEATURES: [(&str, &[&str]); 10] = [
     ("redis", &["redis"]),
     ("valkey", &["shardwise-backend-valkey", "redis"]),
 ];
+/// What Cargo starts instead of rustc for the crates of the workspace.
+const STRICT_RUSTC: &str = "#!/bin/sh\nexec \"$@\" -D warnings\n";
 const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
 const SQLITE: &str = "sqlite:orders.db";
@@ -53,19 +57,18 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     }
     check_names(log)?;
     check_packages("no feature", &[], &bare)?;
-    lint(log, "")?;
-    for (feature, brings) in FEATURES {
-        say(&format!("    {feature}"));
-        check_packages(feature, brings, &packages(log, feature)?)?;
-        lint(log, feature)?;
-    }
     say("    cargo demo");
-    log.run(log.context.cargo(&["demo", "--json", "--events", "2000"]))?;
+    log.run(strict(log, &["demo", "--json", "--events", "2000"])?)?;
     let mut command = lean(log);
     command.arg("--version");
     let (version, lacks) = (output(command)?, FEATURES.map(|(feature, _)| feature).join(", "));
     if !version.contains(&format!("built without: {lacks}\n")) {
         return Err(TaskFailure::new(format!("shardwise --version says: {version}")));
+    }
+    for (feature, brings) in FEATURES {
+        say(&format!("    {feature}"));
+        check_packages(feature, brings, &packages(log, feature)?)?;
+        check(log, feature)?;
     }
     for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
         check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
@@ -106,12 +109,23 @@ fn check_names(log: &StepLog<'_>) -> Result<(), TaskFailure> {
     }
 }
 
-fn lint(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
-    let mut command =
-        log.context.cargo(&["clippy", "--package", PACKAGE, "--no-default-features", "--features", feature, "--", "-D", "warnings"]);
+/// Compiles the command with that feature alone. The compiler's lints find code that is unused without the others; clippy's, which take as
+/// long again for each feature, are left to the step `clippy`.
+fn check(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
+    let mut command = strict(log, &["check", "--package", PACKAGE, "--no-default-features", "--features", feature])?;
     // The checkout's own must come before it.
     command.env("PROTOC", "no-such-protoc");
     log.run(command).map(|_| ())
+}
+
+/// `cargo` with these arguments, where a warning about one of our crates is an error. With `RUSTFLAGS` it would compile the dependencies anew.
+fn strict(log: &StepLog<'_>, arguments: &[&str]) -> Result<Command, TaskFailure> {
+    let rustc = log.context.scratch("strict-rustc");
+    files::write(&rustc, STRICT_RUSTC)?;
+    std::fs::set_permissions(&rustc, Permissions::from_mode(0o755)).map_err(TaskFailure::at(rustc.display()))?;
+    let mut command = log.context.cargo(arguments);
+    command.env("RUSTC_WORKSPACE_WRAPPER", &rustc);
+    Ok(command)
 }
 
 fn check_refused(

@@ -74,8 +74,7 @@ pub(crate) fn author(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let folder = log.context.scratch("author");
     let manifest = files::write_manifest(log.context, &folder, AUTHORS_MANIFEST)?;
     AUTHORS_FILES.iter().try_for_each(|(path, text)| files::write(&folder.join(path), text))?;
-    let target = log.context.scratch("outside-target");
-    let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
+    let (manifest, target) = (manifest.to_string_lossy(), log.context.target().to_string_lossy());
     let output = log.run(log.context.cargo(&["test", "--manifest-path", &manifest, "--target-dir", &target]))?;
     match count_tests(&output) {
         (0, ..) => Err(TaskFailure::new("no test of the backend ran")),
@@ -99,8 +98,7 @@ pub(crate) fn tls(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let settings = folder.join("settings.toml");
     files::write(&settings, &settings_for(&consul.address(), &etcd.address(), &authority.file()))?;
 
-    let target = log.context.scratch("outside-target");
-    let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
+    let (manifest, target) = (manifest.to_string_lossy(), log.context.target().to_string_lossy());
     for (features, defaults) in BUILDS {
         let arguments = [&["build", "--manifest-path", &manifest, "--target-dir", &target], features].concat();
         log.run(log.context.cargo(&arguments))?;

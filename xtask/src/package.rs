@@ -45,10 +45,23 @@ fn build_from_packages(log: &StepLog<'_>, published: &[&str]) -> Result<(), Task
         log.run(log.context.command("tar", &["-xzmf", &archive.to_string_lossy(), "-C", &folder.to_string_lossy()]))?;
         manifest.extend([package.name.as_str(), " = { path = \"", &packed, "\" }\n"]);
     }
-    let (manifest, target) = (files::write_manifest(log.context, &folder, &manifest)?, log.context.scratch("packed-target"));
-    let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
+    manifest.extend(["\n", &dev_profile(log.context)?]);
+    let manifest = files::write_manifest(log.context, &folder, &manifest)?;
+    let (manifest, target) = (manifest.to_string_lossy(), log.context.target().to_string_lossy());
     let arguments = ["check", "--workspace", "--all-features", "--manifest-path", &manifest, "--target-dir", &target];
     log.run(log.context.cargo(&arguments)).map(|_| ())
+}
+
+/// The workspace's profile `dev`, with which Cargo has checked the dependencies before.
+fn dev_profile(context: &TaskContext) -> Result<String, TaskFailure> {
+    let (manifest, mut is_of_dev) = (files::read(&context.root().join("Cargo.toml"))?, false);
+    let of_dev = manifest.lines().filter(|line| {
+        if line.starts_with('[') {
+            is_of_dev = line.starts_with("[profile.dev");
+        }
+        is_of_dev
+    });
+    Ok(of_dev.flat_map(|line| [line, "\n"]).collect())
 }
 
 /// Our packages that are not kept back by `publish = false`.

@@ -25,6 +25,8 @@ const BLOCK_LIMIT: Duration = Duration::from_mins(20);
 /// For a program to end after Ctrl-C.
 const END_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// For Cargo in the folder of a page. The pages are about what the commands do, and the hashing of a demo is fast enough unoptimised.
+const CARGO_CONFIG: &str = "[profile.dev.package.shardwise-core]\nopt-level = 0\n";
 /// Where the pages say that the project is; the clone comes from this checkout.
 const REPOSITORY: &str = "https://github.com/shardwise/shardwise";
 
@@ -148,6 +150,7 @@ impl<'a> PageRun<'a> {
     /// Runs the blocks and answers how many; what is left out goes to `left_out`.
     fn run(&self, blocks: &[Block], left_out: &mut Vec<String>) -> Result<u64, TaskFailure> {
         files::empty(&self.folder)?;
+        files::write(&self.folder.join(".cargo/config.toml"), CARGO_CONFIG)?;
         let (mut ran, mut terminals) = (0, Vec::new());
         for block in blocks {
             match &block.used {
@@ -191,11 +194,24 @@ impl<'a> PageRun<'a> {
         command.env("PATH", format!("{}:{path}", installed.join("bin").display()));
         command.env("CARGO_INSTALL_ROOT", installed).env("CARGO_TARGET_DIR", self.log.context.target());
         // That the commands work is asked here, not how fast they are.
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        // A clone builds its own with the script that has built this one.
+        if let Some(protoc) = self.protoc()? {
+            command.env("SHARDWISE_PROTOC", protoc);
+        }
         // The clone comes from this checkout, by the address on the page.
         command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", REPOSITORY);
         command.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", self.log.context.root().display()));
         Ok(command)
+    }
+
+    /// The `protoc` that this checkout has built, if it has.
+    fn protoc(&self) -> Result<Option<PathBuf>, TaskFailure> {
+        let root = self.log.context.root();
+        let script = files::read(&root.join("tools/protoc"))?;
+        let version = script.lines().find_map(|line| line.strip_prefix("version="));
+        let built = version.map(|version| root.join(format!("target/protoc/protox-{version}")));
+        Ok(built.filter(|path| path.exists()))
     }
 
     fn open_terminal(&self, block: &Block, until: &str) -> Result<Terminal, TaskFailure> {

@@ -39,7 +39,7 @@ pub(crate) struct SoakArgs {
     #[arg(long)]
     rows: Option<u64>,
     /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
-    #[arg(long, value_name = "NAME", value_parser = mistakes::names())]
+    #[arg(long, value_name = "NAME", value_parser = mistakes::NAMES)]
     mistake: Option<String>,
 }
 
