@@ -4,16 +4,15 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PACE, PATIENCE, TTL, backend, eventually, group, ids, registration, url, view_of, view_where};
+use common::{PACE, PATIENCE, TTL, backend, group, registration, scope_of, url, view_of, view_where};
 use futures::stream::{self, StreamExt};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use shardwise_backend_etcd::EtcdBackend;
+use shardwise_discovery::conformance::a_thousand_changes;
 use shardwise_discovery::{Discovery, ErrorKind, Registration, WatchEvent, WatchStream};
 use shardwise_testkit::{Direction, Etcd, Lag, TcpProxy};
 use tokio::sync::Mutex;
@@ -138,85 +137,20 @@ async fn join_and_leave(here: &EtcdBackend, there: &EtcdBackend) -> ([Duration; 
     (of(joins), of(leaves))
 }
 
-/// A thousand random joins, leaves, kills and broken connections: in the end exactly the living are there, and in between no view ever
-/// had anybody who had not joined, or missed anybody for whom nothing had happened.
+/// `cargo xtask soak churn` runs it again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
-    const CHANGES: u64 = 1_000;
     let seed = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
     println!("repeat with SHARDWISE_SEED={seed}");
-    let mut random = StdRng::seed_from_u64(seed);
     let _alone = ALONE.lock().await;
     let server = Etcd::single().await.unwrap();
-    let proxies = [TcpProxy::start(server.socket_addr()).await.unwrap(), TcpProxy::start(server.socket_addr()).await.unwrap()];
-    let workers = [backend(&[url(proxies[0].address())]), backend(&[url(proxies[1].address())])];
-    let outside = backend(&[server.address()]);
-    let mut watch = outside.watch(&group(), PACE);
-    view_of(&mut watch, &[]).await;
-    // One who is never touched.
-    let steady = registration("steady", 0);
-    outside.register(&steady).await.unwrap();
-    let steady = tokio::spawn(live(outside.clone(), steady));
-    view_of(&mut watch, &["steady"]).await;
-    let watching = tokio::spawn(async move {
-        while let Some(event) = watch.next().await {
-            if let Ok(WatchEvent::View(snapshot)) = event {
-                assert!(ids(&snapshot.view).contains(&"steady"), "nothing has happened to it");
-            }
-        }
-    });
-    let mut living: BTreeMap<String, (Registration, usize, JoinHandle<ErrorKind>)> = BTreeMap::new();
-    let mut counts = [0u64; 4];
-    for n in 1..=CHANGES {
-        let kind = random.random_range(0..10);
-        let chosen = (!living.is_empty()).then(|| living.keys().nth(random.random_range(0..living.len())).cloned()).flatten();
-        match (kind, chosen) {
-            (0..=4, _) | (_, None) => {
-                let (joining, at) = (registration(&format!("m{n}"), n), random.random_range(0..2));
-                eventually("a registration", async || workers[at].register(&joining).await.ok()).await;
-                let task = tokio::spawn(live(workers[at].clone(), joining.clone()));
-                living.insert(joining.member.instance_id.to_string(), (joining, at, task));
-                counts[0] += 1;
-            }
-            (5..=7, Some(id)) => {
-                let (leaving, at, task) = living.remove(&id).unwrap();
-                task.abort();
-                eventually("a farewell", async || workers[at].deregister(&leaving.record_id()).await.ok()).await;
-                counts[1] += 1;
-            }
-            (8, Some(id)) => {
-                living.remove(&id).unwrap().2.abort();
-                counts[2] += 1;
-            }
-            _ => {
-                proxies[random.random_range(0..2)].reset();
-                counts[3] += 1;
-            }
-        }
-        if living.len() > 100 {
-            let (id, _) = living.first_key_value().unwrap();
-            let id = id.clone();
-            living.remove(&id).unwrap().2.abort();
-        }
-    }
-    println!("joins, leaves, kills, broken connections: {counts:?}");
-    let expected = || living.keys().map(String::as_str).chain(["steady"]).collect::<Vec<_>>();
-    let mut view = outside.members(&group()).await.unwrap().view;
-    assert!(expected().iter().all(|id| ids(&view).contains(id)), "the living are there all the time");
-    let (lag, started) = (Lag::begin(), Instant::now());
-    while ids(&view) != expected() {
-        assert!(started.elapsed() < TTL + Duration::from_secs(2) + lag.allowance(), "{:?} instead of {:?}", ids(&view), expected());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        view = outside.members(&group()).await.unwrap().view;
-    }
-    let mut fresh = outside.watch(&group(), PACE);
-    view_where(&mut fresh, "the living", |view| ids(view) == expected()).await;
-    assert!(!steady.is_finished() && !watching.is_finished() && living.values().all(|(_, _, task)| !task.is_finished()));
-    watching.abort();
-    steady.abort();
-    for (_, _, task) in living.into_values() {
-        task.abort();
-    }
+    let at = server.socket_addr();
+    let proxies = [TcpProxy::start(at).await.unwrap(), TcpProxy::start(at).await.unwrap()];
+    let [one, other] = proxies.each_ref().map(|proxy| backend(&[url(proxy.address())]));
+    let outside: Arc<dyn Discovery> = backend(&[server.address()]);
+    let lag = OnceCell::new();
+    let within = || TTL + Duration::from_secs(2) + lag.get_or_init(Lag::begin).allowance();
+    a_thousand_changes(&scope_of((one, other), TTL), &outside, seed, |which| proxies[which].reset(), within).await;
 }
 
 /// More than a hundred joins and leaves in a minute in a group of a hundred members: each is seen, and no other member is affected.

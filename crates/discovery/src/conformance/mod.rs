@@ -14,6 +14,7 @@
 
 mod away;
 mod claims;
+mod network;
 mod notes;
 mod records;
 mod views;
@@ -34,6 +35,7 @@ use crate::{Clock, Discovery, Error, ErrorKind, Registration, Result, WatchEvent
 
 pub use away::*;
 pub use claims::*;
+pub use network::*;
 pub use notes::*;
 pub use records::*;
 pub use views::*;

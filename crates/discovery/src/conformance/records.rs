@@ -249,7 +249,7 @@ pub async fn what_is_registered_is_what_is_seen(scope: &Scope) {
     assert_eq!(read().await, registration.member);
 }
 
-fn saying(registered: &Registration, version: &str) -> Registration {
+pub(super) fn saying(registered: &Registration, version: &str) -> Registration {
     let mut registration = registered.clone();
     registration.member.version = Some(version.to_owned());
     registration
@@ -262,7 +262,7 @@ async fn given_up<T>(call: impl Future<Output = T>, patience_ms: u64) {
 }
 
 /// The ids, incarnations and versions that the peer reads.
-async fn seen(scope: &Scope) -> Vec<(String, u64, Option<String>)> {
+pub(super) async fn seen(scope: &Scope) -> Vec<(String, u64, Option<String>)> {
     let view = scope.view().await;
     let members = view.members().iter();
     members.map(|member| (member.instance_id.as_str().to_owned(), member.incarnation.get(), member.version.clone())).collect()
