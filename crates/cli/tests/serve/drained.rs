@@ -107,7 +107,7 @@ fn a_plan_knows_who_is_drained() {
 
     // The exit code of a member that was not drained, whether it exists or not.
     let known = place.run(&["undrain", &one.id]);
-    assert!(known.code == Some(1) && known.err.is_empty() && known.text().contains("is not drained"), "{known:?}");
+    assert!(known.code == Some(1) && known.complaints().is_empty() && known.text().contains("is not drained"), "{known:?}");
     let unknown = place.run(&["undrain", "nobody"]);
     let listed = format!("the group has no member \"nobody\"; drained are: {}", other.id);
     assert!(unknown.code == Some(1) && unknown.err.contains(&listed), "{unknown:?}");
