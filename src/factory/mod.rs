@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use shardwise_core::{InstanceId, Member, OwnershipMode, PolicyName, Serves};
+use shardwise_core::{InstanceId, Member, OwnershipMode, Policy, PolicyName, Serves};
 use shardwise_discovery::{Clock, Discovery, random_incarnation};
 use shardwise_settings::listed;
 
@@ -148,18 +148,18 @@ impl ShardingFactory {
         self.inner.policies.iter().find(|(known, _)| known.as_str() == name).map(|(_, settings)| settings).ok_or_else(unknown)
     }
 
-    /// Finds what every worker with these settings would refuse at its start. Contacts nothing.
+    /// Finds what every worker with these settings would refuse at its start, whatever is on its machine and whatever its own name and
+    /// address are, which may come from elsewhere. Contacts nothing.
     ///
     /// # Errors
     ///
     /// The first that [`ShardingFactory::create`] would give for one of the policies, whatever is served under it.
     pub fn check(&self) -> Result<()> {
-        let member = self.member(Serves::Keys);
         let mut made = locked(&self.inner.made);
         for settings in self.inner.policies.values() {
             self.check_enabled(settings)?;
             if self.inner.enabled {
-                self.checked_backend(settings, &member, &mut made)?;
+                self.checked_backend(settings, &mut made)?;
             }
         }
         Ok(())
@@ -173,7 +173,8 @@ impl ShardingFactory {
             own_address::fill(&mut member, || own_address::towards(None))?;
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
-        let backend = self.checked_backend(settings, &member, made)?;
+        let backend = self.checked_backend(settings, made)?;
+        check_instance(settings, self.inner.instance.id.is_some(), &member).map_err(|why| refused(settings, &why))?;
         own_address::fill(&mut member, || {
             if self.has_own_backend(settings) {
                 return Err(own_address::unknown());
@@ -196,9 +197,9 @@ impl ShardingFactory {
         self.inner.own_backends.contains_key(&settings.discovery.backend)
     }
 
-    fn checked_backend(&self, settings: &PolicySettings, member: &Member, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
+    fn checked_backend(&self, settings: &PolicySettings, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
         let backend = self.backend(&settings.discovery, made)?;
-        check(settings, &self.inner.instance, member, &*backend, self.has_own_backend(settings)).map_err(|why| refused(settings, &why))?;
+        check(settings, &*backend, self.has_own_backend(settings)).map_err(|why| refused(settings, &why))?;
         Ok(backend)
     }
 
@@ -237,14 +238,8 @@ fn refused(settings: &PolicySettings, why: &str) -> Error {
     Error::new(ErrorKind::Settings, format!("policy {}: {why}", settings.policy.name))
 }
 
-/// What is wrong with the settings, which may have been made in code, for this worker over that backend; `is_own`: it is the user's.
-fn check(
-    settings: &PolicySettings,
-    instance: &InstanceSettings,
-    member: &Member,
-    backend: &dyn Discovery,
-    is_own: bool,
-) -> Result<(), String> {
+/// What is wrong with the settings, which may have been made in code, over that backend; `is_own`: it is the user's.
+fn check(settings: &PolicySettings, backend: &dyn Discovery, is_own: bool) -> Result<(), String> {
     let PolicySettings { policy, timing, discovery, peers, .. } = settings;
     let capabilities = backend.capabilities();
     if policy.ownership == OwnershipMode::Exclusive && backend.as_claims().is_none() {
@@ -257,31 +252,31 @@ fn check(
     if !is_own {
         backend::check_lease(&discovery.backend, timing, policy.ownership).map_err(|error| format!("discovery.{error}"))?;
     }
-    let needed = match (instance.id.is_some(), capabilities.keeps_places) {
-        _ if policy.rejoin_grace.is_zero() => None,
-        (false, _) => {
-            Some("it needs instance.id, a name that this worker keeps over restarts and no other one has: set instance.id".into())
-        }
-        (true, false) => Some(format!(
-            "it needs a backend that can keep a place, and {} cannot: use \"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"",
-            capabilities.name
-        )),
-        (true, true) => None,
-    };
-    if let Some(needed) = needed {
-        let grace = shardwise_core::format_duration(policy.rejoin_grace);
-        return Err(format!("rejoin_grace is {grace}: {needed}, or remove rejoin_grace"));
+    if !policy.rejoin_grace.is_zero() && !capabilities.keeps_places {
+        let places = "\"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"";
+        return Err(no_grace(policy, &format!("a backend that can keep a place, and {} cannot: use {places}", capabilities.name)));
     }
     if let Some(mistake) = peers.listen_mistake() {
         return Err(format!("peer_listen is {}: {mistake}", peers.listen));
     }
-    if let Some(mistake) = peers.certificates_mistake().or_else(|| token_mistake(peers.token.as_ref())) {
-        return Err(mistake.to_owned());
+    let mistake = peers.certificates_mistake().or_else(|| token_mistake(peers.token.as_ref()));
+    mistake.map_or(Ok(()), |mistake| Err(mistake.to_owned()))
+}
+
+/// What this worker lacks for these settings: a name, an address, or files on its machine.
+fn check_instance(settings: &PolicySettings, has_id: bool, member: &Member) -> Result<(), String> {
+    let PolicySettings { policy, peers, .. } = settings;
+    if !policy.rejoin_grace.is_zero() && !has_id {
+        return Err(no_grace(policy, "instance.id, a name that this worker keeps over restarts and no other one has: set instance.id"));
     }
     #[cfg(feature = "requests")]
     crate::requests::PeerSecurity::read(peers)?;
     let is_unknown = peers.listen.ip().is_unspecified() && member.address.is_none();
     if is_unknown { Err(unreachable_by(peers.listen)) } else { Ok(()) }
+}
+
+fn no_grace(policy: &Policy, needs: &str) -> String {
+    format!("rejoin_grace is {}: it needs {needs}, or remove rejoin_grace", shardwise_core::format_duration(policy.rejoin_grace))
 }
 
 /// The error if it listens on all addresses and none is known.

@@ -46,7 +46,7 @@ pub use pgbouncer::PgBouncer;
 pub use pods::{Pod, PodNetwork};
 pub use ports::Port;
 pub use postgres::{Database, Postgres, PostgresOptions};
-pub use process::Process;
+pub use process::{Process, pause};
 pub use proxy::{Direction, Speech, TcpProxy};
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use redis::{Redis, RedisOptions};

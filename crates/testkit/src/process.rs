@@ -27,6 +27,23 @@ const TIDY_LOOK: Duration = Duration::from_millis(2);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 
+/// SIGSTOP for a child of this process. Waits until every thread has stopped: on a busy machine one that was just running goes on for a
+/// while, and answers.
+pub fn pause(child: u32) -> Result<()> {
+    let (id, begun) = (Pid::from_raw(child.cast_signed()), Instant::now());
+    kill(id, Signal::SIGSTOP).map_err(|error| Error::new(format!("SIGSTOP to process {child}: {error}")))?;
+    // Only looks: the exit status stays available to a later wait for the process.
+    let looks = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    loop {
+        match waitid(Id::Pid(id), looks) {
+            Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_LOOK),
+            Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("process {child} has not stopped"))),
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(Error::new(format!("process {child} cannot be waited for: {error}"))),
+        }
+    }
+}
+
 /// What a process is started with.
 #[derive(Debug)]
 pub(crate) struct Launch {
@@ -138,21 +155,9 @@ impl Process {
         self.signal(Signal::SIGCONT)
     }
 
-    /// SIGSTOP: connections stay, answers do not come. Waits until every thread has stopped: on a busy machine one that was just running
-    /// goes on for a while, and answers.
+    /// SIGSTOP: connections stay, answers do not come: see [`pause`].
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)?;
-        let (id, begun) = (Pid::from_raw(self.id()?.cast_signed()), Instant::now());
-        // Only looks: the exit status stays available to a later wait for the process.
-        let looks = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
-        loop {
-            match waitid(Id::Pid(id), looks) {
-                Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_LOOK),
-                Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("{} has not stopped", self.launch.name))),
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(Error::new(format!("{} cannot be waited for: {error}", self.launch.name))),
-            }
-        }
+        pause(self.id()?).map_err(|error| Error::new(format!("{}: {error}", self.launch.name)))
     }
 
     /// Sends a signal to every process that this one has started itself.

@@ -76,7 +76,11 @@ impl Member {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        let id = self.child.id();
+        match signal {
+            Signal::SIGSTOP => shardwise_testkit::pause(id).unwrap(),
+            _ => kill(Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap(),
+        }
     }
 
     /// SIGKILL, and waits for the end; what it held.

@@ -110,7 +110,11 @@ impl Fleet {
     }
 
     pub(crate) fn signal(&mut self, name: &str, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.member(name).child.id()).unwrap()), signal).unwrap();
+        let id = self.member(name).child.id();
+        match signal {
+            Signal::SIGSTOP => shardwise_testkit::pause(id).unwrap(),
+            _ => kill(Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap(),
+        }
     }
 
     /// Orders its proxy to do something; a process that has just ended cannot.

@@ -46,7 +46,10 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid()), signal).unwrap();
+        match signal {
+            Signal::SIGSTOP => shardwise_testkit::pause(self.child.id()).unwrap(),
+            _ => kill(Pid::from_raw(self.pid()), signal).unwrap(),
+        }
     }
 
     /// The next line for which `wanted` holds; earlier lines are skipped.
