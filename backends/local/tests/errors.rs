@@ -371,13 +371,13 @@ async fn a_file_and_a_directory_that_are_read_only() {
     scratch.make().await;
     let permit = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     permit(&scratch.path(), 0o400);
-    let hint = "grant write access, or set discovery.local.path to a file elsewhere";
+    let hint = "grant that, or set discovery.local.path to a file elsewhere";
     let denied = "(Permission denied (os error 13))";
-    let text = format!("the file {:?} is read-only for this user {denied}; {hint}", scratch.path());
+    let text = format!("this user may not both read and write the file {:?} {denied}; {hint}", scratch.path());
     expect(&scratch.path(), ErrorKind::Denied, text).await;
     permit(&scratch.path(), 0o600);
     permit(scratch.directory(), 0o500);
-    let text = format!("the directory {:?} is read-only for this user {denied}; {hint}", scratch.directory());
+    let text = format!("this user may not both read and write the directory {:?} {denied}; {hint}", scratch.directory());
     expect(&scratch.path(), ErrorKind::Denied, text).await;
     let path = scratch.directory().join("new/members.db");
     let text = format!(
