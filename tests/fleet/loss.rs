@@ -1,21 +1,13 @@
 //! A fleet without its backend, and a fleet of which too many vanish at once.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shardwise::discovery::ErrorKind;
 
-#[expect(dead_code, reason = "each test file uses its part")]
-mod common;
-#[expect(dead_code, reason = "each test file uses its part")]
-#[path = "common/scripted.rs"]
-mod scripted;
-
-use common::{World, eventually, policy};
-use scripted::{How, Scripted};
+use crate::common::{World, eventually, policy};
+use crate::scripted::{How, Scripted};
 use shardwise::testing::TestFleet;
 use shardwise::{BackendLoss, MaxLoss, Policy, ServiceState, ShardingService};
 

@@ -1,20 +1,12 @@
 //! A worker that an operator drains stays a member and owns nothing, over its restarts too, until the wish is taken back.
 
-#![expect(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-#[path = "common/log.rs"]
-mod log;
-#[path = "common/plain.rs"]
-mod plain;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::{ErrorKind, InstanceId, KeyPlacement, OwnershipMode, PlacementKind, ServiceState, ShardingService};
 
-use common::{World, eventually, policy};
-use log::Log;
+use crate::common::{World, eventually, policy};
+use crate::log::Log;
 
 fn id(name: &str) -> InstanceId {
     InstanceId::new(name).unwrap()
@@ -66,7 +58,6 @@ async fn a_drained_worker_owns_nothing_over_its_restarts_until_it_is_undrained()
 
 #[tokio::test(start_paused = true)]
 async fn a_wish_that_came_while_a_service_was_no_member_is_heard_when_it_joins_again() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let factory = |name| world.factory_of(name, Arc::new(world.store.link()), policy());
     let (a, operator) = (factory("a"), factory("operator"));
@@ -96,7 +87,6 @@ async fn a_wish_that_came_while_a_service_was_no_member_is_heard_when_it_joins_a
 
 #[tokio::test(start_paused = true)]
 async fn who_drains_itself_hears_of_it_at_once_and_alone_it_owns_nothing_either() {
-    let (_log, _logging) = Log::start();
     let world = World { ttl: Duration::from_mins(10), ..World::new() };
     let factory = world.factory("a");
     let service = factory.create("workers").unwrap();
@@ -111,7 +101,6 @@ async fn who_drains_itself_hears_of_it_at_once_and_alone_it_owns_nothing_either(
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_worker_that_leaves_keeps_no_place() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let mut policy = policy();
     policy.rejoin_grace = Duration::from_mins(10);
@@ -133,7 +122,6 @@ async fn a_drained_worker_that_leaves_keeps_no_place() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_drained_is_refused_with_what_to_do() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let _a = world.joined("a").await;
     let operator = world.factory("operator");
@@ -147,7 +135,7 @@ async fn what_cannot_be_drained_is_refused_with_what_to_do() {
     let refused = world.factory_of("operator", Arc::new(world.store.link()), by_key).drain("workers", &id("a")).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("stop the worker"), "{refused}");
 
-    let without_notes = Arc::new(plain::Plain(world.store.link()));
+    let without_notes = Arc::new(crate::plain::Plain(world.store.link()));
     let refused = world.factory_of("operator", without_notes, policy()).drain("workers", &id("a")).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("keeps no notes"), "{refused}");
 }

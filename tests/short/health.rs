@@ -1,14 +1,10 @@
 //! The health of workers decides who has a share, over the memory backend in the runtime's time.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{World, eventually};
+use crate::common::{World, eventually};
 use futures::FutureExt;
 use shardwise::{ErrorKind, InstanceId, KeyPlacement, PlacementKind, Policy, ServiceState, ShardingService};
 use tokio::time::Instant;
@@ -144,7 +140,7 @@ async fn a_worker_that_fails_gets_no_share_through_an_outage_of_the_backend() {
     let world = World::new();
     let other = world.joined("a").await;
     let link = world.store.link();
-    let service = world.factory_of("b", Arc::new(link.clone()), common::policy()).create("workers").expect("a known policy");
+    let service = world.factory_of("b", Arc::new(link.clone()), crate::common::policy()).create("workers").expect("a known policy");
     let works = Arc::new(AtomicBool::new(true));
     let is_well = Arc::clone(&works);
     let check = move || {
@@ -213,7 +209,7 @@ async fn a_check_that_panics_has_failed() {
 #[tokio::test(start_paused = true)]
 async fn a_key_placement_has_no_health() {
     let world = World::new();
-    let mut policy: Policy = common::policy();
+    let mut policy: Policy = crate::common::policy();
     policy.placement.kind = PlacementKind::Key(KeyPlacement::Modulo);
     let service = world.factory_of("a", Arc::new(world.store.link()), policy).create("workers").expect("a known policy");
     let error = service.health(|| async { Ok(()) }).expect_err("no drain there");

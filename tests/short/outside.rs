@@ -1,12 +1,5 @@
 //! Outside a tokio runtime, and at its end: calls say that there is none, and a member that goes without deregistering is warned of.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-#[expect(dead_code, reason = "each test file uses its part")]
-mod common;
-#[path = "common/log.rs"]
-mod log;
-
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -17,8 +10,8 @@ use shardwise::requests::Request;
 use shardwise::{ErrorKind, InstanceId, OwnershipMode, Result, ShardingFactory};
 use tokio::runtime::Runtime;
 
-use common::{World, policy};
-use log::Log;
+use crate::common::{World, policy};
+use crate::log::Log;
 
 /// What a call answers that has nothing to wait for.
 fn at_once<T>(call: impl Future<Output = T>) -> T {

@@ -1,8 +1,6 @@
 //! What records say of the missing and of who drains, over a backend that takes changes
 //! late or not at all, and what the log says of work that keeps a drain waiting.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,16 +8,9 @@ use std::time::Duration;
 use shardwise::discovery::{Discovery, ErrorKind, MemoryBackend, Record};
 use shardwise::{Guard, MaxLoss, MemberState, OwnershipMode, Policy, ServiceState, ShardKey, ShardingService, slot_of};
 
-#[expect(dead_code, reason = "each test file uses its part")]
-mod common;
-#[path = "common/log.rs"]
-mod log;
-#[path = "common/scripted.rs"]
-mod scripted;
-
-use common::{World, eventually, policy};
-use log::Log;
-use scripted::{How, Scripted};
+use crate::common::{World, eventually, policy};
+use crate::log::Log;
+use crate::scripted::{How, Scripted};
 
 const TTL: Duration = Duration::from_secs(3);
 /// How long leaving may take beyond the drain, and what a busy runtime adds.
@@ -59,7 +50,6 @@ fn owned(services: &[&ShardingService]) -> (u32, u32) {
 /// Two changes close upon each other: the first is taken late, the second not at all for a while.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let mut updates = 0;
     let shaky = Scripted::new(world.store.link(), move |(operation, _)| {
@@ -90,7 +80,6 @@ async fn a_change_that_fails_behind_one_that_does_not_is_tried_again() {
 /// view does not.
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_its_mark_once_however_long_it_takes() {
-    let (_log, _logging) = Log::start();
     for policy in [policy(), guarded(50)] {
         let world = World::new();
         let updates = Arc::new(AtomicUsize::new(0));
@@ -156,7 +145,6 @@ async fn a_mark_that_is_not_taken_is_complained_about_once_until_one_is() {
 /// A renewal that was answered while the record was being deleted wrote what registering had written, and the leaver was taken for dead.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_being_deleted_is_not_made_active_once_more() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let calls = Arc::new(Mutex::new(Vec::new()));
     let called = Arc::clone(&calls);
@@ -175,7 +163,6 @@ async fn a_record_that_is_being_deleted_is_not_made_active_once_more() {
 
 #[tokio::test(start_paused = true)]
 async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
-    let (_log, _logging) = Log::start();
     // For a TTL it waits to see itself drain.
     for (policy, within) in [(policy(), TTL + LEAVES_WITHIN), (guarded(50), TTL + LEAVES_WITHIN)] {
         let world = World::new();
@@ -194,7 +181,6 @@ async fn leaving_a_silent_backend_takes_what_the_documentation_says() {
 /// The views change with every death, and none of the lists can be written.
 #[tokio::test(start_paused = true)]
 async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let silent = Arc::new(AtomicBool::new(false));
     let is_silent = Arc::clone(&silent);
@@ -231,7 +217,6 @@ async fn changes_that_are_not_taken_give_no_slot_two_owners_and_keep_no_leaver()
 #[tokio::test(start_paused = true)]
 async fn the_list_of_the_missing_fits_and_a_new_record_begins_without_one() {
     const RECORD_BYTES_MAX: usize = 28_504;
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let others = plain(&world, (0..140).map(|i| format!("{i:0>215}"))).await;
     let link = world.store.link();

@@ -1,11 +1,5 @@
 //! How a worker behaves while its backend refuses it or has bugs: it reports why, once, and recovers by itself afterwards.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-#[path = "common/log.rs"]
-mod log;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,8 +8,8 @@ use futures::{StreamExt, future, stream};
 use shardwise::discovery::{self, Capabilities, Discovery, Grant, MemoryBackend, RecordId, Registration, ViewSnapshot, WatchStream};
 use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
 
-use common::{World, eventually, policy};
-use log::Log;
+use crate::common::{World, eventually, policy};
+use crate::log::Log;
 
 const FINE: u8 = 0;
 const DENIES: u8 = 1;
@@ -164,7 +158,6 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
 /// The reason for a refusal at the first try is the user's at once, and nothing goes on behind his back.
 #[tokio::test(start_paused = true)]
 async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repeated() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let mood = Mood::default();
     mood.set(DENIES);
@@ -185,7 +178,6 @@ async fn a_first_registration_that_is_denied_is_an_error_at_once_and_is_not_repe
 /// A worker that may register but not read got its error only after the TTL and five seconds.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_may_not_be_seen_is_an_error_of_the_first_registration_at_once() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let mood = Mood::default();
     mood.set(BLINDS);
@@ -216,7 +208,6 @@ async fn a_group_that_may_not_be_seen_is_an_error_of_the_first_registration_at_o
 /// The driver ends a call that takes longer than the lease; in the backend's place it names the settings to look at.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_takes_longer_than_the_lease_is_named() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let mood = Mood::default();
     mood.set(HANGS);
@@ -230,7 +221,6 @@ async fn a_backend_that_takes_longer_than_the_lease_is_named() {
 /// its attempt to deregister took two seconds more.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_answers_is_reported_within_seven_seconds_whatever_the_ttl() {
-    let (_log, _logging) = Log::start();
     let moods = [(SILENT, "cannot reach it; check `address`", "7s"), (DEAF, "no answer within 3s", "7s"), (FULL, "no room now", "8.05s")];
     for (mood, reason, limit) in moods {
         let world = World::new();

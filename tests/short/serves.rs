@@ -1,15 +1,9 @@
 //! Two kinds of work never share the slots of one group: who may join, who is refused, and what is said about it.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-#[path = "common/log.rs"]
-mod log;
-
 use std::sync::Arc;
 
-use common::{World, eventually, policy};
-use log::Log;
+use crate::common::{World, eventually, policy};
+use crate::log::Log;
 use shardwise::discovery::{Discovery, Registration};
 use shardwise::{
     ErrorKind, Incarnation, InstanceId, Member, Policy, Serves, ServiceState, Settings, Sharding, ShardingFactory, ShardingService,
@@ -32,7 +26,6 @@ async fn joined(world: &World, id: &str, serves: Serves) -> ShardingService {
 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_works_for_something_else_is_refused_by_name_and_the_group_keeps_every_slot() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let first = joined(&world, "first", outbox("0rder5", "orders")).await;
     let all = first.ownership().slots().len();
@@ -57,7 +50,6 @@ async fn a_member_that_works_for_something_else_is_refused_by_name_and_the_group
 /// While it is in the view it has no share: the others do not wait for its end.
 #[tokio::test(start_paused = true)]
 async fn a_record_of_something_else_in_the_view_has_no_share() {
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let first = world.joined("first").await;
     let all = first.ownership().slots().len();

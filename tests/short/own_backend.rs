@@ -1,7 +1,5 @@
 //! A third party's backend with settings keys of its own: read, checked, explained and masked like those of the built-in ones.
 
-#![expect(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
-
 use std::sync::{Arc, Mutex};
 
 use secrecy::ExposeSecret;

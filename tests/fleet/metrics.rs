@@ -1,10 +1,6 @@
 //! Each metric moves when what it says happens.
 
-#![expect(clippy::expect_used, clippy::panic, clippy::float_cmp, reason = "tests report by panicking, and numbers are whole")]
-
-#[path = "common/mod.rs"]
-#[expect(dead_code, reason = "each test file uses its part")]
-mod common;
+#![expect(clippy::float_cmp, reason = "numbers are whole")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +17,7 @@ use shardwise::{
     ClaimName, GroupName, InstanceId, MaxLoss, OwnershipMode, Policy, PolicyName, ServiceState, ShardingFactory, ShardingService, Timing,
 };
 
-use common::{World, eventually};
+use crate::common::{World, eventually};
 
 const SLOTS: u32 = 64;
 
@@ -161,7 +157,7 @@ fn a_group_that_waits_is_seen_until_an_operator_confirms() {
     let seen = Seen::default();
     watched(&seen, async {
         let still = "shardwise_stands_still";
-        let mut policy = common::policy();
+        let mut policy = crate::common::policy();
         policy.max_loss = MaxLoss::percent(50);
         let name = policy.name.to_string();
         // Workers of one process and one policy share the gauge: who has changed last is seen.
@@ -175,7 +171,7 @@ fn a_group_that_waits_is_seen_until_an_operator_confirms() {
         drop(fleet);
 
         // Who is cut off does not know how the group goes on.
-        let mut policy = common::policy();
+        let mut policy = crate::common::policy();
         policy.max_loss = MaxLoss::percent(50);
         let mut fleet = TestFleet::start_with(4, policy).await;
         (0..3).for_each(|i| fleet.kill(i));

@@ -1,9 +1,5 @@
 //! More than one member for a key, asked of the service: its owner and who comes after, over zones.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +7,7 @@ use std::time::Duration;
 use shardwise::settings::{InstanceSettings, PolicySettings};
 use shardwise::{InstanceId, ShardingFactory, ShardingService, Timing};
 
-use common::{World, eventually, policy};
+use crate::common::{World, eventually, policy};
 
 async fn joined_in(world: &World, id: &str, zone: &str) -> ShardingService {
     let mut instance = InstanceSettings::default();

@@ -1,9 +1,5 @@
 //! One test for each fixed bug of the library.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
-
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -15,7 +11,7 @@ use shardwise::discovery::{
 use shardwise::testing::TestFleet;
 use shardwise::{ErrorKind, GroupName, KeyPlacement, NotHeld, PlacementKind, Settings, ShardingFactory, ShardingService};
 
-use common::{World, eventually, policy};
+use crate::common::{World, eventually, policy};
 
 fn real_service() -> ShardingService {
     let text = "[default.resilience.sharding]\npolicies.w.group_name = \"g\"\ndiscovery.backend = \"memory\"";
