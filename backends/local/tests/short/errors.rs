@@ -1,9 +1,5 @@
 //! Every way in which the file can be wrong, and what is said about it.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
@@ -12,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, backend, expect_error, group, make, next_error, registration, run_sql, sql, view_of};
+use crate::common::{Scratch, backend, expect_error, group, make, next_error, registration, run_sql, sql, view_of};
 use shardwise_backend_local::{LocalBackend, LocalConfig, RECORD_BYTES_MAX};
 use shardwise_core::MEMBERS_MAX;
 use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, METADATA_BYTES_MAX};
@@ -340,7 +336,7 @@ async fn a_full_group_takes_no_new_member_and_keeps_its_own() {
     backend.register(&a).await.unwrap();
 }
 
-/// Runs one test of this file again as a user who may not do everything, if this one may: root is stopped by no permission.
+/// Runs one test of this program again as a user who may not do everything, if this one may: root is stopped by no permission.
 fn as_user_without_rights(test: &str) -> bool {
     const MARK: &str = "SHARDWISE_TEST_AS_NOBODY";
     if std::env::var_os(MARK).is_some() || !nix::unistd::Uid::effective().is_root() {
@@ -364,7 +360,7 @@ fn as_user_without_rights(test: &str) -> bool {
 
 #[tokio::test]
 async fn a_file_and_a_directory_that_are_read_only() {
-    if !as_user_without_rights("a_file_and_a_directory_that_are_read_only") {
+    if !as_user_without_rights("errors::a_file_and_a_directory_that_are_read_only") {
         return;
     }
     let scratch = Scratch::new();

@@ -1,14 +1,10 @@
 //! How records end, with a clock that the test moves by hand.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Hand, PATIENCE, Scratch, eventually, granted, group, ids, registration, run_sql, slots, view_of, with_clock};
+use crate::common::{Hand, PATIENCE, Scratch, eventually, granted, group, ids, registration, run_sql, slots, view_of, with_clock};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::mistakes::{Mistake, make};
 use shardwise_discovery::{Clock, Discovery, ErrorKind, Registration};

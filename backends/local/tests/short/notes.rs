@@ -1,10 +1,6 @@
 //! Notes in files that were edited by hand, or were made before notes existed.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Scratch, group, run_sql, store};
+use crate::common::{Scratch, group, run_sql, store};
 use shardwise_core::ClaimName;
 use shardwise_discovery::{ErrorKind, Note, Notes, WriteOutcome};
 

@@ -1,13 +1,11 @@
 //! Claims in files that were edited by hand, wiped, put back, or made with the first version of the schema.
 
-#![expect(clippy::unwrap_used, clippy::unnecessary_debug_formatting, reason = "tests")]
-
-mod common;
+#![expect(clippy::unnecessary_debug_formatting, reason = "the text has the path like that")]
 
 use std::fs;
 use std::time::Duration;
 
-use common::{Follower, PATIENCE, Scratch, expect_error, granted, group, registration, release, run_sql, slots, store};
+use crate::common::{Follower, PATIENCE, Scratch, expect_error, granted, group, registration, release, run_sql, slots, store};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::ClaimStore;
 use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, RecordId};
@@ -248,7 +246,7 @@ impl OldProcess {
     async fn start(scratch: &Scratch) -> Self {
         let mut connection = scratch.sql().await;
         sqlx::raw_sql("PRAGMA journal_mode = wal").execute(&mut connection).await.unwrap();
-        sqlx::raw_sql(include_str!("../migrations/0001_members.sql")).execute(&mut connection).await.unwrap();
+        sqlx::raw_sql(include_str!("../../migrations/0001_members.sql")).execute(&mut connection).await.unwrap();
         sqlx::raw_sql("PRAGMA application_id = 0x73687764; PRAGMA user_version = 1").execute(&mut connection).await.unwrap();
         let mut this = Self(connection);
         this.register("old", 7).await;

@@ -1,13 +1,9 @@
 //! Who holds what, over processes, deaths and waits for the file's lock.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Follower, Hand, PATIENCE, Scratch, granted, joined, registration, release, run_sql, slots, store};
+use crate::common::{Follower, Hand, PATIENCE, Scratch, granted, joined, registration, release, run_sql, slots, store};
 use shardwise_backend_local::LocalBackend;
 use shardwise_core::{ClaimName, Resource, SLOTS_MAX};
 use shardwise_discovery::{Claims, ClaimsEvent, Discovery, ErrorKind, RecordId};
@@ -24,11 +20,11 @@ async fn what_is_no_slot_and_what_is_too_much_for_one_call_is_refused() {
     let a = joined(&backend, "a", TTL).await.record_id();
     let store = store(&backend).await;
     let error = backend.acquire(&a, &store, &slots(65_535..65_537)).await.unwrap_err();
-    common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65536 is no slot; slots are the numbers below 65536");
+    crate::common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65536 is no slot; slots are the numbers below 65536");
     let mut wanted = slots(0..SLOTS_MAX);
     wanted.push(Resource::Name(ClaimName::new("leader").unwrap()));
     let error = backend.acquire(&a, &store, &wanted).await.unwrap_err();
-    common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65537 resources are too many for one call; 65536 are allowed");
+    crate::common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65537 resources are too many for one call; 65536 are allowed");
     assert!(granted(&backend, &a, &slots(65_535..65_536)).await.len() == 1, "the last slot is one");
     let twice = [slots(3..5), slots(3..5)].concat();
     assert_eq!(backend.acquire(&a, &store, &twice).await.unwrap().len(), 2, "each is answered once");
@@ -91,7 +87,7 @@ async fn an_acquisition_carried_out_after_expiry_is_lost_and_keeps_no_member_out
     hand.advance(SHORT);
     transaction.rollback().await.unwrap();
     let error = asking.await.unwrap().unwrap_err();
-    common::expect_error(&error, &ErrorKind::Lost, "acquire: \"a\" has no living record here; register again");
+    crate::common::expect_error(&error, &ErrorKind::Lost, "acquire: \"a\" has no living record here; register again");
     assert_eq!(granted(&peer, &b, &slots(0..3)).await.len(), 3);
 }
 
