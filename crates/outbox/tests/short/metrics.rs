@@ -1,14 +1,11 @@
 //! Each metric of the table changes when its event happens.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
+use crate::common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use shardwise::SlotSet;
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink};
@@ -103,7 +100,7 @@ async fn each_metric_moves_with_what_it_counts() {
             *most = most.max(*value);
         }
     }
-    let page = include_str!("../metrics.md");
+    let page = include_str!("../../metrics.md");
     let known: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect();
     assert!(seen.keys().all(|name| known.contains(&name.as_str())), "{seen:?}");
     assert_eq!(seen.len(), known.len(), "{seen:?}");

@@ -1,14 +1,11 @@
 //! The SQLite store beyond the suite: errors for writers and for wrong files, and the cost of a fetch.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod common;
 
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Outbox, events, eventually};
+use crate::common::{Outbox, events, eventually};
 use shardwise::SlotSet;
 use shardwise::discovery::Clock;
 use shardwise::{Incarnation, Moment};
@@ -554,7 +551,7 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
         let outbox = Outbox::new().await;
         let mut conn = outbox.connection().await;
         revert(&mut conn).await;
-        sqlx::raw_sql(include_str!("../migrations/sqlite/0001_outbox.up.sql")).execute(&mut conn).await.unwrap();
+        sqlx::raw_sql(include_str!("../../migrations/sqlite/0001_outbox.up.sql")).execute(&mut conn).await.unwrap();
         sqlx::raw_sql(also).execute(&mut conn).await.unwrap();
         outbox.insert_plainly([events("a", 1..=3), events("b", 1..=1)].concat()).await;
         sqlx::query("UPDATE outbox_aggregate SET retry_at = 1 WHERE key = 'order/b'").execute(&mut conn).await.unwrap();
@@ -571,8 +568,8 @@ async fn an_outbox_of_schema_1_goes_on_with_what_is_pending() {
         assert_eq!((id.len(), id.bytes().all(|byte| byte.is_ascii_hexdigit())), (32, true), "{id}");
         // Opened before the downgrade, so it knows the current columns.
         let mut conn = outbox.connection().await;
-        sqlx::raw_sql(include_str!("../migrations/sqlite/0003_identity.down.sql")).execute(&mut conn).await.unwrap();
-        sqlx::raw_sql(include_str!("../migrations/sqlite/0002_dead_letters.down.sql")).execute(&mut conn).await.unwrap();
+        sqlx::raw_sql(include_str!("../../migrations/sqlite/0003_identity.down.sql")).execute(&mut conn).await.unwrap();
+        sqlx::raw_sql(include_str!("../../migrations/sqlite/0002_dead_letters.down.sql")).execute(&mut conn).await.unwrap();
         outbox.insert_plainly(events("a", 5..=5)).await;
         assert_eq!(SqliteStore::init(outbox.config()).await.unwrap().status().await.unwrap().pending, 6, "{also}");
     }

@@ -1,17 +1,14 @@
 //! A restored copy: the SQL of `operations.md` raises the numbers that consumers compare. The statements come from the document.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
+use crate::common::{Outbox, Running, SLOTS, TestSharding, events, eventually};
 use shardwise_outbox::exercise::ScriptedSink;
 use shardwise_outbox::{Delivery, NewEvent, OutboxPublisher, PublisherOptions, Store};
 
-const DOCUMENT: &str = include_str!("../operations.md");
+const DOCUMENT: &str = include_str!("../../operations.md");
 const LIMIT: Duration = Duration::from_mins(3);
 
 /// The document's first SQL blocks: raising numbers with the replaced file; raising the epochs, and a key, by numbers.

@@ -1,12 +1,9 @@
 //! The public suites, run on the crate's stores and sinks.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::Outbox;
 use async_trait::async_trait;
-use common::Outbox;
 use shardwise_outbox::exercise::{self, ScriptedSink, SinkHarness};
 use shardwise_outbox::sink::read_events;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
@@ -44,7 +41,7 @@ async fn files_with_events_are_for_this_user_only() {
     use std::os::unix::fs::PermissionsExt;
     let outbox = Outbox::new().await;
     let store = outbox.store().await;
-    store.enqueue_all(common::events("a", 1..=2)).await.unwrap();
+    store.enqueue_all(crate::common::events("a", 1..=2)).await.unwrap();
     let path = outbox.dir.path().join("events.jsonl");
     let sink = FileSink::new(&path, "/outbox/test");
     sink.deliver(exercise::deliveries("a", 1, 1).into()).await;
@@ -52,8 +49,7 @@ async fn files_with_events_are_for_this_user_only() {
     for file in &files {
         assert_eq!(metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
     }
-    let said = common::Said::default();
-    let _log = tracing::subscriber::set_default(said.subscriber());
+    let (said, _log) = crate::common::Said::start();
     sink.check().await.unwrap();
     outbox.store().await;
     assert_eq!(said.lines(), Vec::<String>::new(), "nobody else may read them");
