@@ -2,8 +2,6 @@
 //!
 //! To add one: write the question, run `python docs/reference/placement_check.py --rewrite`, read the diff, and run this test.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test; a vector that cannot be read should stop it")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;

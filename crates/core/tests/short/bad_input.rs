@@ -1,8 +1,6 @@
 //! Invalid input: an error or a defined result, never a panic. (Colliding points are in `circle/tests.rs` and next to `Replicas` and
 //! `explain`, arbitrary bytes in the package `fuzz`.)
 
-#![expect(clippy::unwrap_used, reason = "a test; a name that is refused should stop it")]
-
 use shardwise_core::{
     Balance, Circle, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementChange, PlacementParams, Plan, Replicas, SLOTS_MAX, SlotOwners,
     SlotSet, VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
