@@ -1,7 +1,5 @@
 //! What the wrapper for faults does to calls and news, and that a seed repeats it.
 
-#![expect(clippy::expect_used, reason = "tests report by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

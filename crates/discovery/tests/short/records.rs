@@ -1,8 +1,6 @@
 //! Replays `testdata/records.json`: what docs/reference/protocol.md says of records, fingerprints, who is placed and who owns. The page's
 //! own Python replays it too (`docs/reference/protocol_check.py`).
 
-#![expect(clippy::unwrap_used, reason = "a test; a vector that cannot be read should stop it")]
-
 use std::path::Path;
 use std::time::Duration;
 

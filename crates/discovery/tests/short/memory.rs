@@ -1,7 +1,5 @@
 //! What the memory backend keeps and lets go of, beside the contract.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
-
 use std::time::Duration;
 
 use futures::StreamExt;

@@ -1,7 +1,5 @@
 //! The conformance suite over the memory backend, bare and with faults, on paused time.
 
-#![expect(clippy::expect_used, reason = "tests report by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Watches that share a reader: which events they get and when, which task reads, and the limits. The tests themselves read.
 
-#![expect(clippy::expect_used, reason = "tests report by panicking")]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
