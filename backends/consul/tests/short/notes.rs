@@ -1,14 +1,10 @@
 //! The conformance cases of notes over real agents, and a note changed by hand.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{group, open};
+use crate::common::{group, open};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use shardwise_core::ClaimName;

@@ -1,15 +1,11 @@
 //! What a real Consul answers about claims on bad days only, from a scripted one.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::fake::{Fake, Said};
-use common::{group, open};
+use crate::common::fake::{Fake, Said};
+use crate::common::{group, open};
 use futures::StreamExt;
 use shardwise_discovery::{Claims, ClaimsEvent, ClaimsStream, ErrorKind, Result};
 

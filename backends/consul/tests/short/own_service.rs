@@ -1,12 +1,8 @@
 //! Names that Consul itself uses.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{group, open, registration, until};
+use crate::common::{group, open, registration, until};
 use shardwise_discovery::Discovery;
 use shardwise_testkit::Consul;
 
