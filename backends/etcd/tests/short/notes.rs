@@ -1,14 +1,12 @@
 //! The conformance cases of notes over two members of a real cluster, with a password and only the rights required; and a note changed
 //! by hand.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{backend, group, members_with_passwords, scope_of, waited_for};
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::{backend, group, members_with_passwords, scope_of, waited_for};
 use serde_json::json;
 use shardwise_core::ClaimName;
 use shardwise_discovery::conformance::{Fixture, Scope};

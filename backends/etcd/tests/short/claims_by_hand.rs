@@ -1,10 +1,8 @@
 //! Claims and their store after changes by hand: each has a defined outcome, or is an error that names the key.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     ByHand, ClaimsFollower, backend, claimant, config, expect_error, granted, group, open, registration, slots, store, with_user,
 };
 use shardwise_core::{ClaimName, Resource};
