@@ -1,23 +1,19 @@
 //! `shardwise ring`: keys in, owners out, byte for byte; predicted moves; the explanation of a key's owner.
 
-#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use common::Place;
+use crate::common::Place;
 use serde_json::{Value, json};
 
 const OWNERS: [&str; 2] = ["ring", "owners"];
 
-fn owners(options: &[&str], keys: &[u8]) -> common::Ran {
+fn owners(options: &[&str], keys: &[u8]) -> crate::common::Ran {
     Place::empty().run_with(&[&OWNERS, options].concat(), keys)
 }
 
 /// A circle of the golden vectors on which every owner can be verified by hand.
-const CIRCLE: &str = include_str!("../testdata/circle.txt");
+const CIRCLE: &str = include_str!("../../testdata/circle.txt");
 
 /// The slot's owner according to the circle's line.
 fn golden_owner(slot: u128) -> &'static str {

@@ -1,9 +1,7 @@
 //! `max_loss` and `shardwise confirm-loss` with real workers and SIGKILL.
 
-mod common;
-
-use common::Place;
-use common::process::Process;
+use crate::common::Place;
+use crate::common::process::Process;
 use nix::sys::signal::Signal;
 
 fn join(place: &Place, id: &str) -> Process {

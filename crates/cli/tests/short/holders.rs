@@ -1,14 +1,10 @@
 //! `shardwise holders` and `shardwise daemons`, and the holder that `owner` and `explain` show, with real sidecars and leases.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests report by panicking")]
-
-mod common;
-
 use std::net::SocketAddr;
 
-use common::lease::{Lease, request};
-use common::process::Process;
-use common::{PATIENCE, Place, eventually};
+use crate::common::lease::{Lease, request};
+use crate::common::process::Process;
+use crate::common::{PATIENCE, Place, eventually};
 use serde_json::{Value, json};
 
 const EXCLUSIVE: &str = "slots = 64\nownership = \"exclusive\"";

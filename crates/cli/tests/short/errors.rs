@@ -1,18 +1,13 @@
 //! Failures of commands: one line on stderr with what happened and what to do, and the documented exit code.
 
-#![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
-
-mod common;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::process::Process;
-use common::{PATIENCE, Place, Ran, eventually, read_all, run, workers};
+use crate::common::process::Process;
+use crate::common::{PATIENCE, Place, Ran, eventually, read_all, run, workers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

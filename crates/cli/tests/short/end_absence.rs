@@ -1,9 +1,7 @@
 //! `rejoin_grace` and `shardwise end-absence` with real workers.
 
-mod common;
-
-use common::Place;
-use common::process::Process;
+use crate::common::Place;
+use crate::common::process::Process;
 use nix::sys::signal::Signal;
 
 fn join(place: &Place, id: &str) -> Process {

@@ -1,8 +1,6 @@
 //! Help texts, and the errors for wrong arguments.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 
 const COMMANDS: [(&[&str], &[&str]); 41] = [
     (&[], &["demo", "init", "outbox", "watch", "ring", "settings", "--version"]),

@@ -1,15 +1,11 @@
 //! `shardwise ask`, `route` and `routes`, with real sidecars and their workers.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests report by panicking")]
-
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc::{self, Receiver};
 
-use common::process::Process;
-use common::{PATIENCE, Place, eventually, workers};
+use crate::common::process::Process;
+use crate::common::{PATIENCE, Place, eventually, workers};
 use serde_json::json;
 
 /// A group whose members have a token, with additional policy lines.

@@ -1,0 +1,15 @@
+//! Commands that end by themselves, and what they say: each of these tests takes seconds and needs no process of its own, so they are one
+//! binary.
+
+#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+
+mod ask;
+#[path = "../common/mod.rs"]
+mod common;
+mod confirm_loss;
+mod end_absence;
+#[cfg(target_os = "linux")]
+mod errors;
+mod help;
+mod holders;
+mod ring;
