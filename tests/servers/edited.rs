@@ -17,7 +17,7 @@ const SLOT: u32 = 3;
 const TTL: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(30);
 
-// On `local` the file refuses it: `backends/local/tests/claim_edits.rs`.
+// On `local` the file refuses it: `backends/local/tests/short/claim_edits.rs`.
 on_both!(a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoch);
 
 fn epochs(fleet: &[ShardingService]) -> BTreeMap<u32, u64> {

@@ -61,6 +61,9 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     // What is in the second lane alone is not built for the first.
     let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
     let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
+    if lane == TestLane::First {
+        check_names(&packages, &names)?;
+    }
     build.extend(names.into_iter().flat_map(|name| ["--test", name]));
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
     let fetched = beside_fetching(|| log.run(log.context.cargo(&build)))?;
@@ -101,6 +104,19 @@ fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
         };
         if let Some(unknown) = named.find(|name| !exists(name)) {
             return Err(TaskFailure::new(format!("{}: its lanes name {unknown:?}, which is none of its tests", package.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Cargo builds a test by its name in every package: with these names of the first lane it builds no test of the second.
+fn check_names(packages: &[&Package], names: &BTreeSet<&str>) -> Result<(), TaskFailure> {
+    for package in packages {
+        let is_built = |test: &Target| names.contains(test.name.as_str()) && arguments(TestLane::First, package, test).is_none();
+        if let Some(test) = tests_of(package).find(|test| is_built(test)) {
+            let why =
+                format!("{}: the first lane has a test {:?} too, so this one of the second would be built for it", package.name, test.name);
+            return Err(TaskFailure::new(format!("{why}; rename one")));
         }
     }
     Ok(())
