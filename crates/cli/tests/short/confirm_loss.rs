@@ -1,16 +1,8 @@
 //! `max_loss` and `shardwise confirm-loss` with real workers and SIGKILL.
 
 use crate::common::Place;
-use crate::common::process::Process;
+use crate::join;
 use nix::sys::signal::Signal;
-
-fn join(place: &Place, id: &str) -> Process {
-    let mut command = place.command(&["watch", "--join", "--policy", "workers"]);
-    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
-    let mut process = Process::start(command);
-    process.prints("is active", |line| line["state"] == "active");
-    process
-}
 
 #[test]
 fn the_survivors_take_over_only_when_the_operator_says_so() {

@@ -1,16 +1,8 @@
 //! `rejoin_grace` and `shardwise end-absence` with real workers.
 
 use crate::common::Place;
-use crate::common::process::Process;
+use crate::join;
 use nix::sys::signal::Signal;
-
-fn join(place: &Place, id: &str) -> Process {
-    let mut command = place.command(&["watch", "--join", "--policy", "workers"]);
-    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
-    let mut process = Process::start(command);
-    process.prints("is active", |line| line["state"] == "active");
-    process
-}
 
 #[test]
 fn a_member_that_will_not_come_back_is_taken_out_when_the_operator_says_so() {

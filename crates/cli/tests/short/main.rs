@@ -13,3 +13,15 @@ mod errors;
 mod help;
 mod holders;
 mod ring;
+
+use common::Place;
+use common::process::Process;
+
+/// A worker of that name, which has joined.
+fn join(place: &Place, id: &str) -> Process {
+    let mut command = place.command(&["watch", "--join", "--policy", "workers"]);
+    command.env("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id);
+    let mut process = Process::start(command);
+    process.prints("is active", |line| line["state"] == "active");
+    process
+}
