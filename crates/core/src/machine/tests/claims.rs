@@ -211,9 +211,8 @@ fn what_is_held_in_place_of_an_owner_is_given_back_when_that_one_asks_for_it() {
     let mut run = holding();
     let (now, of_mute) = standing_in(&mut run);
     let asking = |id: &str, incarnation| Member { reclaims: 1, ..shown(id, incarnation) };
-    let sees = |run: &mut Run, ms, revision, members| {
-        run.step(ms, Input::Viewed { view: Arc::new(View::new(revision, members)), proven: at(ms) })
-    };
+    let sees =
+        |run: &mut Run, ms, revision, members| run.step(ms, Input::Viewed { view: Arc::new(View::new(revision, members)), proven: at(ms) });
     sees(&mut run, now + 10, 90_000, vec![asking("me", 7), shown("mute", 8)]);
     assert_eq!(run.owned(), 16, "nobody asks for what this one holds");
     let actions = sees(&mut run, now + 20, 90_001, vec![asking("me", 7), asking("mute", 8)]);
