@@ -122,7 +122,7 @@ impl ClaimState {
         }
     }
 
-    fn place_anew(&mut self, view: &View, placer: &Arc<Placer>, me: &InstanceId) {
+    fn place_anew(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         self.unclaimed.start_over();
         self.reclaims.start_over();
         self.stale |= !self.stood_in.is_empty();

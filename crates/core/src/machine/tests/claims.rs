@@ -193,9 +193,12 @@ fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes
 
 /// This member holds everything in place of "mute", whose own share `leaving` is, or in place of nobody.
 fn standing_in(run: &mut Run) -> (u64, Vec<Resource>) {
-    let drains = |action| matches!(action, &Action::Claim(ClaimAction::Drain(_)));
     let actions = run.viewed(100, vec![shown("me", 7), shown("mute", 8)]);
-    let Some(Action::Claim(ClaimAction::Drain(leaving))) = actions.into_iter().find(drains) else { panic!("some go to the other") };
+    let Some(Action::Claim(ClaimAction::Drain(leaving))) =
+        actions.into_iter().find(|action| matches!(action, Action::Claim(ClaimAction::Drain(_))))
+    else {
+        panic!("some go to the other")
+    };
     let release = run.step(150, Input::Claims(ClaimInput::Idle(leaving.clone())));
     let Some(ClaimAction::Release { attempt, .. }) = claimed(&release).into_iter().next() else { panic!("{release:?}") };
     run.step(160, Input::Claims(ClaimInput::Released { attempt: *attempt }));
