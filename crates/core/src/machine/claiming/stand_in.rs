@@ -41,15 +41,14 @@ impl ClaimState {
         }
     }
 
-    /// Gives back what these members own. Under a version rule the owner follows from the holders, so everything held in place of others
-    /// is given back.
+    /// Gives back what these members own. Under a version rule whoever holds something is its owner, so nobody asks.
     pub(super) fn give_back(&mut self, askers: &[InstanceId]) {
-        if askers.is_empty() {
+        if askers.is_empty() || self.rolling.is_some() {
             return;
         }
-        let Self { stood_in, unclaimed, rolling, .. } = self;
+        let Self { stood_in, unclaimed, .. } = self;
         let held = stood_in.len();
-        stood_in.retain(|resource| rolling.is_none() && !unclaimed.is_owned_by(askers, resource));
+        stood_in.retain(|resource| !unclaimed.is_owned_by(askers, resource));
         self.stale |= stood_in.len() < held;
     }
 }
