@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{ClaimName, GroupName, Incarnation, InstanceId, Moment, View};
-use shardwise_discovery::{ClaimTable, Note, RecordId};
+use shardwise_core::{GroupName, Incarnation, InstanceId, Moment, View};
+use shardwise_discovery::{ClaimTable, RecordId};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::error::Failure;
+use crate::mirror::ReadNotes;
 use crate::writes::GroupWrites;
 
 /// How long this process waits for the end of a record that has an id which it wants, after it was last refused.
@@ -37,7 +38,7 @@ pub(crate) struct ReadGroup {
     pub(crate) view: Option<Arc<View>>,
     /// `None` while claims are not read.
     pub(crate) claims: Option<Arc<ClaimTable>>,
-    pub(crate) notes: Option<Arc<BTreeMap<ClaimName, Note>>>,
+    pub(crate) notes: Option<Arc<ReadNotes>>,
     /// When the last write of this process began that came back: all that was written before it was read.
     pub(crate) proven: Moment,
     /// Why the group cannot be read at present, and since when.

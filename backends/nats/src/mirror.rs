@@ -15,6 +15,9 @@ use crate::names::{GroupSubjects, SubjectPart};
 /// How long a marker is kept that says what is gone.
 const MARKERS_LAST: Duration = Duration::from_hours(1);
 
+/// The notes of a group, as far as each can be read.
+pub(crate) type ReadNotes = BTreeMap<ClaimName, Result<Note, String>>;
+
 /// The group, as of the messages that were taken.
 #[derive(Debug)]
 pub(crate) struct BucketMirror {
@@ -23,7 +26,8 @@ pub(crate) struct BucketMirror {
     /// Of those that are followed.
     beats: BTreeMap<InstanceId, StoredBeat>,
     claims: BTreeMap<Resource, (ClaimMessage, Epoch)>,
-    notes: Arc<BTreeMap<ClaimName, Note>>,
+    /// With the reason where one cannot be read.
+    notes: Arc<ReadNotes>,
     /// Markers by what they stand for: sequence and time.
     left: BTreeMap<InstanceId, (u64, u64)>,
     released: BTreeMap<Resource, (u64, u64)>,
@@ -119,18 +123,15 @@ impl BucketMirror {
                 }
             }
             Some(SubjectPart::Claim(resource)) => self.take_claim(&delivery.subject, resource, at, payload),
-            Some(SubjectPart::Note(name)) => match read_note(sequence, payload) {
-                Ok(note) => {
-                    self.read_again(&delivery.subject);
-                    let notes = Arc::make_mut(&mut self.notes);
-                    match note {
-                        Some(note) => notes.insert(name, note),
-                        None => notes.remove(&name),
-                    };
-                    (BucketChange { notes: true, ..none }, None)
-                }
-                Err(why) => self.cannot_read(&delivery.subject, why),
-            },
+            Some(SubjectPart::Note(name)) => {
+                let notes = Arc::make_mut(&mut self.notes);
+                // One that was edited by hand keeps no other note and no member from being read.
+                match read_note(sequence, payload).transpose() {
+                    Some(note) => notes.insert(name, note),
+                    None => notes.remove(&name),
+                };
+                (BucketChange { notes: true, ..none }, None)
+            }
             Some(SubjectPart::Other) | None => (none, None),
         }
     }
@@ -264,7 +265,7 @@ impl BucketMirror {
         Arc::new(ClaimTable(self.claims.iter().filter_map(claim).collect()))
     }
 
-    pub(crate) fn notes(&self) -> Arc<BTreeMap<ClaimName, Note>> {
+    pub(crate) fn notes(&self) -> Arc<ReadNotes> {
         Arc::clone(&self.notes)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use shardwise_core::{ClaimName, GroupName};
-use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
+use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note, one_line};
 
 use crate::NatsBackend;
 use crate::client::bounded;
@@ -35,7 +35,8 @@ impl BucketHandle {
         let interest = self.interest(group, false);
         let read = read_as_of(&interest, self.client.clock.now()).await?;
         let notes = read.notes.ok_or(Failure::Missed)?;
-        Ok(notes.get(name).cloned())
+        let unreadable = |why: String| Failure::Unreadable { subject: self.client.bucket.group(group).note(name), why: one_line(&why) };
+        notes.get(name).cloned().transpose().map_err(unreadable)
     }
 
     async fn write_note(self: &Arc<Self>, group: &GroupName, name: &ClaimName, expected: u64, text: &str) -> NatsResult<WriteOutcome> {

@@ -118,6 +118,19 @@ fn a_record_that_cannot_be_read_is_no_member_that_left() {
     assert_eq!((mirror.unreadable(), ids(&mirror)), (None, vec!["a".to_owned()]));
 }
 
+/// Regression: it made the view of the members unusable, so that all of them stopped.
+#[test]
+fn a_note_that_cannot_be_read_keeps_nothing_else_from_being_read() {
+    let name = |name: &str| ClaimName::new(name).unwrap();
+    let note = |of: &str, sequence, payload: &[u8]| delivery(subjects().note(&name(of)), sequence, payload.to_vec());
+    let mut mirror = mirror(&[record("a", 1, 2, MemberState::Active), note("n", 3, b"\"1\""), note("edited", 4, b"1")]);
+    assert_eq!((mirror.unreadable(), ids(&mirror)), (None, vec!["a".to_owned()]));
+    assert_eq!(mirror.notes().get(&name("n")), Some(&Ok(Note { text: "1".into(), version: 3 })));
+    assert!(matches!(mirror.notes().get(&name("edited")), Some(Err(why)) if why.contains("expected a string")), "{:?}", mirror.notes());
+    mirror.take(&note("edited", 5, b"\"2\""));
+    assert_eq!(mirror.notes().get(&name("edited")), Some(&Ok(Note { text: "2".into(), version: 5 })));
+}
+
 #[test]
 fn markers_are_forgotten_after_an_hour_but_for_the_newest() {
     let marker = |name: &str, sequence| delivery(subjects().member(&id(name)), sequence, Vec::new());
