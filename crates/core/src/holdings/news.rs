@@ -58,14 +58,13 @@ impl Holdings {
     }
 
     /// Whether a report says that this member has lost a resource. A report may be older than a grant, so only another holder's higher
-    /// epoch, or anything else after the grant itself was shown, proves the loss: a store that has lost writes may show an older holder.
+    /// epoch, or an end after the grant itself was shown, proves the loss.
     fn is_lost(&self, resource: &Resource, claim: Option<&Claim>) -> bool {
         let Some(entry) = self.entries.get(resource) else { return false };
         let Some(hold) = entry.mine().filter(|hold| hold.phase != Phase::Releasing) else { return false };
-        let was_shown = entry.shown.is_some_and(|shown| shown >= hold.epoch);
         match claim {
-            Some(claim) => claim.holder != self.me && (claim.epoch > hold.epoch || was_shown),
-            None => was_shown,
+            Some(claim) => claim.holder != self.me && claim.epoch > hold.epoch,
+            None => entry.shown.is_some_and(|shown| shown >= hold.epoch),
         }
     }
 

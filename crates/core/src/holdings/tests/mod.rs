@@ -107,15 +107,6 @@ fn what_is_granted_serves_under_its_epoch() {
 }
 
 #[test]
-fn an_older_holder_after_the_own_grant_was_shown_is_a_loss() {
-    let mut bench = Bench::serving(OnDrainTimeout::Hold);
-    assert_eq!(bench.report(slot(0), Some(("other", 3))), [], "this may be from before the grant");
-    assert_eq!(bench.report(slot(0), Some(("me", 5))), []);
-    assert_eq!(bench.report(slot(0), Some(("other", 3))), [ClaimAction::Lost(vec![slot(0)])], "the store has lost the grant");
-    assert_eq!(bench.serves(), [slot(1)]);
-}
-
-#[test]
 fn what_others_hold_is_asked_for_when_the_watch_says_so_or_after_a_pause() {
     let mut bench = Bench::asking();
     assert_eq!(bench.answer(1, [(slot(0), AcquireOutcome::Held), (slot(1), AcquireOutcome::NotYet)]), []);
