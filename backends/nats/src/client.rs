@@ -130,6 +130,14 @@ impl Client {
         bounded(made).await
     }
 
+    /// Whether the bucket's stream was made anew since it was described like that, for example by another process while this one read from
+    /// it or wrote to it. Asks the server.
+    pub(crate) async fn is_made_anew(&self, connection: &BucketConnection, known: &BucketState) -> NatsResult<bool> {
+        *connection.bucket.lock().await = None;
+        let (_, present) = self.ready().await?;
+        Ok(present.created != known.created)
+    }
+
     /// After a failure that may mean that the bucket is gone: it is looked for before the next request.
     pub(crate) async fn doubt<T>(&self, connection: &BucketConnection, answer: NatsResult<T>) -> NatsResult<T> {
         if matches!(answer, Err(Failure::NotReady { .. })) {

@@ -7,7 +7,7 @@ mod common;
 
 use common::{TTL, backend, bucket, claimant, eventually, granted, group, lasting, only_granted, registration, shared, slots, store};
 use futures::future::join_all;
-use shardwise_core::Resource;
+use shardwise_core::{GroupName, Resource};
 use shardwise_discovery::{AcquireOutcome, Claims, Discovery, ErrorKind, Registration};
 
 /// A publish by hand, acknowledged.
@@ -150,4 +150,27 @@ async fn a_stream_that_another_process_has_made_anew_is_the_one_that_counts() {
     let answers = eventually("an answer", async || here.acquire(&again.record_id(), &found, &slots(0..3)).await.ok()).await;
     let held = only_granted(answers);
     assert!(held.len() == 3 && held.iter().all(|(_, epoch)| epoch.get() > 1_000_000), "{held:?}");
+}
+
+/// The stream is deleted, and another process makes it anew before this one, which has written little, sees a sequence that falls. A store
+/// that names the former stream would be refused by all members.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_names_the_stream_that_is_there_whoever_makes_it() {
+    let server = shared().await;
+    let url = server.address();
+    for is_made_here in [false, true] {
+        let bucket = bucket();
+        let here = backend(&url, &bucket);
+        here.claim_store(&GroupName::new("others").unwrap(), 0).await.unwrap();
+        let context = async_nats::jetstream::new(async_nats::connect(&*url).await.unwrap());
+        context.delete_stream(format!("KV_{bucket}")).await.unwrap();
+        let there = backend(&url, &bucket);
+        there.register(&registration("b", 2)).await.unwrap();
+        let made = store(if is_made_here { &here } else { &there }).await;
+        for process in [&here, &there, &backend(&url, &bucket)] {
+            assert_eq!(store(process).await, made, "made here: {is_made_here}");
+        }
+        let a = claimant(&here, "a", 1).await;
+        assert_eq!(granted(&here, &a, &slots(0..1)).await.len(), 1);
+    }
 }

@@ -32,6 +32,11 @@ impl BucketHandle {
             let (connection, state) = self.client.ready().await?;
             bucket::allow_exclusive(connection.version, self.client.sync_interval)?;
             let (there, sequence) = self.stored_store(group).await?;
+            let is_of_another_stream = there.as_ref().is_some_and(|stored| stored.stream_created != state.created);
+            // What is out of date may be what this process knows of the stream.
+            if is_of_another_stream && self.client.is_made_anew(&connection, &state).await? {
+                continue;
+            }
             let wanted = match there {
                 // A raised floor counts from here on in the present stream.
                 Some(stored) if floor > stored.store.floor => {
@@ -44,8 +49,15 @@ impl BucketHandle {
                 }
             };
             let subject = self.client.bucket.group(group).claim_store();
-            if let CasOutcome::Written(_) = self.client.write(subject, sequence, wanted.bytes()).await? {
+            let CasOutcome::Written(_) = self.client.write(subject.clone(), sequence, wanted.bytes()).await? else { continue };
+            if !self.client.is_made_anew(&connection, &state).await? {
                 return Ok(wanted.store);
+            }
+            // In the new stream it names the former one, so every member would refuse it.
+            let (there, sequence) = self.stored_store(group).await?;
+            if there.as_ref() == Some(&wanted) {
+                // Refused: another member has replaced it.
+                let (CasOutcome::Written(_) | CasOutcome::Refused) = self.client.write(subject, sequence, Vec::new()).await?;
             }
         }
         Err(Failure::Contended)

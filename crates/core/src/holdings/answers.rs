@@ -15,7 +15,6 @@ impl Holdings {
             return;
         }
         self.acquiring.backoff.reset();
-        self.denied = false;
         self.forget_asked();
         let mut gained = Vec::new();
         for (resource, answer) in answers {
@@ -68,7 +67,6 @@ impl Holdings {
         let asking = self.acquiring.failed(attempt, now);
         if asking {
             self.forget_asked();
-            self.denied = matches!(failure, CallFailure::Permanent(_));
         }
         let opening = self.store.call.failed(attempt, now);
         self.releasing.failed(attempt, now);

@@ -11,6 +11,7 @@
 mod answers;
 mod draining;
 mod io;
+mod missed;
 mod news;
 mod pending_call;
 mod store;
@@ -99,8 +100,6 @@ pub struct Holdings {
     /// Whether the watch has reported the claims of others.
     claims_known: bool,
     acquiring: PendingCall,
-    /// The last answer was that this member may not acquire.
-    denied: bool,
     releasing: PendingCall,
     /// What the release call under way releases.
     sent: Vec<(Resource, Epoch)>,
@@ -125,7 +124,6 @@ impl Holdings {
             others: BTreeMap::new(),
             claims_known: false,
             acquiring: PendingCall::IDLE,
-            denied: false,
             releasing: PendingCall::IDLE,
             sent: Vec::new(),
             attempt: 0,
@@ -208,13 +206,6 @@ impl Holdings {
         self.claims_known && !self.others.contains_key(resource) && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
     }
 
-    /// What this member wants and others hold, as far as is known; nothing while it may not acquire, because it could not use it.
-    pub(crate) fn held_by_others(&self) -> impl Iterator<Item = &Resource> {
-        let can = self.claims_known && !self.denied;
-        let missed = self.entries.iter().filter(move |(_, entry)| can && entry.wanted && entry.hold.is_none());
-        missed.map(|(resource, _)| resource).filter(|resource| self.others.contains_key(*resource))
-    }
-
     /// A number that changes whenever the set that serves changes.
     pub const fn changes(&self) -> u64 {
         self.changes
@@ -241,7 +232,6 @@ impl Holdings {
     pub fn fence(&mut self) {
         (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
         self.changes += 1;
-        self.denied = false;
         self.orphan_all();
         (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }
@@ -328,17 +318,21 @@ impl Holdings {
             let due = self.acquirable().filter(|(_, entry)| entry.not_before.is_none_or(|at| now >= at));
             let wanted: Vec<_> = due.map(|(resource, _)| resource.clone()).collect();
             if !wanted.is_empty() {
-                for resource in &wanted {
-                    self.entries.entry(resource.clone()).or_default().asked = true;
-                }
                 for entry in self.entries.values_mut() {
                     entry.not_before.take_if(|at| now >= *at);
                 }
-                let attempt = self.next_attempt();
-                self.acquiring.in_flight = Some(attempt);
-                actions.push(ClaimAction::Acquire { attempt, wanted });
+                self.acquire(wanted, actions);
             }
         }
+    }
+
+    fn acquire(&mut self, wanted: Vec<Resource>, actions: &mut Vec<ClaimAction>) {
+        for resource in &wanted {
+            self.entries.entry(resource.clone()).or_default().asked = true;
+        }
+        let attempt = self.next_attempt();
+        self.acquiring.in_flight = Some(attempt);
+        actions.push(ClaimAction::Acquire { attempt, wanted });
     }
 
     const fn next_attempt(&mut self) -> u64 {

@@ -23,15 +23,17 @@ pub(super) struct Reclaims {
 }
 
 impl Reclaims {
-    /// The placement has changed, so that the others give back what is not theirs without being asked.
+    /// This member has its share, or the placement has changed, so that the others give back what is not theirs without being asked.
     pub(super) const fn start_over(&mut self) {
         (self.waiting_since, self.repeated) = (None, 0);
     }
 
-    /// Takes note whether others hold what this member wants. Returns the new count if it is time to ask.
+    /// Takes note whether others hold what this member could use. Returns the new count if it is time to ask. A member that does not wait
+    /// and still lacks a part of its share has not acquired what it was given: its next wait is not shorter for that, or else this part
+    /// would go to and fro, and have no owner for most of the time.
     pub(super) fn look(&mut self, now: Moment, ttl: Duration, waits: bool) -> Option<u64> {
         if !waits || made(Mistake::NeverReclaims) {
-            self.start_over();
+            self.waiting_since = None;
             return None;
         }
         let since = *self.waiting_since.get_or_insert(now);
@@ -63,13 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_waits_no_more_or_sees_another_group_begins_again() {
+    fn only_a_member_that_has_its_share_or_sees_another_group_begins_again() {
         let mut reclaims = Reclaims::default();
         assert_eq!(asks(&mut reclaims, 0, 8), [2, 6]);
         assert_eq!(reclaims.look(Moment::from_nanos(8_000_000_000), TTL, false), None);
-        assert_eq!(asks(&mut reclaims, 9, 15), [11]);
+        assert_eq!(asks(&mut reclaims, 9, 20), [17], "it did not acquire what it was given");
         reclaims.start_over();
-        assert_eq!(asks(&mut reclaims, 15, 19), [17]);
+        assert_eq!(asks(&mut reclaims, 20, 24), [22]);
         assert_eq!(reclaims.count, 4, "the count only rises");
     }
 }

@@ -21,8 +21,20 @@ impl ClaimState {
             return None;
         }
         self.stand_in(now, ttl, view, params, me);
-        let waits = self.holdings.held_by_others().any(|resource| !self.stood_in.contains(resource));
-        self.reclaims.look(now, ttl, waits)
+        if self.missed().next().is_none() {
+            self.reclaims.start_over();
+            return None;
+        }
+        let theirs = self.missed().find(|resource| self.holdings.is_held_by_another(resource)).cloned();
+        if let Some(resource) = &theirs {
+            self.holdings.probe(now, resource, &mut self.pending);
+        }
+        self.reclaims.look(now, ttl, theirs.is_some() && self.holdings.can_acquire())
+    }
+
+    /// What this member should own and does not hold.
+    fn missed(&self) -> impl Iterator<Item = &Resource> {
+        self.holdings.missed().filter(|resource| !self.stood_in.contains(*resource))
     }
 
     /// Acquires what was not claimed for too long and for which this member is next.

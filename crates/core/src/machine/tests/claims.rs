@@ -226,42 +226,93 @@ fn what_is_held_in_place_of_an_owner_is_given_back_when_that_one_asks_for_it() {
     assert_eq!(claimed(&actions), Vec::<&ClaimAction>::new(), "it has asked once");
 }
 
-#[test]
-fn a_member_whose_share_others_hold_asks_for_it_unless_it_may_not_claim() {
-    for denied in [false, true] {
-        let mut run = Run::with(exclusive());
-        run.step(0, Input::Join);
-        let attempt = opening(&run.registered(10, 0)).expect("it asks for the store");
-        opened(&mut run, 12, attempt, store(1, 0));
-        let (attempt, wanted) = asked(&run.viewed(20, vec![shown("me", 7), shown("other", 8)]));
-        if denied {
-            run.step(25, Input::Claims(ClaimInput::Failed { attempt, failure: CallFailure::Permanent("no right".into()) }));
-        } else {
-            let answers = wanted.iter().map(|resource| (resource.clone(), AcquireOutcome::Held)).collect();
-            run.step(25, Input::Claims(ClaimInput::Acquired { attempt, answers }));
+/// "other" holds these under that epoch.
+fn held_by_other(resources: impl IntoIterator<Item = Resource>, epoch: u64) -> Vec<(Resource, Claim)> {
+    let holder = Holder { instance_id: InstanceId::new("other").unwrap(), incarnation: Incarnation::new(8) };
+    let claim = Claim { holder, epoch: Epoch::new(epoch).unwrap() };
+    resources.into_iter().map(|resource| (resource, claim.clone())).collect()
+}
+
+/// A member that wants these, while "other" holds everything. Its first call to acquire failed, or was answered.
+fn displaced(failure: Option<CallFailure>) -> (Run, Vec<Resource>) {
+    let mut run = Run::with(exclusive());
+    run.step(0, Input::Join);
+    let attempt = opening(&run.registered(10, 0)).expect("it asks for the store");
+    opened(&mut run, 12, attempt, store(1, 0));
+    let (attempt, wanted) = asked(&run.viewed(20, vec![shown("me", 7), shown("other", 8)]));
+    let held = wanted.iter().map(|resource| (resource.clone(), AcquireOutcome::Held)).collect();
+    let answer = failure.map_or(ClaimInput::Acquired { attempt, answers: held }, |failure| ClaimInput::Failed { attempt, failure });
+    run.step(25, Input::Claims(answer));
+    run.step(30, Input::Claims(ClaimInput::All(held_by_other((0..16).map(Resource::Slot), 3))));
+    (run, wanted)
+}
+
+/// How often and when it asks for its share. Its calls to acquire fail with this, or are answered that another member holds it.
+fn reclaims(run: &mut Run, from: u64, until: u64, failure: Option<&CallFailure>) -> Vec<(u64, u64)> {
+    let mut asks = Vec::new();
+    for ms in (from..until).step_by(100) {
+        let actions = run.step(ms, Input::Woken);
+        run.step(ms, Input::Proven { at: at(ms) });
+        if calls(&actions).contains(&Op::Renew) {
+            run.renewed(ms, ms);
         }
-        let holder = Holder { instance_id: InstanceId::new("other").unwrap(), incarnation: Incarnation::new(8) };
-        let claim = Claim { holder, epoch: Epoch::new(3).unwrap() };
-        run.step(30, Input::Claims(ClaimInput::All(wanted.into_iter().map(|resource| (resource, claim.clone())).collect())));
-        let mut asks = Vec::new();
-        for ms in (100..40_000).step_by(100) {
-            let actions = run.step(ms, Input::Woken);
-            run.step(ms, Input::Proven { at: at(ms) });
-            if calls(&actions).contains(&Op::Renew) {
-                run.renewed(ms, ms);
+        for action in actions {
+            match action {
+                Action::Reclaim(count) => asks.push((count, ms)),
+                Action::Claim(ClaimAction::Acquire { attempt, wanted }) => {
+                    let held = wanted.into_iter().map(|resource| (resource, AcquireOutcome::Held)).collect();
+                    let answer = match failure {
+                        Some(failure) => ClaimInput::Failed { attempt, failure: failure.clone() },
+                        None => ClaimInput::Acquired { attempt, answers: held },
+                    };
+                    run.step(ms, Input::Claims(answer));
+                }
+                _ => {}
             }
-            asks.extend(actions.iter().filter_map(|action| if let Action::Reclaim(count) = action { Some((*count, ms)) } else { None }));
-        }
-        let (counts, times): (Vec<_>, Vec<_>) = asks.into_iter().unzip();
-        if denied {
-            assert_eq!(counts, Vec::<u64>::new(), "it could not use them");
-        } else {
-            // After half a TTL of 9 s, then a whole one, then two; it looks four times per TTL.
-            assert_eq!(counts, [1, 2, 3]);
-            let close = |at: u64, expected: u64| (expected..expected + 2_500).contains(&at);
-            assert!(close(times[0], 4_500) && close(times[1], times[0] + 9_000) && close(times[2], times[1] + 18_000), "{times:?}");
         }
     }
+    asks
+}
+
+/// Whether `ms` is `expected` or as much later as a look or two may be: a member looks four times per TTL of 9 s.
+fn is_close(ms: u64, expected: u64) -> bool {
+    (expected..expected + 5_000).contains(&ms)
+}
+
+#[test]
+fn a_member_whose_share_others_hold_asks_for_it() {
+    let (mut run, _) = displaced(None);
+    let asks = reclaims(&mut run, 100, 40_000, None);
+    // After half a TTL, then a whole one, then two.
+    let &[(1, first), (2, second), (3, third)] = &asks[..] else { panic!("{asks:?}") };
+    assert!(is_close(first, 4_500) && is_close(second, first + 9_000) && is_close(third, second + 18_000), "{asks:?}");
+}
+
+/// It could not use its share, and tries by itself whether it may claim again, although others hold all that it wants.
+#[test]
+fn a_member_that_may_not_claim_asks_for_nothing_until_it_may() {
+    let denied = CallFailure::Permanent("no right".into());
+    let (mut run, _) = displaced(Some(denied.clone()));
+    assert_eq!(reclaims(&mut run, 100, 60_000, Some(&denied)), []);
+    let asks = reclaims(&mut run, 60_000, 70_000, None);
+    assert!(matches!(asks[..], [(1, ms)] if is_close(ms, 64_500)), "{asks:?}");
+}
+
+/// Or else what it is given would go to and fro for ever, and have no owner most of the time.
+#[test]
+fn a_member_that_does_not_acquire_what_it_is_given_asks_later_and_only_once_a_call_is_answered() {
+    let (mut run, wanted) = displaced(None);
+    let asks = reclaims(&mut run, 100, 8_000, None);
+    assert!(matches!(asks[..], [(1, ms)] if is_close(ms, 4_500)), "{asks:?}");
+    let given = wanted.iter().map(|resource| (resource.clone(), None)).collect();
+    let (attempt, again) = asked(&run.step(8_000, Input::Claims(ClaimInput::Changed(given))));
+    assert_eq!(again, wanted);
+    run.step(8_000, Input::Claims(ClaimInput::Failed { attempt, failure: CallFailure::Retryable }));
+    assert_eq!(reclaims(&mut run, 8_100, 17_000, Some(&CallFailure::Retryable)), [], "it is free");
+    run.step(17_000, Input::Claims(ClaimInput::All(held_by_other((0..16).map(Resource::Slot), 9))));
+    assert_eq!(reclaims(&mut run, 17_100, 60_000, Some(&CallFailure::Retryable)), [], "it could not use it");
+    let asks = reclaims(&mut run, 60_000, 80_000, None);
+    assert!(matches!(asks[..], [(2, ms)] if is_close(ms, 69_000 + 2_250)), "not after half a TTL again: {asks:?}");
 }
 
 #[test]
