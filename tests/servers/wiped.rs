@@ -1,19 +1,23 @@
-//! Exclusive ownership of the whole library where the backend is not what it was, wiped and started empty, and where it refuses the TTL.
+//! Exclusive ownership of the whole library where the backend is not what it was, because everything in it was taken away, and where it
+//! refuses the TTL.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use serde_json::json;
-use shardwise::{ErrorKind, ServiceState, ShardingService};
+use shardwise::discovery::{Discovery, WatchEvent};
+use shardwise::{ErrorKind, GroupName, ServiceState, ShardingService};
 
 use crate::exclusive::{Place, share};
 use crate::figures;
-use crate::meeting::{Kind, beside, runtime, until};
+use crate::meeting::{GROUP, Kind, beside, runtime, until};
 
 const SLOTS: u32 = 16;
 const TTL: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(30);
 
-on_all_at_once!(after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used);
+on_all_at_once!(after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used; also: nats Nats, postgres Postgres);
 
 fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingService) -> bool) {
     until(what, WITHIN, || {
@@ -22,10 +26,10 @@ fn each(services: &[ShardingService], what: &str, holds: impl Fn(&ShardingServic
     });
 }
 
-/// A server started empty, or the file deleted.
+/// Everything that a server stores is taken away, or the file deleted.
 async fn wipe(place: &Place) {
     match place {
-        Place::Server(_, server) => server.restart(false).await,
+        Place::Server(_, server) => server.wipe().await,
         Place::Local(folder) => {
             let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
             let (files, beside): (Vec<_>, Vec<_>) = files.partition(|path| path.extension().is_some_and(|end| end == "db"));
@@ -37,6 +41,27 @@ async fn wipe(place: &Place) {
         }
         Place::Servers(_) => panic!("a single server was started"),
     }
+}
+
+/// Follows the group as a process does that is no member, and fails if a revision falls. Ends never.
+async fn revisions_rise(outside: Arc<dyn Discovery>) {
+    let (group, mut last) = (GroupName::new(GROUP).unwrap(), 0);
+    loop {
+        let mut watch = outside.watch(&group, TTL / 4);
+        while let Some(event) = watch.next().await {
+            if let Ok(WatchEvent::View(snapshot)) = event {
+                let revision = snapshot.view.revision();
+                assert!(revision >= last, "revision {revision} after {last}");
+                last = revision;
+            }
+        }
+        // One that has ended, for a reason that does not pass by itself.
+        tokio::time::sleep(TTL / 4).await;
+    }
+}
+
+fn hint(service: &ShardingService) -> String {
+    service.ownership().not_owning_at(service.now()).map(|nothing| nothing.hint).unwrap_or_default()
 }
 
 fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(kind: Option<Kind>) {
@@ -52,11 +77,13 @@ fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(k
         fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| fence.epoch.get()).collect::<Vec<_>>()).collect()
     };
     let highest = epochs(&fleet).into_iter().max().unwrap();
+    let watching = runtime.spawn(revisions_rise(place.backend()));
     runtime.block_on(wipe(&place));
-    each(&fleet, "both are refused", |service| service.state() == ServiceState::Refused);
+    each(&fleet, "both are refused, because the store is another one", |service| {
+        service.state() == ServiceState::Refused && hint(service).contains("wiped or replaced")
+    });
     for service in &fleet {
-        let why = service.ownership().not_owning_at(service.now()).unwrap().hint;
-        assert!(why.contains("wiped or replaced") && why.contains("epoch_floor"), "{why}");
+        assert!(hint(service).contains("epoch_floor"), "{}", hint(service));
     }
     // For good, and not only until something is tried again.
     let end = Instant::now() + TTL;
@@ -73,6 +100,9 @@ fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(k
     until("all three share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
     let lowest = epochs(&fleet).into_iter().min().unwrap();
     assert!(lowest > highest + 1_000, "epochs go on above the floor: {lowest} after {highest}");
+    watching.abort();
+    let watched = runtime.block_on(watching);
+    assert!(watched.as_ref().is_err_and(tokio::task::JoinError::is_cancelled), "revisions never fall: {watched:?}");
     figures::note(&json!({ "scene": "wiped", "backend": place.name(), "highest_before": highest, "lowest_after": lowest }));
 }
 
