@@ -83,8 +83,8 @@ async fn written(place: &Place) -> Value {
     }
 }
 
-/// The sequence of the last message of members, of claims, of notes and of the store of claims. Beats are renewals, and probes prove what was
-/// read: both are messages too.
+/// The sequence of the last message of members, of claims, of notes and of the store of claims. Beats are renewals and probes prove what
+/// was read, so both are left out.
 async fn in_the_bucket(nats: &Nats) -> Value {
     let mut last = Vec::new();
     for part in ["m.*", "c.>", "n.*", "s"] {
