@@ -65,20 +65,28 @@ fn hint(service: &ShardingService) -> String {
 }
 
 fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(kind: Option<Kind>) {
-    let runtime = runtime("wiped");
-    let _inside = runtime.enter();
-    let place = runtime.block_on(Place::start(kind));
-    let mut fleet: Vec<_> = ["a", "b"].map(|id| place.service(id, SLOTS, TTL)).into();
-    for service in &fleet {
+    let outside = runtime("wiped");
+    let place = outside.block_on(Place::start(kind));
+    // Each with connections that no other one uses, as in a process.
+    let processes = ["a", "b", "c"].map(runtime);
+    let joins = |process: usize, rules: &str| {
+        let runtime = &processes[process];
+        let _inside = runtime.enter();
+        let service = place.service_by(&format!("slots = {SLOTS}\n{rules}"), ["a", "b", "c"][process], TTL);
         runtime.block_on(service.register_self()).unwrap();
-    }
+        service
+    };
+    let mut fleet = vec![joins(0, ""), joins(1, "")];
     until("two share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
     let epochs = |fleet: &[ShardingService]| -> Vec<u64> {
         fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| fence.epoch.get()).collect::<Vec<_>>()).collect()
     };
     let highest = epochs(&fleet).into_iter().max().unwrap();
-    let watching = runtime.spawn(revisions_rise(place.backend()));
-    runtime.block_on(wipe(&place));
+    let watching = {
+        let _inside = outside.enter();
+        outside.spawn(revisions_rise(place.backend()))
+    };
+    outside.block_on(wipe(&place));
     each(&fleet, "both are refused, because the store is another one", |service| {
         service.state() == ServiceState::Refused && hint(service).contains("wiped or replaced")
     });
@@ -94,14 +102,12 @@ fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(k
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    let raised = place.service_by(&format!("slots = {SLOTS}\nepoch_floor = {}\n", highest + 1_000), "c", TTL);
-    runtime.block_on(raised.register_self()).unwrap();
-    fleet.push(raised);
+    fleet.push(joins(2, &format!("epoch_floor = {}\n", highest + 1_000)));
     until("all three share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
     let lowest = epochs(&fleet).into_iter().min().unwrap();
     assert!(lowest > highest + 1_000, "epochs go on above the floor: {lowest} after {highest}");
     watching.abort();
-    let watched = runtime.block_on(watching);
+    let watched = outside.block_on(watching);
     assert!(watched.as_ref().is_err_and(tokio::task::JoinError::is_cancelled), "revisions never fall: {watched:?}");
     figures::note(&json!({ "scene": "wiped", "backend": place.name(), "highest_before": highest, "lowest_after": lowest }));
 }
