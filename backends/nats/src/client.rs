@@ -13,7 +13,7 @@ use crate::config::{NatsBackendConfig, SyncInterval, URLS_MAX};
 use crate::connection::BucketConnection;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
-use crate::history::StreamHistory;
+use crate::history::{BeforeRequest, StreamHistory};
 use crate::jetstream::{self, CasOutcome, LastMessage};
 use crate::names::Bucket;
 use crate::status::StatusKeys;
@@ -146,9 +146,19 @@ impl Client {
         let written = jetstream::publish(&connection, &self.bucket, subject, expected, payload).await;
         let outcome = self.doubt(&connection, written).await?;
         if let CasOutcome::Written(sequence) = outcome {
-            self.history.acknowledge(before, sequence)?;
+            self.acknowledge(&connection, before, sequence).await?;
         }
         Ok(outcome)
+    }
+
+    /// A write was acknowledged. If its sequence begins an era, another process may have made the stream anew: it is described before the
+    /// next request.
+    async fn acknowledge(&self, connection: &BucketConnection, before: BeforeRequest, sequence: u64) -> NatsResult<()> {
+        self.history.acknowledge(before, sequence)?;
+        if self.history.now().era != before.era {
+            *connection.bucket.lock().await = None;
+        }
+        Ok(())
     }
 
     /// Writes a probe; answers its sequence.
@@ -157,7 +167,7 @@ impl Client {
         let before = self.history.now();
         let written = jetstream::publish_over(&connection, &self.bucket, subject, jetstream::probe_payload()).await;
         let sequence = self.doubt(&connection, written).await?;
-        self.history.acknowledge(before, sequence)?;
+        self.acknowledge(&connection, before, sequence).await?;
         Ok(sequence)
     }
 

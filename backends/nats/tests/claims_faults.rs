@@ -129,3 +129,25 @@ async fn a_stream_that_begins_anew_grants_nothing_under_the_former_store() {
     let granted = only_granted(here.acquire(&b.record_id(), &raised, &slots(0..1)).await.unwrap());
     assert!(granted[0].1.get() > 1_000_000, "{granted:?}");
 }
+
+/// The stream is deleted, and another process makes it anew before this one misses it. By the lower sequence of its next write this one
+/// notices, and goes on in the stream that is there: else it would count its epochs in one that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_another_process_has_made_anew_is_the_one_that_counts() {
+    let (server, bucket) = (shared().await, bucket());
+    let url = server.address();
+    let here = backend(&url, &bucket);
+    let a = claimant(&here, "a", 1).await;
+    assert_eq!(granted(&here, &a, &slots(0..3)).await.len(), 3);
+    let context = async_nats::jetstream::new(async_nats::connect(&*url).await.unwrap());
+    context.delete_stream(format!("KV_{bucket}")).await.unwrap();
+    let there = backend(&url, &bucket);
+    let raised = there.claim_store(&group(), 1_000_000).await.unwrap();
+    let again = Registration { claims: true, ..lasting("a", 2) };
+    eventually("it registers again", async || here.register(&again).await.ok()).await;
+    let found = eventually("the store", async || here.claim_store(&group(), 0).await.ok()).await;
+    assert_eq!(found, raised, "both see the same store");
+    let answers = eventually("an answer", async || here.acquire(&again.record_id(), &found, &slots(0..3)).await.ok()).await;
+    let held = only_granted(answers);
+    assert!(held.len() == 3 && held.iter().all(|(_, epoch)| epoch.get() > 1_000_000), "{held:?}");
+}
