@@ -1,7 +1,5 @@
 //! A server that is cut off from its cluster answers pings and no requests: members leave it for another one of their settings.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 mod common;
 
 use common::{backend, bucket, config, durable, eventually, group, ids, lasting, open};
