@@ -49,7 +49,7 @@
 //! `consul`, `etcd`, `nats`, `postgres` and `valkey` speak TLS through rustls with ring, configured by the backend itself. The default provider
 //! of the process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
-// A module imports only from those above it in this list; `tests/layering.rs` checks that.
+// A module imports only from those above it in this list; `tests/workspace/layering.rs` checks that.
 //
 // - `error`: The one public error.
 // - `telemetry`: Metrics and traces, through facades for which the application installs an exporter.

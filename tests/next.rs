@@ -43,7 +43,6 @@ fn at<T>(runs: &Runs, f: impl FnOnce(&mut BTreeMap<u32, (u32, u32)>) -> T) -> T 
 /// both cases exactly the owned keys are worked on in the end.
 #[tokio::test(start_paused = true)]
 async fn work_on_owned_keys_follows_the_switch() {
-    let (_log, _logging) = Log::start();
     for (old, next, goes_on) in [(1_024, 1_536, true), (1_024, 1_031, false)] {
         let world = World::new();
         let a = joined(&world, "a", under(old, Some(next))).await;
@@ -85,7 +84,6 @@ async fn work_on_owned_keys_follows_the_switch() {
 async fn an_observer_follows_the_switch() {
     const OLD: u32 = SLOTS_DEFAULT;
     const NEXT: u32 = 2 * OLD;
-    let (_log, _logging) = Log::start();
     let world = World::new();
     let factory = |policy| world.factory_of("observer", Arc::new(world.store.link()), policy);
     let a = joined(&world, "a", under(OLD, Some(NEXT))).await;

@@ -149,20 +149,26 @@ impl ShardingFactory {
     }
 
     /// Finds what every worker with these settings would refuse at its start, whatever is on its machine and whatever its own name and
-    /// address are, which may come from elsewhere. Contacts nothing.
+    /// address are, which may come from elsewhere. Contacts nothing. Answers why backends could not be opened here, as without a file of
+    /// certificates: their policies are not checked.
     ///
     /// # Errors
     ///
     /// The first that [`ShardingFactory::create`] would give for one of the policies, whatever is served under it.
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<Vec<Error>> {
         let mut made = locked(&self.inner.made);
+        let mut unopened = Vec::new();
         for settings in self.inner.policies.values() {
             self.check_enabled(settings)?;
-            if self.inner.enabled {
-                self.checked_backend(settings, &mut made)?;
+            if !self.inner.enabled {
+                continue;
+            }
+            match self.backend(&settings.discovery, &mut made) {
+                Ok(backend) => self.check_backend(settings, &*backend)?,
+                Err(error) => unopened.push(error),
             }
         }
-        Ok(())
+        Ok(unopened)
     }
 
     fn make(&self, settings: &PolicySettings, serves: Serves, made: &mut FactoryState) -> Result<ShardingService> {
@@ -173,7 +179,8 @@ impl ShardingFactory {
             own_address::fill(&mut member, || own_address::towards(None))?;
             return Ok(ShardingService::unsharded(policy, &member, clock));
         }
-        let backend = self.checked_backend(settings, made)?;
+        let backend = self.backend(&settings.discovery, made)?;
+        self.check_backend(settings, &*backend)?;
         check_instance(settings, self.inner.instance.id.is_some(), &member).map_err(|why| refused(settings, &why))?;
         own_address::fill(&mut member, || {
             if self.has_own_backend(settings) {
@@ -197,10 +204,8 @@ impl ShardingFactory {
         self.inner.own_backends.contains_key(&settings.discovery.backend)
     }
 
-    fn checked_backend(&self, settings: &PolicySettings, made: &mut FactoryState) -> Result<Arc<dyn Discovery>> {
-        let backend = self.backend(&settings.discovery, made)?;
-        check(settings, &*backend, self.has_own_backend(settings)).map_err(|why| refused(settings, &why))?;
-        Ok(backend)
+    fn check_backend(&self, settings: &PolicySettings, backend: &dyn Discovery) -> Result<()> {
+        check(settings, backend, self.has_own_backend(settings)).map_err(|why| refused(settings, &why))
     }
 
     /// One backend for all policies that name the same one.

@@ -2,12 +2,11 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 
-/// Text logged on this thread. If one test of a file has one, all tests of that file need one: a thread without it could switch the same
-/// line off for the others (it registers the line as unwanted).
+/// Text logged on this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -23,6 +22,12 @@ impl std::io::Write for Log {
 
 impl Log {
     pub(crate) fn start() -> (Self, DefaultGuard) {
+        static ELSEWHERE: Once = Once::new();
+        // A thread without any subscriber could switch the same line off for the others: it registers the line as unwanted.
+        ELSEWHERE.call_once(|| {
+            let nowhere = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+            tracing::subscriber::set_global_default(nowhere).expect("the first of the process");
+        });
         let log = Self::default();
         let to_log = log.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to_log.clone()).finish();

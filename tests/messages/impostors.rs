@@ -93,7 +93,6 @@ fn challenge(proof: &Value) -> Value {
 /// A process that got the port of a dead holder before the holder's lease has expired.
 #[tokio::test]
 async fn a_process_on_a_dead_holders_port_learns_nothing_and_forges_nothing() {
-    let (_log, _on) = Log::start();
     let says: [(&str, Says); 7] = [
         ("nothing", |_, _| None),
         ("ok, as before members proved themselves", |_, _| Some(json!("ok"))),
@@ -178,7 +177,6 @@ async fn an_older_caller_that_sends_its_token_is_refused_and_an_older_holder_get
 
 #[tokio::test]
 async fn a_holder_outside_of_peer_networks_is_never_connected_to() {
-    let (_log, _on) = Log::start();
     let mut peers = PeersSettings::default();
     peers.networks = vec!["10.0.0.0/8".parse().unwrap()];
     let (_world, b, at) = dead(None, peers).await;

@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// On PostgreSQL an edit that raises no number of the group is noticed within a minute.
 const WITHIN: Duration = Duration::from_secs(90);
 
-// On `local` the file refuses it: `backends/local/tests/claim_edits.rs`.
+// On `local` the file refuses it: `backends/local/tests/short/claim_edits.rs`.
 on_servers!(a_claim_edited_by_hand_touches_no_other_and_is_held_again_under_a_higher_epoch:
     consul Consul, etcd Etcd; soak: nats Nats, postgres Postgres);
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use cargo_metadata::{Artifact, Message, Package, Target, TargetKind};
 use serde_json::Value;
 
-use crate::beside;
 use crate::report::say;
 use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::steps::{StepPass, TestLane};
+use crate::{beside, servers};
 
 const AT_ONCE: usize = 4;
 /// Before the number of a binary's other process in its name.
@@ -61,15 +61,32 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     // What is in the second lane alone is not built for the first.
     let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
     let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
+    if lane == TestLane::First {
+        check_names(&packages, &names)?;
+    }
     build.extend(names.into_iter().flat_map(|name| ["--test", name]));
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
-    log.run(log.context.cargo(&build))?;
+    let fetched = beside_fetching(|| log.run(log.context.cargo(&build)))?;
     build.extend(["--message-format", "json"]);
     let binaries = binaries(&packages, lane, &log.run(log.context.cargo(&build))?);
     let (alone, together): (Vec<_>, Vec<_>) = binaries.into_iter().partition(|binary| binary.is_one_of(&ALONE));
     let mut outcomes = beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
-    summed(outcomes)
+    let pass = summed(outcomes)?;
+    let notes: Vec<_> = pass.note.iter().chain(&fetched).cloned().collect();
+    Ok(StepPass { note: (!notes.is_empty()).then(|| notes.join("; ")), ..pass })
+}
+
+/// Builds while the servers are fetched that the tests run against, which are downloads for the most part. Answers what was fetched.
+fn beside_fetching(build: impl FnOnce() -> Result<String, TaskFailure>) -> Result<Option<String>, TaskFailure> {
+    let (built, fetched) = std::thread::scope(|scope| {
+        let fetching = scope.spawn(servers::fetch);
+        let built = build();
+        (built, fetching.join().unwrap_or_else(|_| Err(TaskFailure::new("fetching the servers panicked"))))
+    });
+    built?;
+    let fetched = fetched?;
+    Ok((!fetched.is_empty()).then(|| format!("fetched {}", fetched.join(", "))))
 }
 
 fn tests_of(package: &Package) -> impl Iterator<Item = &Target> {
@@ -87,6 +104,19 @@ fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
         };
         if let Some(unknown) = named.find(|name| !exists(name)) {
             return Err(TaskFailure::new(format!("{}: its lanes name {unknown:?}, which is none of its tests", package.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Cargo builds a test by its name in every package: with these names of the first lane it builds no test of the second.
+fn check_names(packages: &[&Package], names: &BTreeSet<&str>) -> Result<(), TaskFailure> {
+    for package in packages {
+        let is_built = |test: &Target| names.contains(test.name.as_str()) && arguments(TestLane::First, package, test).is_none();
+        if let Some(test) = tests_of(package).find(|test| is_built(test)) {
+            let why =
+                format!("{}: the first lane has a test {:?} too, so this one of the second would be built for it", package.name, test.name);
+            return Err(TaskFailure::new(format!("{why}; rename one")));
         }
     }
     Ok(())

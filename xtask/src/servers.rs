@@ -6,8 +6,7 @@ use shardwise_testkit::servers::{self, SERVERS};
 
 use crate::context::TaskContext;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::run::TaskFailure;
 
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let fetched = fetch()?;
@@ -15,12 +14,6 @@ pub(crate) fn run() -> Result<(), TaskFailure> {
         say(&format!("{title}: {}", if fetched.contains(&title) { "fetched" } else { "was there" }));
     }
     Ok(())
-}
-
-pub(crate) fn step(_log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    let fetched = fetch()?;
-    let note = (!fetched.is_empty()).then(|| format!("fetched {}", fetched.join(", ")));
-    Ok(StepPass::noting(SERVERS.len() as u64, note))
 }
 
 pub(crate) fn drive<T>(work: impl Future<Output = Result<T, TaskFailure>>) -> Result<T, TaskFailure> {

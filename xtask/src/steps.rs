@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::context::TaskContext;
 use crate::report::{ReportRow, say, table};
 use crate::run::{StepLog, TaskFailure};
-use crate::{TestArgs, book, checks, deny, examples, fuzz, instructions, lean, outside, package, readme, servers, vectors};
+use crate::{TestArgs, book, checks, deny, examples, fuzz, instructions, lean, outside, package, readme, vectors};
 
 pub(crate) struct StepPass {
     /// How many tests, vectors or examples passed; 1 for a step that is one check.
@@ -55,7 +55,6 @@ const fn second(name: &'static str, what: &'static str, run: RunStep) -> TestSte
 
 const STEPS: &[TestStep] = &[
     first("fetch", "dependencies, as Cargo.lock has them", checks::fetch),
-    first("servers", "the real servers that the tests run against", servers::step),
     first("fmt", "formatting", checks::fmt),
     first(
         "test",

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     IsADirectory { path: PathBuf, example: PathBuf },
     #[error("{path:?} is {what}, not a file; set discovery.local.path to a file")]
     NotAFile { path: PathBuf, what: &'static str },
-    #[error("{what} {path:?} is read-only for this user ({why}); grant write access, or set discovery.local.path to a file elsewhere")]
+    #[error("this user may not both read and write {what} {path:?} ({why}); grant that, or set discovery.local.path to a file elsewhere")]
     ReadOnly { what: &'static str, path: PathBuf, why: String },
     #[error("{path:?} {why}")]
     Untrusted { path: PathBuf, why: String },
@@ -199,7 +199,7 @@ mod tests {
         let error = failure_of("CREATE TABLE a (b); PRAGMA query_only = on; INSERT INTO a VALUES (1)").await;
         assert_eq!(
             error.to_string(),
-            "renew: the file \"/run/a b.db\" is read-only for this user (attempt to write a readonly database); grant write access, or set \
+            "renew: this user may not both read and write the file \"/run/a b.db\" (attempt to write a readonly database); grant that, or set \
              discovery.local.path to a file elsewhere"
         );
         assert_eq!(*error.kind(), ErrorKind::Denied);

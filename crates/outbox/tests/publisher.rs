@@ -218,8 +218,8 @@ async fn an_outage_burns_no_attempts_and_ends_by_itself() {
 /// The command shows warnings only. One aggregate is enough. On one thread, because the log is thread-local.
 #[tokio::test]
 async fn the_log_warns_once_of_a_sink_that_is_down_and_says_when_it_answers_again() {
-    let (said, outbox, up) = (Said::default(), Outbox::new().await, Arc::new(AtomicBool::new(false)));
-    let _log = tracing::subscriber::set_default(said.subscriber());
+    let (outbox, up) = (Outbox::new().await, Arc::new(AtomicBool::new(false)));
+    let (said, _log) = Said::start();
     let warnings = |text: &str| said.lines().into_iter().filter(|line| line.contains("WARN") && line.contains(text)).collect::<Vec<_>>();
     let sink = ScriptedSink::new({
         let up = Arc::clone(&up);

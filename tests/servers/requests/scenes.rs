@@ -89,8 +89,13 @@ fn the_owner_of_a_key_answers_also_while_it_changes(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, Sharing::Exclusive, 3);
     let keys = keys();
     for key in &keys {
-        let holder = fleet.router.observer().holder(key.as_str()).unwrap().held.unwrap().claim.holder.instance_id.to_string();
-        assert_eq!(fleet.answer(&To::owner(key), post("who", "")), holder);
+        // A slot may change hands once more after the fleet has settled, as on a busy machine.
+        until("the holder of the key answers", SETTLED_WITHIN, || {
+            let held = fleet.router.observer().holder(key.as_str()).map_err(|error| error.to_string())?.held;
+            let holder = held.ok_or("nobody holds it")?.claim.holder.instance_id.to_string();
+            let answered = fleet.answer(&To::owner(key), post("who", ""));
+            if answered == holder { Ok(()) } else { Err(format!("{answered} answers, and {holder} holds it")) }
+        });
     }
     let leaver = fleet.owner(&keys[0]);
     let (router, over) = (Arc::clone(&fleet.router), CancellationToken::new());

@@ -22,7 +22,8 @@ const TAKEOVER_MAX_MS: f64 = 3_000.0;
 /// (docs/reference/operations.md), an election of NATS takes up to 9 s, and on the only server of PostgreSQL observers begin anew.
 const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 5] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS, 6_000.0, 15_000.0, 6_000.0];
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
-const SCENES: [&str; 2] = ["faults:: --test-threads=3", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
+const SCENES: [&str; 2] =
+    ["faults:: --include-ignored --test-threads=3", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
 /// The limits of the figures on each backend.
 const HANDS_P99_MAX_MS: [f64; 5] = [150.0, 50.0, 50.0, 50.0, 50.0];
 /// `local` and NATS have no number to reach.

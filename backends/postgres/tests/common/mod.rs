@@ -135,8 +135,16 @@ pub(crate) async fn claimant(backend: &PostgresBackend, id: &str, incarnation: u
     registration.record_id()
 }
 
+/// The store of claims, asked for again while a failure may pass.
 pub(crate) async fn store(backend: &PostgresBackend) -> ClaimStore {
-    backend.claim_store(&group(), 0).await.unwrap()
+    let ask = async || match backend.claim_store(&group(), 0).await {
+        Ok(store) => Some(store),
+        Err(error) => {
+            assert!(error.is_retryable(), "{error}");
+            None
+        }
+    };
+    eventually("the store of claims is known", ask).await
 }
 
 /// Asks once; what is granted, in order.

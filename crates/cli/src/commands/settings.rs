@@ -7,7 +7,7 @@ use shardwise::settings::Setting;
 use super::load_settings;
 use crate::args::Common;
 use crate::exit::{Code, Result};
-use crate::output::table;
+use crate::output::{note, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct SettingsArgs {
@@ -21,7 +21,9 @@ impl SettingsArgs {
         let settings = load_settings(common)?;
         if !settings.policies.is_empty() {
             // Finds what every other command and every worker would refuse, such as a backend that this build lacks. Nothing is contacted.
-            ShardingFactory::from_settings(settings.clone())?.check()?;
+            for unopened in ShardingFactory::from_settings(settings.clone())?.check()? {
+                note(format_args!("not checked against its backend, which cannot be opened on this machine: {unopened}"));
+            }
         }
         let in_force = settings.in_force();
         common.print(&in_force, || {

@@ -92,13 +92,16 @@ fn a_backend_that_this_program_does_not_have_is_refused() {
 fn what_every_worker_would_refuse_at_its_start_is_refused_here_too() {
     let valkey = |more: &str| {
         format!(
-            "[default.resilience.sharding]\ndiscovery.backend = \"valkey\"\ndiscovery.valkey.url = \"redis://127.0.0.1:1\"\n\
+            "[default.resilience.sharding]\ndiscovery.backend = \"valkey\"\ndiscovery.valkey.url = \"rediss://127.0.0.1:1\"\n\
              policies.workers.group_name = \"workers\"\n{more}"
         )
     };
     Place::with_settings(&valkey("")).run(&["settings"]).well();
     let exclusive = Place::with_settings(&valkey("policies.workers.ownership = \"exclusive\"\n"));
     exclusive.run(&["settings"]).fails(2, &["policy workers", "ownership = \"exclusive\"", "valkey"]);
+    // Files of another machine need not be here, and that is said.
+    let elsewhere = Place::with_settings(&valkey("discovery.valkey.ca_file = \"/nowhere/ca.pem\"\n")).run(&["settings"]);
+    assert!(elsewhere.code == Some(0) && elsewhere.err.contains("not checked") && elsewhere.err.contains("ca_file"), "{elsewhere:?}");
     // A worker's own name may come from its command line.
     let keeping = Place::with_settings(&workers("4s", "rejoin_grace = \"30s\""));
     keeping.run(&["settings"]).well();

@@ -3,8 +3,8 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::subscriber::DefaultGuard;
 
 pub const SLOTS: u32 = 64;
 
@@ -243,12 +244,21 @@ pub async fn eventually(what: &str, limit: Duration, mut holds: impl AsyncFnMut(
 
 /// The log at the default level, line by line.
 #[derive(Clone, Default)]
-pub struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
+pub struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Said {
-    pub fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + use<> {
-        let said = self.clone();
-        tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::INFO).with_writer(move || said.clone()).finish()
+    /// Begins with what this thread logs.
+    pub fn start() -> (Self, DefaultGuard) {
+        static ELSEWHERE: Once = Once::new();
+        // A thread without any subscriber could switch the same line off for the others: it registers the line as unwanted.
+        ELSEWHERE.call_once(|| {
+            let nowhere = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+            tracing::subscriber::set_global_default(nowhere).unwrap();
+        });
+        let said = Self::default();
+        let to_said = said.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to_said.clone()).finish();
+        (said, tracing::subscriber::set_default(subscriber))
     }
 
     pub fn lines(&self) -> Vec<String> {

@@ -1,0 +1,8 @@
+//! What holds for the whole workspace. It is not part of the published package, which has neither the other crates nor the documents.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests; what cannot be read should stop them")]
+
+mod dependencies;
+mod layering;
+mod metrics_page;
+mod names;
