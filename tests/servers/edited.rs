@@ -41,7 +41,7 @@ async fn edit(server: &Server, deletes: bool) {
                 if deletes { ("/v3/kv/deleterange", json!({ "key": key })) } else { ("/v3/kv/put", json!({ "key": key, "value": value })) };
             etcd.api(path, &body).await.unwrap();
         }
-        // As `nats kv put` and `nats kv del` do.
+        // As `nats kv put` does, and `nats kv del` but for a header that the backend does not read.
         Server::Nats(nats) => {
             let subject = format!("$KV.shardwise.workers.c.slot.{SLOT}");
             nats_does(nats, &subject, if deletes { "" } else { "nonsense" }).await;

@@ -14,7 +14,9 @@ pub(crate) fn wanted() -> Option<usize> {
 pub(crate) fn note(figures: &Value) {
     println!("{figures}");
     if let Some(file) = std::env::var_os("SHARDWISE_SOAK_FIGURES") {
-        writeln!(OpenOptions::new().create(true).append(true).open(file).unwrap(), "{figures}").unwrap();
+        // In one write: another test may report at the same moment.
+        let line = format!("{figures}\n");
+        OpenOptions::new().create(true).append(true).open(file).unwrap().write_all(line.as_bytes()).unwrap();
     }
 }
 

@@ -157,17 +157,16 @@ async fn make_tables(server: &Postgres) {
 }
 
 async fn drop_tables(server: &Postgres) {
-    let mut dropped = server.execute("DROP SCHEMA shardwise CASCADE").await;
+    const DROP: &str = "DROP SCHEMA shardwise CASCADE";
     for _ in 1..DROP_TRIES {
-        if dropped.is_ok() {
-            break;
+        if server.execute(DROP).await.is_ok() {
+            return;
         }
-        dropped = server.execute("DROP SCHEMA shardwise CASCADE").await;
     }
-    dropped.unwrap();
+    server.execute(DROP).await.unwrap();
 }
 
-/// Sends a message that a stream takes, or a request to `JetStream`, which must not fail.
+/// Sends a message to a stream, or a request to `JetStream`; neither may fail.
 pub(crate) async fn nats_does(server: &Nats, subject: &str, payload: &str) {
     let answer = server.request(subject, payload).await.unwrap();
     assert!(!answer.contains("\"error\""), "{subject}: {answer}");

@@ -2,6 +2,7 @@
 //! refuses the TTL.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -43,8 +44,8 @@ async fn wipe(place: &Place) {
     }
 }
 
-/// Follows the group as a process does that is no member, and fails if a revision falls. Ends never.
-async fn revisions_rise(outside: Arc<dyn Discovery>) {
+/// Follows the group like a process that is no member, counts the members that it sees, and panics if a revision falls. It does not end.
+async fn revisions_rise(outside: Arc<dyn Discovery>, seen: Arc<AtomicUsize>) {
     let (group, mut last) = (GroupName::new(GROUP).unwrap(), 0);
     loop {
         let mut watch = outside.watch(&group, TTL / 4);
@@ -53,9 +54,10 @@ async fn revisions_rise(outside: Arc<dyn Discovery>) {
                 let revision = snapshot.view.revision();
                 assert!(revision >= last, "revision {revision} after {last}");
                 last = revision;
+                seen.store(snapshot.view.members().len(), Ordering::Relaxed);
             }
         }
-        // One that has ended, for a reason that does not pass by itself.
+        // A watch ends if the reason does not pass by itself.
         tokio::time::sleep(TTL / 4).await;
     }
 }
@@ -82,10 +84,17 @@ fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(k
         fleet.iter().flat_map(|service| service.ownership().fences().map(|fence| fence.epoch.get()).collect::<Vec<_>>()).collect()
     };
     let highest = epochs(&fleet).into_iter().max().unwrap();
+    let seen = Arc::new(AtomicUsize::new(0));
     let watching = {
         let _inside = outside.enter();
-        outside.spawn(revisions_rise(place.backend()))
+        outside.spawn(revisions_rise(place.backend(), Arc::clone(&seen)))
     };
+    // A watch that has ended says why below.
+    let sees = |count: usize| match seen.load(Ordering::Relaxed) {
+        now if now == count || watching.is_finished() => Ok(()),
+        now => Err(format!("it sees {now}")),
+    };
+    until("the watch from outside sees two", WITHIN, || sees(2));
     outside.block_on(wipe(&place));
     each(&fleet, "both are refused, because the store is another one", |service| {
         service.state() == ServiceState::Refused && hint(service).contains("wiped or replaced")
@@ -106,6 +115,7 @@ fn after_a_wipe_no_member_owns_anything_until_the_floor_is_above_what_was_used(k
     until("all three share", WITHIN, || share(&fleet.iter().collect::<Vec<_>>()));
     let lowest = epochs(&fleet).into_iter().min().unwrap();
     assert!(lowest > highest + 1_000, "epochs go on above the floor: {lowest} after {highest}");
+    until("the watch from outside sees three", WITHIN, || sees(3));
     watching.abort();
     let watched = outside.block_on(watching);
     assert!(watched.as_ref().is_err_and(tokio::task::JoinError::is_cancelled), "revisions never fall: {watched:?}");

@@ -80,12 +80,14 @@ fn table(runs: u32, counts: &CaseCounts<'_>) -> String {
     text
 }
 
-/// The cases that have not passed each time, or the failure if none of them explains it.
+/// The cases that have not passed each time, the backends without any case, and the failure if neither explains it.
 fn shortfalls(counts: &CaseCounts<'_>, failure: Option<&TaskFailure>) -> Vec<String> {
     let each = counts.iter().flat_map(|(case, by_backend)| by_backend.iter().map(move |(backend, count)| (case, backend, count)));
     let failed = each.filter(|(.., count)| count.passed < count.begun);
     let mut short: Vec<_> =
         failed.map(|(case, backend, CaseCount { begun, passed })| format!("{backend}: {case} passed {passed} of {begun}")).collect();
+    let absent = BACKENDS.iter().filter(|backend| !counts.values().any(|by_backend| by_backend.contains_key(**backend)));
+    short.extend(absent.map(|backend| format!("{backend}: no scene was begun")));
     if let Some(failure) = failure.filter(|_| short.is_empty()) {
         short.push(failure.to_string());
     }
@@ -109,12 +111,13 @@ mod tests {
         let text = table(1, &counts);
         assert!(text.ends_with("| `wiped::a` | passed | **passed 0 of 1** | – |\n"), "{text}");
         let failure = TaskFailure::new("exit code 101");
-        assert_eq!(shortfalls(&counts, Some(&failure)), ["postgres: wiped::a passed 0 of 1"]);
+        let short = shortfalls(&counts, Some(&failure));
+        assert_eq!(short, ["postgres: wiped::a passed 0 of 1", "valkey: no scene was begun"]);
     }
 
     #[test]
     fn a_failure_that_no_case_explains_is_reported_too() {
-        let reported = [false, true].map(|passed| line("wiped::a", "nats", passed));
+        let reported: Vec<_> = BACKENDS.iter().flat_map(|backend| [false, true].map(|passed| line("wiped::a", backend, passed))).collect();
         let counts = counts(&reported);
         assert_eq!(shortfalls(&counts, None), Vec::<String>::new());
         assert_eq!(shortfalls(&counts, Some(&TaskFailure::new("taken for hung"))), ["taken for hung"]);
