@@ -1,6 +1,6 @@
 //! The library over real servers: many members in one process, a watch that falls silent, bad days, faults, and requests between
 //! processes. Consul and etcd have every scene in every test run. The others have those in which a backend of another kind could differ
-//! most: faults (NATS in soaks only), handover, takeover, bad days, a crowd of members, and the loss of everything that is stored.
+//! most: faults, handover, takeover, bad days, a crowd of members, and the loss of everything that is stored.
 //! `cargo xtask soak scenes` runs all that they can have; Valkey has those with eventual ownership.
 //!
 //! `cargo xtask soak members` runs the first for longer and with more, `soak requests` the last.

@@ -436,11 +436,14 @@ impl Life {
         slots.into_iter().eq(0..self.size.slots) && names.iter().eq(&self.names())
     }
 
-    /// Every slot and every name is held once, and the staying workers see each other and no other member.
+    /// Every slot and every name is held once, each slot by its owner, and the staying workers see each other and no other member. With
+    /// the version rule `newest` the owners depend on who held what before.
     pub(crate) fn is_settled(&self) -> bool {
-        let mut ids: Vec<_> = self.workers.iter().filter(|worker| worker.stays()).map(|worker| &worker.id).collect();
+        let staying = || self.workers.iter().filter(|worker| worker.stays());
+        let mut ids: Vec<_> = staying().map(|worker| &worker.id).collect();
         ids.sort();
-        self.is_whole() && self.workers.iter().filter(|worker| worker.stays()).all(|worker| worker.agrees(&ids))
+        let by_placement = self.group.policy.version_rule == VersionRule::None;
+        self.is_whole() && staying().all(|worker| worker.agrees(&ids) && (!by_placement || worker.holds_its_own(&self.keys)))
     }
 
     pub(crate) fn summary(&self) -> String {

@@ -1,5 +1,6 @@
 //! One worker of a simulated fleet: the real service over a faulty wire, with its own clock.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -248,6 +249,14 @@ impl Worker {
     pub(crate) fn live(&self) -> Option<Arc<Ownership>> {
         let ownership = self.service().ownership();
         ownership.is_live_at(self.service().now()).then_some(ownership)
+    }
+
+    /// Whether it holds each slot that the placement gives it, and no other. `keys` has one key in each slot.
+    pub(crate) fn holds_its_own(&self, keys: &[String]) -> bool {
+        let (me, Some(ownership)) = (self.service().instance_id(), self.live()) else { return false };
+        let held: BTreeSet<_> = ownership.fences().map(|fence| fence.slot).collect();
+        let is_mine = |key: &String| self.service().owners(key, 1).first() == Some(me);
+        (0..).zip(keys).all(|(slot, key)| held.contains(&slot) == is_mine(key))
     }
 
     /// The fences of work that may go on, by its own clock.

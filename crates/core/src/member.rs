@@ -166,6 +166,9 @@ pub struct Member {
     pub worker: Option<WorkerHealth>,
     /// Its statement about vanished members.
     pub loss: Option<Loss>,
+    /// How often it has asked for what others hold in its place; whoever sees another number gives that back. 0 in the record of an older
+    /// version. The placement ignores it.
+    pub reclaims: u64,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,
     /// What it serves; `None` in the record of an older version.
@@ -188,6 +191,7 @@ impl Member {
             state: MemberState::Active,
             worker: None,
             loss: None,
+            reclaims: 0,
             fingerprints: Vec::new(),
             serves: None,
             metadata: BTreeMap::new(),

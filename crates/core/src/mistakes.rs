@@ -16,6 +16,8 @@ pub enum Mistake {
     UndoByIncarnation,
     /// A member that was fenced reads the group once, and not again if that fails.
     LookOnce,
+    /// A member never asks for what others hold in its place.
+    NeverReclaims,
     /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
     ServerTimestamps,
     /// An observer buries a record as soon as it is absent.
@@ -34,12 +36,13 @@ pub enum Mistake {
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::DeadlineFromAnswer,
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
         Self::UndoByIncarnation,
         Self::LookOnce,
+        Self::NeverReclaims,
         Self::ServerTimestamps,
         Self::AbsenceIsBurial,
         Self::SilenceInOutage,
@@ -57,6 +60,7 @@ impl Mistake {
             Self::EpochPerMember => "epoch-per-member",
             Self::UndoByIncarnation => "undo-by-incarnation",
             Self::LookOnce => "look-once",
+            Self::NeverReclaims => "never-reclaims",
             Self::ServerTimestamps => "server-timestamps",
             Self::AbsenceIsBurial => "absence-is-burial",
             Self::SilenceInOutage => "silence-in-outage",

@@ -218,6 +218,13 @@ impl View {
         self.members.iter().filter_map(change).collect()
     }
 
+    /// Members that have asked since `before` for what others hold in their place.
+    pub fn reclaiming_since(&self, before: &Self) -> Vec<InstanceId> {
+        let then = |now: &Member| before.member(&now.instance_id).filter(|then| then.incarnation == now.incarnation);
+        let asking = |now: &&Member| then(now).is_some_and(|then| then.reclaims != now.reclaims);
+        self.members.iter().filter(asking).map(|m| m.instance_id.clone()).collect()
+    }
+
     /// Members in this view and not in `before`, by id and incarnation.
     pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
         let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);

@@ -54,6 +54,8 @@ pub struct Record {
     worker: Option<WorkerHealth>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     loss: Option<Loss>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    reclaims: u64,
     #[serde(default)]
     fingerprints: Vec<Fingerprint>,
     /// `keys`, or the id of an outbox.
@@ -87,26 +89,59 @@ impl Record {
 
     /// The record's JSON.
     pub fn encode(member: &Member) -> Result<String, RecordError> {
-        let Member { incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, metadata, .. } =
+        let Member { incarnation, address, weight, zone, version, state, worker, loss, reclaims, fingerprints, serves, metadata, .. } =
             member.clone();
         let outbox = serves.as_ref().and_then(Serves::outbox).map(ToOwned::to_owned);
         let serves = serves.as_ref().map(|serves| serves.id().to_owned());
         let schema = RECORD_SCHEMA;
-        let record =
-            Self { schema, incarnation, address, weight, zone, version, state, worker, loss, fingerprints, serves, outbox, metadata };
-        Ok(serde_json::to_string(&record)?)
+        Ok(serde_json::to_string(&Self {
+            schema,
+            incarnation,
+            address,
+            weight,
+            zone,
+            version,
+            state,
+            worker,
+            loss,
+            reclaims,
+            fingerprints,
+            serves,
+            outbox,
+            metadata,
+        })?)
     }
 
     /// The member that a record describes, with at most [`FINGERPRINTS_MAX`] fingerprints.
     pub fn decode(instance_id: InstanceId, joined: u64, json: &str) -> Result<Member, RecordError> {
         let record: Self = serde_json::from_str(json)?;
-        let Self { incarnation, address, weight, zone, version, state, worker, loss, mut fingerprints, metadata, .. } = record;
+        let Self { incarnation, address, weight, zone, version, state, worker, loss, reclaims, mut fingerprints, metadata, .. } = record;
         let (serves, outbox) = (record.serves, record.outbox);
         let serves = serves.map(|id| Serves::from_parts(id, outbox));
         fingerprints.truncate(FINGERPRINTS_MAX);
         fingerprints.shrink_to_fit();
-        Ok(Member { instance_id, incarnation, joined, address, weight, zone, version, state, worker, loss, fingerprints, serves, metadata })
+        Ok(Member {
+            instance_id,
+            incarnation,
+            joined,
+            address,
+            weight,
+            zone,
+            version,
+            state,
+            worker,
+            loss,
+            reclaims,
+            fingerprints,
+            serves,
+            metadata,
+        })
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn known_health<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<WorkerHealth>, D::Error> {
@@ -126,6 +161,16 @@ mod tests {
         }
         let newer = r#"{"schema":1,"incarnation":"00000000000000ff","state":"active","worker":{"tired":1}}"#;
         assert_eq!(Record::decode(id(), 3, newer).unwrap().worker, None);
+    }
+
+    #[test]
+    fn how_often_a_member_asked_for_its_share_is_read_back_and_left_out_if_never() {
+        let id = || InstanceId::new("a").unwrap();
+        for reclaims in [0, 1, 9] {
+            let json = Record::encode(&Member { reclaims, ..Member::named(id()) }).unwrap();
+            assert_eq!(json.contains("reclaims"), reclaims > 0, "{json}");
+            assert_eq!(Record::decode(id(), 3, &json).unwrap().reclaims, reclaims, "{json}");
+        }
     }
 
     #[test]

@@ -126,7 +126,8 @@ impl Sidecar {
         self.address
     }
 
-    /// Serves, joins, calls `ready`, and leaves the groups when `shutdown` resolves. Clients are answered from the beginning to the end.
+    /// Serves, joins, calls `ready`, and leaves the groups when `shutdown` resolves, which is polled before it joins. Clients are answered
+    /// from the beginning to the end.
     ///
     /// # Errors
     ///
@@ -149,6 +150,9 @@ impl Sidecar {
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
             let result = tokio::select! {
+                // First, so that who waits for a signal listens for it before anybody is told that this process is ready.
+                biased;
+                () = &mut shutdown => Ok(()),
                 joined = join(&app) => match joined.map_err(E::from).and_then(|()| ready()) {
                     Ok(()) => {
                         shutdown.await;
@@ -156,7 +160,6 @@ impl Sidecar {
                     }
                     Err(error) => Err(error),
                 },
-                () = &mut shutdown => Ok(()),
             };
             app.leaving.store(true, Ordering::Relaxed);
             leave(&app).await;

@@ -18,6 +18,27 @@ use tokio::sync::oneshot;
 /// Far more than any limit below, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// Regression: a signal between `ready` and the first look for one ended the process without leaving the group.
+#[test]
+fn shutdown_is_looked_for_before_it_is_ready() {
+    // Which of the two came first was a matter of chance.
+    for _ in 0..20 {
+        let sidecar = Sidecar::new(factory("5s"), &["workers".into()], Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let looked = AtomicBool::new(false);
+        let ready = || {
+            assert!(looked.load(Ordering::Relaxed), "nothing listens for signals when it is ready");
+            // Ends the run.
+            Err(Error::Options("done".into()))
+        };
+        let shutdown = async {
+            looked.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        let ended = sidecar.run(ready, shutdown).map_err(|error| error.to_string());
+        assert!(ended.as_ref().is_err_and(|why| why.contains("done")), "{ended:?}");
+    }
+}
+
 struct Served {
     at: SocketAddr,
     service: ShardingService,
@@ -37,12 +58,16 @@ fn served_with(also: impl FnOnce(&mut Options)) -> Served {
     started("5s", also, || ())
 }
 
-/// Runs `on_renewals` on the thread of the renewals once it has joined.
-fn started(ttl: &str, also: impl FnOnce(&mut Options), on_renewals: impl FnOnce() + Send + 'static) -> Served {
+fn factory(ttl: &str) -> ShardingFactory {
     let settings = Settings::from_toml_str(&format!(
         "[default.resilience.sharding]\npolicies.workers.group_name = \"workers\"\ndiscovery.backend = \"memory\"\ndiscovery.ttl = \"{ttl}\"",
     ));
-    let factory = ShardingFactory::from_settings(settings.unwrap()).unwrap();
+    ShardingFactory::from_settings(settings.unwrap()).unwrap()
+}
+
+/// Runs `on_renewals` on the thread of the renewals once it has joined.
+fn started(ttl: &str, also: impl FnOnce(&mut Options), on_renewals: impl FnOnce() + Send + 'static) -> Served {
+    let factory = factory(ttl);
     let service = factory.create("workers").unwrap();
     let mut options = Options::new("127.0.0.1:0".parse().unwrap());
     options.limits.head = Duration::from_secs(1);

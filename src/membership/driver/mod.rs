@@ -260,6 +260,7 @@ impl Driver {
                 );
             }
             Action::MarkLoss(missing) => self.mark_loss(missing),
+            Action::Reclaim(count) => self.reclaim(count),
             Action::AwaitInFlight => {
                 self.membership.in_flight.close();
                 let membership = Arc::clone(&self.membership);

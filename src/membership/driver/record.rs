@@ -21,6 +21,7 @@ use crate::membership::worker::WorkerReport;
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// The limit if no backend has answered since joining began and no member was seen: probably nothing was written.
 const LEAVE_UNHEARD_LIMIT: Duration = Duration::from_millis(500);
+const RECLAIM_NOT_SHOWN: &str = "could not show that this worker wants back what others hold in its place; trying again";
 const MISSING_NOT_SHOWN: &str = "could not publish which members are missing; trying again";
 
 impl Driver {
@@ -79,6 +80,18 @@ impl Driver {
         let Some(mut registration) = self.wanted_record() else { return };
         registration.member.loss.clone_from(&self.registration.member.loss);
         self.mark(registration, MISSING_NOT_SHOWN);
+    }
+
+    /// Asks for what others hold in this worker's place.
+    pub(super) fn reclaim(&mut self, count: u64) {
+        tracing::info!(
+            policy = %self.membership.policy.name, instance = %self.membership.instance_id,
+            "others hold what this worker is to own, because it did not claim it for a while, or they still work on it: it asks for it"
+        );
+        self.registration.member.reclaims = count;
+        let Some(mut registration) = self.wanted_record() else { return };
+        registration.member.reclaims = count;
+        self.mark(registration, RECLAIM_NOT_SHOWN);
     }
 
     pub(super) fn mark_leaving(&mut self, state: MemberState, or_else: &'static str) {
@@ -177,7 +190,7 @@ impl Driver {
         let wanted = &registration.member;
         let keys = self.membership.advertised.keys();
         let addresses = |member: &Member| keys.iter().map(|key| member.metadata.get(*key).cloned()).collect::<Vec<_>>();
-        let says = |member: &Member| (member.state, member.worker, member.loss.clone(), addresses(member));
+        let says = |member: &Member| (member.state, member.worker, member.loss.clone(), member.reclaims, addresses(member));
         let other = |seen: &Member| seen.incarnation == wanted.incarnation && says(seen) != says(wanted);
         if self.machine.view().and_then(|view| view.member(&wanted.instance_id)).is_some_and(other) {
             self.mark(registration, or_else);

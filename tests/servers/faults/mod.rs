@@ -152,7 +152,6 @@ fn etcd() {
 }
 
 #[test]
-#[ignore = "in one run of eight a worker that was back owned nothing until the group changed: docs/internals/open-points.md"]
 fn nats() {
     crate::figures::case(module_path!(), "nats", || a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Nats)));
 }

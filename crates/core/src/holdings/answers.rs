@@ -15,6 +15,7 @@ impl Holdings {
             return;
         }
         self.acquiring.backoff.reset();
+        self.denied = false;
         self.forget_asked();
         let mut gained = Vec::new();
         for (resource, answer) in answers {
@@ -67,6 +68,7 @@ impl Holdings {
         let asking = self.acquiring.failed(attempt, now);
         if asking {
             self.forget_asked();
+            self.denied = matches!(failure, CallFailure::Permanent(_));
         }
         let opening = self.store.call.failed(attempt, now);
         self.releasing.failed(attempt, now);

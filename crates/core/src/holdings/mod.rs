@@ -99,6 +99,8 @@ pub struct Holdings {
     /// Whether the watch has reported the claims of others.
     claims_known: bool,
     acquiring: PendingCall,
+    /// The last answer was that this member may not acquire.
+    denied: bool,
     releasing: PendingCall,
     /// What the release call under way releases.
     sent: Vec<(Resource, Epoch)>,
@@ -123,6 +125,7 @@ impl Holdings {
             others: BTreeMap::new(),
             claims_known: false,
             acquiring: PendingCall::IDLE,
+            denied: false,
             releasing: PendingCall::IDLE,
             sent: Vec::new(),
             attempt: 0,
@@ -205,6 +208,13 @@ impl Holdings {
         self.claims_known && !self.others.contains_key(resource) && self.entries.get(resource).is_none_or(|entry| entry.hold.is_none())
     }
 
+    /// What this member wants and others hold, as far as is known; nothing while it may not acquire, because it could not use it.
+    pub(crate) fn held_by_others(&self) -> impl Iterator<Item = &Resource> {
+        let can = self.claims_known && !self.denied;
+        let missed = self.entries.iter().filter(move |(_, entry)| can && entry.wanted && entry.hold.is_none());
+        missed.map(|(resource, _)| resource).filter(|resource| self.others.contains_key(*resource))
+    }
+
     /// A number that changes whenever the set that serves changes.
     pub const fn changes(&self) -> u64 {
         self.changes
@@ -231,6 +241,7 @@ impl Holdings {
     pub fn fence(&mut self) {
         (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
         self.changes += 1;
+        self.denied = false;
         self.orphan_all();
         (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
     }

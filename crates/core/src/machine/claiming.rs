@@ -2,20 +2,22 @@
 //!
 //! A new snapshot is published before any action on claims, so that no reader gets a slot that is being released.
 
+mod stand_in;
+
 use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::reclaim::Reclaims;
 use super::rolling::RollingUpgrade;
-use super::takeover::{TakeoverOrder, Unclaimed};
+use super::takeover::Unclaimed;
 use super::{Action, ClaimInput, Machine, MemberRefusal};
 use crate::grants::Grants;
 use crate::holdings::{ClaimAction, HoldingRules, Holdings, StoreRefusal};
 use crate::ownership::HeldShare;
 use crate::{
-    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, OwnershipMode, PlacementParams,
-    Placer, Policy, Resource, ServiceState, SlotSet, VersionRule, View,
+    Cause, ClaimName, ClaimStore, Epoch, Fingerprint, Holder, Incarnation, InstanceId, Moment, Ownership, OwnershipMode, Placer, Policy,
+    Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
 /// The claims of a member, and what readers see of them.
@@ -28,9 +30,11 @@ pub(super) struct ClaimState {
     /// The names that this worker can serve, and those that the placement gives it.
     names: BTreeSet<ClaimName>,
     wanted_names: BTreeSet<ClaimName>,
-    /// Slots and names held in place of an owner that did not claim them, until the placement changes.
+    /// Slots and names held in place of an owner that did not claim them, until the placement changes or the owner asks for them.
     stood_in: BTreeSet<Resource>,
     unclaimed: Unclaimed,
+    /// The other way round: what others hold in this member's place.
+    reclaims: Reclaims,
     /// The wanted set has changed since it was last passed to `holdings`.
     stale: bool,
     /// The version rule, and the assignments that follow from it in the present group.
@@ -64,6 +68,7 @@ impl ClaimState {
             wanted_names: BTreeSet::new(),
             stood_in: BTreeSet::new(),
             unclaimed: Unclaimed::default(),
+            reclaims: Reclaims::default(),
             stale: false,
             version_rule: policy.version_rule,
             rolling: None,
@@ -90,6 +95,7 @@ impl ClaimState {
         self.wanted = Arc::new(SlotSet::empty(self.wanted.slots()));
         self.wanted_names.clear();
         (self.stood_in, self.unclaimed, self.placed_at, self.rolling) = (BTreeSet::new(), Unclaimed::default(), None, None);
+        self.reclaims.start_over();
         self.holdings.want(Moment::ZERO, BTreeSet::new(), &mut self.pending);
     }
 
@@ -104,22 +110,28 @@ impl ClaimState {
     }
 
     /// Handles a view. If the group has changed, absent owners get their full time again. The next [`ClaimState::want`] releases what was
-    /// held in their place, unless it wants it.
+    /// held in their place, unless it wants it; if the group is the same, only what its owner asks for.
     pub(super) fn on_view(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         if self.placed_at.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, view)) {
             return;
         }
         let group = view.fingerprint();
-        if self.placed_at.replace((Arc::clone(view), group)).is_none_or(|(_, known)| known != group) {
-            self.unclaimed.start_over();
-            self.stale |= !self.stood_in.is_empty();
-            self.stood_in.clear();
-            self.rolling = RollingUpgrade::of(self.version_rule, view, placer, me, &self.names);
-            self.recompute_succession();
-            if self.rolling.is_none() {
-                let owners = placer.place_names(view, &self.names);
-                self.want_names(owners.into_iter().filter(|(_, owner)| owner == me).map(|(name, _)| name).collect());
-            }
+        match self.placed_at.replace((Arc::clone(view), group)) {
+            Some((before, known)) if known == group => self.give_back(&view.reclaiming_since(&before)),
+            _ => self.place_anew(view, placer, me),
+        }
+    }
+
+    fn place_anew(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
+        self.unclaimed.start_over();
+        self.reclaims.start_over();
+        self.stale |= !self.stood_in.is_empty();
+        self.stood_in.clear();
+        self.rolling = RollingUpgrade::of(self.version_rule, view, placer, me, &self.names);
+        self.recompute_succession();
+        if self.rolling.is_none() {
+            let owners = placer.place_names(view, &self.names);
+            self.want_names(owners.into_iter().filter(|(_, owner)| owner == me).map(|(name, _)| name).collect());
         }
     }
 
@@ -184,25 +196,6 @@ impl ClaimState {
     fn all_wanted(&self) -> BTreeSet<Resource> {
         let slots = self.wanted.iter().map(Resource::Slot);
         slots.chain(self.wanted_names.iter().cloned().map(Resource::Name)).chain(self.stood_in.iter().cloned()).collect()
-    }
-
-    /// Acquires what was not claimed for too long and for which this member is next.
-    fn stand_in(&mut self, now: Moment, ttl: Duration, view: &View, params: PlacementParams, me: &InstanceId) {
-        if !self.holdings.is_open() {
-            return;
-        }
-        let Self { holdings, names, wanted, wanted_names, stood_in, .. } = self;
-        let free = || {
-            let slots = holdings.free_slots(wanted.slots()).minus(wanted);
-            let names = names.difference(wanted_names).cloned().map(Resource::Name).filter(|name| holdings.is_free(name));
-            slots.iter().map(Resource::Slot).chain(names).filter(|resource| !stood_in.contains(resource)).collect()
-        };
-        let taken = self.unclaimed.look(now, ttl, free, || TakeoverOrder::of(view, params, names), me);
-        if !taken.is_empty() {
-            self.cause = Cause::OwnerAbsent;
-            self.stood_in.extend(taken);
-            self.want_all(now);
-        }
     }
 
     pub(super) fn want_nothing(&mut self, now: Moment, cause: Cause) {
@@ -304,7 +297,7 @@ impl Machine {
         if looks {
             let view = &self.ownership.view;
             let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);
-            claiming.stand_in(now, self.lease.ttl(), view, params, &self.me.instance_id);
+            actions.extend(claiming.look(now, self.lease.ttl(), view, params, &self.me.instance_id).map(Action::Reclaim));
         }
         claiming.holdings.woken(now, &mut claiming.pending);
         let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));

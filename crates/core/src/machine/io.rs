@@ -146,6 +146,9 @@ pub enum Action {
     /// List in the record, until the next registration, the members that this one has seen vanish beyond `max_loss`. No input removes the
     /// mark. Retry until it is written or another `MarkLoss` follows: other members act on it.
     MarkLoss(Vec<Missing>),
+    /// Show this number in the record, across registrations: others hold this member's share in its place and are to give it back. Retry
+    /// until it is written.
+    Reclaim(u64),
     /// Ask the runners to finish, and answer with `InFlightDone`.
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever the outcome.

@@ -15,6 +15,7 @@ mod io;
 mod lease;
 mod leaving;
 mod loss;
+mod reclaim;
 mod rolling;
 mod standing;
 mod takeover;

@@ -1,5 +1,6 @@
 //! Slots and names that their owner does not claim although it is in the view: it is refused, may not claim, or runs something else under
-//! the group's name. The next member in line acquires them, and keeps them until the placement changes, as on a restart of the owner.
+//! the group's name. The next member in line acquires them, and keeps them until the placement changes, as on a restart of the owner, or
+//! until the owner asks for them (module `reclaim`).
 //!
 //! The share of a member that is away for a while is not taken over: its place is reserved.
 
@@ -34,13 +35,16 @@ impl TakeoverOrder {
         Self { slots: Replicas::of_view(view, params, REPLICAS_MAX), names: NameOwners::of_view(view, params, names), resting }
     }
 
-    /// Whether the resource is reserved for an owner that is away.
-    fn rests(&self, resource: &Resource) -> bool {
-        let owner = match resource {
+    fn owner(&self, resource: &Resource) -> Option<&InstanceId> {
+        match resource {
             Resource::Slot(slot) => self.slots.owners_of_slot(*slot, 1).next(),
             Resource::Name(name) => self.names.owner(name),
-        };
-        owner.is_some_and(|owner| self.resting.contains(owner))
+        }
+    }
+
+    /// Whether the resource is reserved for an owner that is away.
+    fn rests(&self, resource: &Resource) -> bool {
+        self.owner(resource).is_some_and(|owner| self.resting.contains(owner))
     }
 
     /// Whether `me` is the owner or one of the next `after` members.
@@ -58,6 +62,11 @@ impl Unclaimed {
     pub(super) fn start_over(&mut self) {
         self.since.clear();
         self.order = None;
+    }
+
+    /// Whether one of these members owns the resource; true if the owner is not known.
+    pub(super) fn is_owned_by(&self, members: &[InstanceId], resource: &Resource) -> bool {
+        self.order.as_ref().and_then(|order| order.owner(resource)).is_none_or(|owner| members.contains(owner))
     }
 
     pub(super) fn next_look(&self, ttl: Duration) -> Moment {

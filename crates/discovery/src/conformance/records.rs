@@ -268,10 +268,11 @@ pub(super) async fn seen(scope: &Scope) -> Vec<(String, u64, Option<String>)> {
     members.map(|member| (member.instance_id.as_str().to_owned(), member.incarnation.get(), member.version.clone())).collect()
 }
 
-/// A member that changes its record all the time and never renews leaves as if it were silent.
+/// A member that changes its record all the time and never renews leaves as if it were silent. A wrong backend keeps it for ever, so the
+/// bound is wide: a busy machine makes each change late, and what silence may take is measured by the case of a silent member.
 pub async fn clause_02_an_update_does_not_prolong_the_record(scope: &Scope) {
     let registered = scope.joined_for("a", 1, scope.ttl).await;
-    let started = scope.clock.now();
+    let (started, longest) = (scope.clock.now(), scope.gone_within(scope.ttl) * 4);
     for n in 0u32.. {
         let lived = scope.clock.now().since(started);
         match scope.backend.update(&saying(&registered, &n.to_string())).await {
@@ -279,7 +280,7 @@ pub async fn clause_02_an_update_does_not_prolong_the_record(scope: &Scope) {
             Err(error) => assert!(error.is_retryable(), "{error}"),
             Ok(()) => {}
         }
-        assert!(lived < scope.gone_within(scope.ttl), "a record with a TTL of {:?} has lived for {lived:?} on updates alone", scope.ttl);
+        assert!(lived < longest, "a record with a TTL of {:?} has lived for {lived:?} on updates alone", scope.ttl);
         tokio::time::sleep(scope.ttl / 20).await;
     }
     scope.expect_ids(&[], scope.gone_within(scope.ttl)).await;

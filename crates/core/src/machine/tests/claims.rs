@@ -1,9 +1,9 @@
 //! Exclusive ownership: only claimed slots are owned, and released slots were published as lost before.
 
 use super::*;
-use crate::holdings::{ClaimAction, StoreRefusal};
+use crate::holdings::{CallFailure, ClaimAction, StoreRefusal};
 use crate::machine::ClaimInput;
-use crate::{AcquireOutcome, ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
+use crate::{AcquireOutcome, Claim, ClaimStore, Epoch, Holder, OwnershipMode, Resource, StoreId};
 
 fn exclusive() -> Policy {
     let placement = PlacementParams { slots: 16, ..PlacementParams::default() };
@@ -189,6 +189,79 @@ fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes
     assert_eq!((run.owned(), cause(&actions)), (16, Some(Cause::OwnerAbsent)));
     run.step(now + 20, Input::Viewed { view: Arc::new(View::new(99_999, vec![shown("me", 7), shown("mute", 9)])), proven: at(now + 20) });
     assert_eq!(run.owned(), kept, "the other was restarted and has its time again");
+}
+
+/// This member holds everything in place of "mute", whose own share `leaving` is, or in place of nobody.
+fn standing_in(run: &mut Run) -> (u64, Vec<Resource>) {
+    let actions = run.viewed(100, vec![shown("me", 7), shown("mute", 8)]);
+    let Some(Action::Claim(ClaimAction::Drain(leaving))) =
+        actions.into_iter().find(|action| matches!(action, Action::Claim(ClaimAction::Drain(_))))
+    else {
+        panic!("some go to the other")
+    };
+    let release = run.step(150, Input::Claims(ClaimInput::Idle(leaving.clone())));
+    let Some(ClaimAction::Release { attempt, .. }) = claimed(&release).into_iter().next() else { panic!("{release:?}") };
+    run.step(160, Input::Claims(ClaimInput::Released { attempt: *attempt }));
+    let (now, actions) = pump(run, 160, 25_000).expect("it takes them");
+    grant(run, now + 10, asked(&actions), 9);
+    assert_eq!(run.owned(), 16);
+    (now + 10, leaving)
+}
+
+/// One that was fenced and comes back, for example, while its record was there all the time.
+#[test]
+fn what_is_held_in_place_of_an_owner_is_given_back_when_that_one_asks_for_it() {
+    let mut run = holding();
+    let (now, of_mute) = standing_in(&mut run);
+    let asking = |id: &str, incarnation| Member { reclaims: 1, ..shown(id, incarnation) };
+    let sees =
+        |run: &mut Run, ms, revision, members| run.step(ms, Input::Viewed { view: Arc::new(View::new(revision, members)), proven: at(ms) });
+    sees(&mut run, now + 10, 90_000, vec![asking("me", 7), shown("mute", 8)]);
+    assert_eq!(run.owned(), 16, "nobody asks for what this one holds");
+    let actions = sees(&mut run, now + 20, 90_001, vec![asking("me", 7), asking("mute", 8)]);
+    let given: Vec<_> = claimed(&actions).into_iter().filter(|action| matches!(action, ClaimAction::Drain(_))).collect();
+    assert_eq!(given, [&ClaimAction::Drain(of_mute.clone())]);
+    assert_eq!(run.owned() as usize, 16 - of_mute.len());
+    let actions = sees(&mut run, now + 30, 90_002, vec![asking("me", 7), asking("mute", 8)]);
+    assert_eq!(claimed(&actions), Vec::<&ClaimAction>::new(), "it has asked once");
+}
+
+#[test]
+fn a_member_whose_share_others_hold_asks_for_it_unless_it_may_not_claim() {
+    for denied in [false, true] {
+        let mut run = Run::with(exclusive());
+        run.step(0, Input::Join);
+        let attempt = opening(&run.registered(10, 0)).expect("it asks for the store");
+        opened(&mut run, 12, attempt, store(1, 0));
+        let (attempt, wanted) = asked(&run.viewed(20, vec![shown("me", 7), shown("other", 8)]));
+        if denied {
+            run.step(25, Input::Claims(ClaimInput::Failed { attempt, failure: CallFailure::Permanent("no right".into()) }));
+        } else {
+            let answers = wanted.iter().map(|resource| (resource.clone(), AcquireOutcome::Held)).collect();
+            run.step(25, Input::Claims(ClaimInput::Acquired { attempt, answers }));
+        }
+        let holder = Holder { instance_id: InstanceId::new("other").unwrap(), incarnation: Incarnation::new(8) };
+        let claim = Claim { holder, epoch: Epoch::new(3).unwrap() };
+        run.step(30, Input::Claims(ClaimInput::All(wanted.into_iter().map(|resource| (resource, claim.clone())).collect())));
+        let mut asks = Vec::new();
+        for ms in (100..40_000).step_by(100) {
+            let actions = run.step(ms, Input::Woken);
+            run.step(ms, Input::Proven { at: at(ms) });
+            if calls(&actions).contains(&Op::Renew) {
+                run.renewed(ms, ms);
+            }
+            asks.extend(actions.iter().filter_map(|action| if let Action::Reclaim(count) = action { Some((*count, ms)) } else { None }));
+        }
+        let (counts, times): (Vec<_>, Vec<_>) = asks.into_iter().unzip();
+        if denied {
+            assert_eq!(counts, Vec::<u64>::new(), "it could not use them");
+        } else {
+            // After half a TTL of 9 s, then a whole one, then two; it looks four times per TTL.
+            assert_eq!(counts, [1, 2, 3]);
+            let close = |at: u64, expected: u64| (expected..expected + 2_500).contains(&at);
+            assert!(close(times[0], 4_500) && close(times[1], times[0] + 9_000) && close(times[2], times[1] + 18_000), "{times:?}");
+        }
+    }
 }
 
 #[test]

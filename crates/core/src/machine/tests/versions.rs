@@ -173,6 +173,15 @@ impl Fleet {
                 Some(Input::Deregistered)
             }
             Action::Claim(claim) => self.carry_out_claim(at, claim).map(Input::Claims),
+            Action::Reclaim(count) => {
+                let worker = &mut self.workers[at];
+                worker.record.reclaims = count;
+                if let Some(record) = self.records.get_mut(&worker.id) {
+                    record.reclaims = count;
+                    self.send_view();
+                }
+                None
+            }
             Action::MarkPausing | Action::StepAway { .. } => unreachable!("the policy has no rejoin_grace"),
             Action::StopWatch | Action::Publish(_) | Action::Rebalanced(_) => None,
         };

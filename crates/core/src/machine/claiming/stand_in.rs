@@ -1,0 +1,54 @@
+//! Standing in for owners that do not claim, giving it back to those that ask, and asking others for the same.
+
+use std::time::Duration;
+
+use super::ClaimState;
+use crate::machine::takeover::TakeoverOrder;
+use crate::{Cause, InstanceId, Moment, PlacementParams, Resource, View};
+
+impl ClaimState {
+    /// Looks, if it is time, for what nobody holds and for what others hold in this member's place. Returns the number to show if it asks
+    /// for the latter.
+    pub(in crate::machine) fn look(
+        &mut self,
+        now: Moment,
+        ttl: Duration,
+        view: &View,
+        params: PlacementParams,
+        me: &InstanceId,
+    ) -> Option<u64> {
+        if !self.holdings.is_open() || now < self.unclaimed.next_look(ttl) {
+            return None;
+        }
+        self.stand_in(now, ttl, view, params, me);
+        let waits = self.holdings.held_by_others().any(|resource| !self.stood_in.contains(resource));
+        self.reclaims.look(now, ttl, waits)
+    }
+
+    /// Acquires what was not claimed for too long and for which this member is next.
+    fn stand_in(&mut self, now: Moment, ttl: Duration, view: &View, params: PlacementParams, me: &InstanceId) {
+        let Self { holdings, names, wanted, wanted_names, stood_in, .. } = self;
+        let free = || {
+            let slots = holdings.free_slots(wanted.slots()).minus(wanted);
+            let names = names.difference(wanted_names).cloned().map(Resource::Name).filter(|name| holdings.is_free(name));
+            slots.iter().map(Resource::Slot).chain(names).filter(|resource| !stood_in.contains(resource)).collect()
+        };
+        let taken = self.unclaimed.look(now, ttl, free, || TakeoverOrder::of(view, params, names), me);
+        if !taken.is_empty() {
+            self.cause = Cause::OwnerAbsent;
+            self.stood_in.extend(taken);
+            self.want_all(now);
+        }
+    }
+
+    /// Gives back what these members own. Under a version rule whoever holds something is its owner, so nobody asks.
+    pub(super) fn give_back(&mut self, askers: &[InstanceId]) {
+        if askers.is_empty() || self.rolling.is_some() {
+            return;
+        }
+        let Self { stood_in, unclaimed, .. } = self;
+        let held = stood_in.len();
+        stood_in.retain(|resource| !unclaimed.is_owned_by(askers, resource));
+        self.stale |= stood_in.len() < held;
+    }
+}
