@@ -9,10 +9,7 @@ use shardwise_testkit::{
     Usage,
 };
 
-use crate::meeting::{self, Kind};
-
-/// The stream of the bucket in which members meet.
-const STREAM: &str = "KV_shardwise";
+use crate::meeting::{self, Kind, STREAM};
 
 pub(crate) enum Servers {
     Consul(ConsulCluster),

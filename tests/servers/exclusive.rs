@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use shardwise::discovery::Discovery;
 use shardwise::{Ownership, ServiceState, Settings, ShardingFactory, ShardingService, SlotOwners, Weight};
 use shardwise_testkit::Lag;
 use tempfile::TempDir;
 
 use crate::cluster::Servers;
 use crate::figures;
-use crate::meeting::{Kind, Server, alone, runtime, until};
+use crate::meeting::{Kind, Server, backend_by, runtime, until};
 
 /// Where they meet.
 pub(crate) enum Place {
@@ -39,11 +40,7 @@ impl Place {
     }
 
     pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Server(kind, _) => kind.name(),
-            Self::Servers(servers) => servers.kind().name(),
-            Self::Local(_) => "local",
-        }
+        self.kind().map_or("local", Kind::name)
     }
 
     pub(crate) fn service(&self, id: &str, slots: u32, ttl: Duration) -> ShardingService {
@@ -58,6 +55,20 @@ impl Place {
     pub(crate) fn factory_by(&self, rules: &str, id: &str, ttl: Duration) -> ShardingFactory {
         let text = self.settings_by(&format!("ownership = \"exclusive\"\n{rules}"), id, ttl);
         ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap()
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Server(kind, _) => Some(*kind),
+            Self::Servers(servers) => Some(servers.kind()),
+            Self::Local(_) => None,
+        }
+    }
+
+    /// A backend for an observer that is no member.
+    pub(crate) fn backend(&self) -> Arc<dyn Discovery> {
+        let text = self.settings_by("", "nobody", Duration::from_secs(10));
+        backend_by(self.kind(), &Settings::from_toml_str(&text).unwrap())
     }
 
     /// The settings of a member whose policy has these lines besides its group.
@@ -83,35 +94,11 @@ macro_rules! on_each {
         mod $scene {
             use super::*;
 
-            #[test]
-            fn local() {
-                let _alone = alone();
-                super::$scene(None, $local);
-            }
-
-            #[test]
-            fn consul() {
-                let _alone = alone();
-                super::$scene(Some(Kind::Consul), $others);
-            }
-
-            #[test]
-            fn etcd() {
-                let _alone = alone();
-                super::$scene(Some(Kind::Etcd), $others);
-            }
-
-            #[test]
-            fn nats() {
-                let _alone = alone();
-                super::$scene(Some(Kind::Nats), $others);
-            }
-
-            #[test]
-            fn postgres() {
-                let _alone = alone();
-                super::$scene(Some(Kind::Postgres), $others);
-            }
+            case!(alone local super::$scene(None, $local));
+            case!(alone consul super::$scene(Some(Kind::Consul), $others));
+            case!(alone etcd super::$scene(Some(Kind::Etcd), $others));
+            case!(alone nats super::$scene(Some(Kind::Nats), $others));
+            case!(alone postgres super::$scene(Some(Kind::Postgres), $others));
         }
     };
 }

@@ -12,7 +12,11 @@ use shardwise_testkit::{Consul, Etcd, Nats, NatsOptions, Postgres, PostgresOptio
 use tokio::runtime::Runtime;
 
 pub(crate) const GROUP: &str = "workers";
+/// The stream of the bucket in which members meet.
+pub(crate) const STREAM: &str = "KV_shardwise";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// A worker that reads the tables in another order may keep them from being dropped, but hardly again and again.
+const DROP_TRIES: usize = 5;
 
 /// Held for writing by the one test that runs, or for reading by several that measure nothing.
 static ALONE: RwLock<()> = RwLock::new(());
@@ -101,17 +105,31 @@ impl Server {
         }
     }
 
-    /// Gives back when it answers again.
-    pub(crate) async fn restart(&self, keep_data: bool) {
+    /// Kills it and starts it with what it had stored; gives back when it answers again.
+    pub(crate) async fn restart(&self) {
         match self {
-            Self::Consul(server) => server.restart(keep_data).await,
-            Self::Etcd(server) => server.restart(keep_data).await,
-            _ if !keep_data => panic!("no scene wipes this server"),
+            Self::Consul(server) => server.restart(true).await,
+            Self::Etcd(server) => server.restart(true).await,
             Self::Nats(server) => server.restart().await,
             Self::Postgres(server) => server.restart().await,
             Self::Valkey(server) => server.restart().await,
         }
         .unwrap();
+    }
+
+    /// Takes away everything that members keep there. Consul and etcd begin anew with an empty disk; of the others an operator deletes the
+    /// stream, drops the tables and makes them anew, or deletes every key.
+    pub(crate) async fn wipe(&self) {
+        match self {
+            Self::Consul(server) => server.restart(false).await.unwrap(),
+            Self::Etcd(server) => server.restart(false).await.unwrap(),
+            Self::Nats(server) => nats_does(server, &format!("$JS.API.STREAM.DELETE.{STREAM}"), "").await,
+            Self::Postgres(server) => {
+                drop_tables(server).await;
+                make_tables(server).await;
+            }
+            Self::Valkey(server) => assert_eq!(server.command(&["FLUSHALL"]).await.unwrap(), "OK"),
+        }
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -129,8 +147,29 @@ impl Server {
 /// A server that flushes to its disk, as exclusive ownership needs it, with the tables.
 pub(crate) async fn postgres() -> Arc<Postgres> {
     let server = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
-    PostgresBackend::init(&PostgresBackendConfig::new(database_at(server.socket_addr()))).await.unwrap();
+    make_tables(&server).await;
     server
+}
+
+/// As `shardwise backend init` does.
+async fn make_tables(server: &Postgres) {
+    PostgresBackend::init(&PostgresBackendConfig::new(database_at(server.socket_addr()))).await.unwrap();
+}
+
+async fn drop_tables(server: &Postgres) {
+    const DROP: &str = "DROP SCHEMA shardwise CASCADE";
+    for _ in 1..DROP_TRIES {
+        if server.execute(DROP).await.is_ok() {
+            return;
+        }
+    }
+    server.execute(DROP).await.unwrap();
+}
+
+/// Sends a message to a stream, or a request to `JetStream`; neither may fail.
+pub(crate) async fn nats_does(server: &Nats, subject: &str, payload: &str) {
+    let answer = server.request(subject, payload).await.unwrap();
+    assert!(!answer.contains("\"error\""), "{subject}: {answer}");
 }
 
 /// The settings of every member of a test, except its name.
@@ -157,21 +196,26 @@ impl Terms {
 
     /// A separate backend.
     pub(crate) fn backend(self, address: SocketAddr) -> Arc<dyn Discovery> {
-        let opens = match self.kind {
-            Kind::Consul => shardwise_backend_consul::BACKEND,
-            Kind::Etcd => shardwise_backend_etcd::BACKEND,
-            Kind::Nats => shardwise_backend_nats::BACKEND,
-            Kind::Postgres => shardwise_backend_postgres::BACKEND,
-            Kind::Valkey => shardwise_backend_valkey::BACKEND,
-        };
-        let settings = self.settings(address, "nobody");
-        (opens.open)(&settings.policy("workers").unwrap().discovery.options, &Clock::system()).unwrap()
+        backend_by(Some(self.kind), &self.settings(address, "nobody"))
     }
 
     /// A member, which has not joined.
     pub(crate) fn service(self, address: SocketAddr, id: &str) -> ShardingService {
         ShardingFactory::from_settings(self.settings(address, id)).unwrap().create("workers").unwrap()
     }
+}
+
+/// A separate backend by these settings; without a kind it is `local`.
+pub(crate) fn backend_by(kind: Option<Kind>, settings: &Settings) -> Arc<dyn Discovery> {
+    let opens = match kind {
+        None => shardwise_backend_local::BACKEND,
+        Some(Kind::Consul) => shardwise_backend_consul::BACKEND,
+        Some(Kind::Etcd) => shardwise_backend_etcd::BACKEND,
+        Some(Kind::Nats) => shardwise_backend_nats::BACKEND,
+        Some(Kind::Postgres) => shardwise_backend_postgres::BACKEND,
+        Some(Kind::Valkey) => shardwise_backend_valkey::BACKEND,
+    };
+    (opens.open)(&settings.policy("workers").unwrap().discovery.options, &Clock::system()).unwrap()
 }
 
 /// Waits, outside of any runtime, until `look` finds nothing that is missing.

@@ -1,7 +1,5 @@
 //! Many members in one process: their costs while nothing happens, and when a member comes or goes.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -10,6 +8,7 @@ use shardwise::{Moment, ShardingService, SlotOwners};
 use shardwise_testkit::{Direction, TcpProxy, Usage};
 use tokio::runtime::Runtime;
 
+use crate::figures;
 use crate::meeting::{Kind, Server, Terms, runtime, settled, until};
 
 /// The runtime of the members has threads of this name.
@@ -19,10 +18,11 @@ const START_MAX: Duration = Duration::from_mins(3);
 /// A machine that is paused for a TTL loses members, and then more is computed. What is wrong in the code is wrong each time.
 const TRIES: u32 = 4;
 
-on_both!(members_of_one_process_share_connections_and_placement_and_heartbeats_compute_nothing);
+on_servers!(members_of_one_process_share_connections_and_placement_and_heartbeats_compute_nothing:
+    consul Consul, etcd Etcd; soak: nats Nats, postgres Postgres, valkey Valkey);
 
 fn members_of_one_process_share_connections_and_placement_and_heartbeats_compute_nothing(kind: Kind) {
-    let is_soak = std::env::var_os("SHARDWISE_SOAK_FIGURES").is_some();
+    let is_soak = figures::wanted().is_some();
     let count = match kind {
         Kind::Consul if is_soak => 300,
         Kind::Etcd if is_soak => 1_000,
@@ -30,20 +30,17 @@ fn members_of_one_process_share_connections_and_placement_and_heartbeats_compute
     };
     let ttl = Duration::from_secs(match kind {
         _ if is_soak => 10,
-        // A renewal is two requests there, and a hundred in a second are more than a slow machine can do.
-        Kind::Consul => 8,
+        // A renewal is two requests there, or waits for the disk, and a hundred in a second are more than a slow machine can do.
+        Kind::Consul | Kind::Nats | Kind::Postgres => 8,
         _ => 3,
     });
     let crowd = Crowd::start(Terms { kind, ttl, slots: 16_384 }, count);
-    let mut figures = at_best(|| crowd.steady(ttl * if is_soak { 3 } else { 2 }));
-    let at_rest = figures["member_us"].as_f64().unwrap() * count as f64;
+    let mut measured = at_best(|| crowd.steady(ttl * if is_soak { 3 } else { 2 }));
+    let at_rest = measured["member_us"].as_f64().unwrap() * count as f64;
     for (name, value) in at_best(|| crowd.one_comes_and_goes(Duration::from_secs_f64(at_rest / 1e6))) {
-        figures[name] = value;
+        measured[name] = value;
     }
-    println!("{figures}");
-    if let Some(file) = std::env::var_os("SHARDWISE_SOAK_FIGURES") {
-        writeln!(OpenOptions::new().create(true).append(true).open(file).unwrap(), "{figures}").unwrap();
-    }
+    figures::note(&measured);
 }
 
 /// The first good result of a few tries.
@@ -165,6 +162,8 @@ impl Crowd {
         let connections_max = match self.terms.kind {
             // One for the group's blocking query, and at most 16 requests at a time.
             Kind::Consul => 17,
+            // One that listens, and those that carry calls.
+            Kind::Postgres => shardwise_backend_postgres::CONNECTIONS_MAX as u64 + 2,
             // And one that takes its place, if a proof came late.
             _ => 2,
         };

@@ -6,25 +6,12 @@ use std::time::Duration;
 use shardwise::{MessageError, Run, ShardingService, SingletonHandle};
 
 use crate::exclusive::Place;
-use crate::meeting::{Kind, alone, runtime, until};
+use crate::meeting::{Kind, runtime, until};
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(30);
 
-#[test]
-fn local() {
-    scene(None);
-}
-
-#[test]
-fn consul() {
-    scene(Some(Kind::Consul));
-}
-
-#[test]
-fn etcd() {
-    scene(Some(Kind::Etcd));
-}
+on_each_alone!(the_holder_answers_and_what_a_dead_one_has_taken_is_unknown; soak: nats Nats, postgres Postgres);
 
 /// Answers 7 with whose name it is, and nothing else at all.
 fn run(service: &ShardingService) -> Run {
@@ -41,8 +28,7 @@ fn run(service: &ShardingService) -> Run {
     })
 }
 
-fn scene(kind: Option<Kind>) {
-    let _alone = alone();
+fn the_holder_answers_and_what_a_dead_one_has_taken_is_unknown(kind: Option<Kind>) {
     let living = runtime("living");
     let _inside = living.enter();
     let place = living.block_on(Place::start(kind));

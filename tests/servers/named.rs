@@ -17,7 +17,7 @@ const SLOTS: u32 = 16;
 /// For what takes a TTL and a claim, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(20);
 
-on_all_at_once!(daemons_and_timers_are_at_one_member_when_their_number_changes_and_their_holder_dies);
+on_all_at_once!(daemons_and_timers_are_at_one_member_when_their_number_changes_and_their_holder_dies; soak: nats Nats, postgres Postgres);
 
 /// What runs and what was fired, at whom.
 #[derive(Default)]

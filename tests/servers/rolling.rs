@@ -20,8 +20,8 @@ const LONG_AWAY: Duration = Duration::from_millis(3_500);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-on_all_at_once!(with_rejoin_grace_a_rolling_restart_moves_no_slot);
-on_all_at_once!(without_rejoin_grace_slots_go_out_and_come_back);
+on_all_at_once!(with_rejoin_grace_a_rolling_restart_moves_no_slot; soak: nats Nats, postgres Postgres);
+on_all_at_once!(without_rejoin_grace_slots_go_out_and_come_back; soak: nats Nats, postgres Postgres);
 
 type Slots = BTreeMap<u32, u64>;
 

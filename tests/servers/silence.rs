@@ -9,10 +9,12 @@ use crate::meeting::{GROUP, Kind, Server, Terms, runtime, settled, until};
 
 const TTL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// From the end of the silence. The requests that got no answer are given up after 2 s on Consul, 5 s on a single etcd.
+/// From the end of the silence. The requests that got no answer are given up after 2 s on Consul, 5 s on a single etcd and on PostgreSQL.
 const BACK_MAX: Duration = Duration::from_secs(8);
 
-on_both!(a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls);
+// On NATS and Valkey renewals and news have one connection, on which no answer can be left out.
+on_servers!(a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls:
+    consul Consul, etcd Etcd; soak: postgres Postgres);
 
 /// The blocking queries of the group and its lists, but not the reads of one member's own registration that make a renewal count.
 fn reads_the_group_in_consul(request: &[u8]) -> bool {
@@ -23,6 +25,11 @@ fn reads_the_group_in_consul(request: &[u8]) -> bool {
 /// its name there.
 fn reads_the_group_in_etcd(message: &[u8]) -> bool {
     has(message, &format!("/members/{GROUP}/\x12"))
+}
+
+/// Only what reads a group asks for the number of its last claim.
+fn reads_the_group_in_postgres(query: &[u8]) -> bool {
+    has(query, "coalesce(g.claimed, 0)")
 }
 
 fn has(bytes: &[u8], text: &str) -> bool {
@@ -36,7 +43,8 @@ fn a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls(
     let proxy = runtime.block_on(match kind {
         Kind::Consul => TcpProxy::recognizing(server.address(), Speech::Http1, reads_the_group_in_consul),
         Kind::Etcd => TcpProxy::recognizing(server.address(), Speech::Grpc, reads_the_group_in_etcd),
-        Kind::Nats | Kind::Postgres | Kind::Valkey => panic!("what it is asked is not recognized"),
+        Kind::Postgres => TcpProxy::recognizing(server.address(), Speech::Postgres, reads_the_group_in_postgres),
+        Kind::Nats | Kind::Valkey => panic!("what it is asked is not recognized"),
     });
     let proxy = proxy.unwrap();
     let terms = Terms { kind, ttl: TTL, slots: 64 };

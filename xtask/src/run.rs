@@ -96,13 +96,24 @@ impl<'a> StepLog<'a> {
         limit: Duration,
         commands: impl IntoIterator<Item = Command>,
     ) -> Result<Vec<Value>, TaskFailure> {
+        let (figures, failure) = self.figures_and_failure(variable, limit, commands)?;
+        failure.map_or(Ok(figures), Err)
+    }
+
+    /// The same for figures that are worth a report even if a command fails, which is then the last one that was run.
+    pub(crate) fn figures_and_failure(
+        &self,
+        variable: &str,
+        limit: Duration,
+        commands: impl IntoIterator<Item = Command>,
+    ) -> Result<(Vec<Value>, Option<TaskFailure>), TaskFailure> {
         let file = self.path.with_extension("jsonl");
         files::write(&file, "")?;
-        for mut command in commands {
+        let failure = commands.into_iter().find_map(|mut command| {
             command.env(variable, &file);
-            self.run_for(command, limit)?;
-        }
-        Ok(files::read(&file)?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+            self.run_for(command, limit).err()
+        });
+        Ok((files::read(&file)?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(), failure))
     }
 
     /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.

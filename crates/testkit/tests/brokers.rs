@@ -27,13 +27,13 @@ async fn talk(to: SocketAddr, words: &str, until: &str) -> String {
 async fn nats_keeps_streams_over_a_restart_and_asks_for_the_password() {
     let options = NatsOptions::default().with_user("app", "secret");
     let nats = Nats::start(options).await.unwrap();
-    let request = |api: &str, body: &str| {
-        let login = "CONNECT {\"verbose\":false,\"user\":\"app\",\"pass\":\"secret\"}\r\nSUB answer 1\r\n";
-        format!("{login}PUB $JS.API.{api} answer {}\r\n{body}\r\n", body.len())
-    };
-    talk(nats.socket_addr(), &request("STREAM.CREATE.S", r#"{"name":"S","subjects":["s.>"]}"#), "did_create").await;
+    let created = nats.request("$JS.API.STREAM.CREATE.S", r#"{"name":"S","subjects":["s.>"]}"#).await.unwrap();
+    assert!(created.contains("did_create"), "{created}");
     nats.restart().await.unwrap();
-    talk(nats.socket_addr(), &request("STREAM.INFO.S", ""), "\"subjects\":[\"s.").await;
+    let described = nats.request("$JS.API.STREAM.INFO.S", "").await.unwrap();
+    assert!(described.contains("\"subjects\":[\"s."), "{described}");
+    let taken = nats.request("s.a", "something").await.unwrap();
+    assert!(taken.contains("\"seq\":1"), "{taken}");
     talk(nats.socket_addr(), "CONNECT {}\r\nPING\r\n", "Authorization Violation").await;
 }
 

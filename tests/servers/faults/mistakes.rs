@@ -13,8 +13,8 @@ use crate::meeting::Kind;
 /// Set by `cargo xtask soak exclusive --mistake NAME`.
 const WANTED: &str = "SHARDWISE_SOAK_MISTAKE";
 
-on_all_at_once!(a_release_before_its_drain_is_found);
-on_all_at_once!(one_epoch_for_a_member_is_found);
+on_all_at_once!(a_release_before_its_drain_is_found; soak: nats Nats, postgres Postgres);
+on_all_at_once!(one_epoch_for_a_member_is_found; soak: nats Nats, postgres Postgres);
 on_all_at_once!(the_mistake_of_a_soak_is_found);
 
 /// Each test is over once something is found, or after so many.

@@ -153,10 +153,10 @@ fn etcd() {
 
 #[test]
 fn nats() {
-    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Nats));
+    crate::figures::case(module_path!(), "nats", || a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Nats)));
 }
 
 #[test]
 fn postgres() {
-    a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Postgres));
+    crate::figures::case(module_path!(), "postgres", || a_fleet_holds_no_slot_twice_whatever_is_done_to_it(Some(Kind::Postgres)));
 }

@@ -12,7 +12,7 @@ use super::fleet::{Fleet, LONG, SETTLED_WITHIN, Sharing, instance, post, thousan
 use crate::figures;
 use crate::meeting::{Kind, until};
 
-on_all_at_once!(no_session_reaches_a_member_that_did_not_open_it);
+on_all_at_once!(no_session_reaches_a_member_that_did_not_open_it; soak: nats Nats, postgres Postgres, valkey Valkey);
 
 /// In the short form, and of a soak for each thousand of its requests.
 const FEW: u32 = 600;

@@ -22,7 +22,7 @@ use super::log::Calls;
 use crate::figures;
 use crate::meeting::Kind;
 
-on_all_at_once!(no_request_that_may_not_be_repeated_is_handled_twice);
+on_all_at_once!(no_request_that_may_not_be_repeated_is_handled_twice; soak: nats Nats, postgres Postgres);
 
 const MEMBERS: usize = 4;
 const LANES: usize = 32;

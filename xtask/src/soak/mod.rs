@@ -13,6 +13,7 @@ mod outbox;
 mod progress;
 mod requests;
 mod retention;
+mod scene_cases;
 mod scenes;
 
 use std::process::Command;
@@ -62,7 +63,7 @@ const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
     Soak { name, runs, run }
 }
 
-const SOAKS: [Soak; 13] = [
+const SOAKS: [Soak; 14] = [
     soak("demo", 20, demo::run),
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
@@ -73,6 +74,7 @@ const SOAKS: [Soak; 13] = [
     soak("outbox-retention", 1_000, retention::run),
     soak("progress", 1_000, progress::run),
     soak("requests", 10, requests::run),
+    soak("scenes", 1, scene_cases::run),
     soak("takeover", 50, |run| scenes::TAKEOVER.run(run)),
     soak("handover", 200, |run| scenes::HANDOVER.run(run)),
     soak("outage", 1, |run| scenes::OUTAGE.run(run)),

@@ -1,11 +1,13 @@
 //! NATS with `JetStream`: one server, or several that form a cluster.
 
 mod cluster;
+mod wire;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
@@ -165,6 +167,17 @@ impl Nats {
             if answer.status == 200 { Ok(()) } else { Err(answer.body) }
         };
         self.process.until("JetStream has a leader", look).await
+    }
+
+    /// Publishes a message and gives back what answers it, such as `JetStream` to `$JS.API.STREAM.DELETE.KV_b`, or to a message that a stream
+    /// has taken. Not over TLS.
+    pub async fn request(&self, subject: &str, payload: &str) -> Result<String> {
+        let mut login = json!({ "verbose": false, "pedantic": false });
+        if let Some((user, password)) = &self.options.user {
+            login["user"] = user.as_str().into();
+            login["pass"] = password.as_str().into();
+        }
+        wire::request(self.socket_addr(), &login, subject, payload).await
     }
 
     /// Kills it if it runs, and starts it on the same ports with what it had stored; gives back when it is ready.

@@ -1,5 +1,5 @@
 //! Separates the requests inside a connection, so that some of them can be left without an answer while others get theirs. It parses only
-//! as much of HTTP as that takes, and nothing of TLS.
+//! as much of the protocols as that takes, and nothing of TLS.
 
 use std::collections::HashSet;
 
@@ -10,6 +10,8 @@ use super::Direction;
 pub enum Speech {
     /// HTTP/1, one request at a time. What is judged is the beginning of a request: `GET /path?query HTTP/1.1` and its headers.
     Http1,
+    /// PostgreSQL's simple protocol, one query at a time, each sent at once. What is judged is the query with the five bytes before it.
+    Postgres,
     /// gRPC over HTTP/2. What is judged is each message to the server, as it stands behind the five bytes before it; a stream that had one
     /// of the kind is of the kind.
     Grpc,
@@ -24,8 +26,8 @@ pub(crate) struct RequestKind {
 
 pub(super) struct Ears {
     kind: RequestKind,
-    /// Of HTTP/1: whether the request under way is meant, and whether some of it or of its answer has been kept back; then the connection
-    /// is of no use any more.
+    /// Of one request at a time: whether the one under way is meant, and whether some of it or of its answer has been kept back; then the
+    /// connection is of no use any more.
     meant: bool,
     kept: bool,
     frames: Frames,
@@ -40,17 +42,23 @@ impl Ears {
     pub(super) fn pass(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool) -> Vec<u8> {
         let RequestKind { speech, is_meant } = self.kind;
         match speech {
-            Speech::Http1 => {
-                if direction == Direction::ToServer && begins_request(&bytes) {
-                    self.meant = is_meant(&bytes);
-                }
-                self.kept |= ignoring && self.meant;
-                if self.kept { Vec::new() } else { bytes }
-            }
+            Speech::Http1 => self.one_at_a_time(direction, bytes, ignoring, begins_request),
+            Speech::Postgres => self.one_at_a_time(direction, bytes, ignoring, |bytes| bytes.first() == Some(&QUERY)),
             Speech::Grpc => self.frames.pass(direction, &bytes, ignoring, is_meant),
         }
     }
+
+    fn one_at_a_time(&mut self, direction: Direction, bytes: Vec<u8>, ignoring: bool, begins: fn(&[u8]) -> bool) -> Vec<u8> {
+        if direction == Direction::ToServer && begins(&bytes) {
+            self.meant = (self.kind.is_meant)(&bytes);
+        }
+        self.kept |= ignoring && self.meant;
+        if self.kept { Vec::new() } else { bytes }
+    }
 }
+
+/// The first byte of a query in PostgreSQL's simple protocol.
+const QUERY: u8 = b'Q';
 
 fn begins_request(bytes: &[u8]) -> bool {
     ["GET ", "PUT ", "POST ", "DELETE "].iter().any(|method| bytes.starts_with(method.as_bytes()))
@@ -143,6 +151,19 @@ mod tests {
         assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), true), b"yes");
         assert!(ears.pass(Direction::ToServer, watch, true).is_empty());
         assert!(ears.pass(Direction::ToServer, get, false).is_empty(), "the connection has nothing more to say");
+    }
+
+    #[test]
+    fn a_query_that_is_meant_gets_no_answer_and_others_do() {
+        let (other, watch) = (b"Q\0\0\0\x0dSELECT 1\0".to_vec(), b"Q\0\0\0\x11SELECT watch\0".to_vec());
+        let mut ears = ears(Speech::Postgres);
+        for request in [&watch, &other] {
+            assert_eq!(ears.pass(Direction::ToServer, request.clone(), false), *request);
+            assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
+        }
+        assert_eq!(ears.pass(Direction::ToServer, b"p\0\0\0\x0awatch\0".to_vec(), true), b"p\0\0\0\x0awatch\0", "no query");
+        assert!(ears.pass(Direction::ToServer, watch, true).is_empty());
+        assert!(ears.pass(Direction::ToServer, other, false).is_empty(), "the connection has nothing more to say");
     }
 
     #[test]
