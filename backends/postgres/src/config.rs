@@ -109,6 +109,7 @@ mod tests {
             ("postgres://me:hush@host:port/app", "cannot be read"),
             ("postgres://me:hush@host/app?options[search_path]=x", "has the parameter options[search_path], which is not known"),
             ("", "must begin with postgres://"),
+            ("postgres://me:hush@host/app?sslkey=/nowhere/hush.pem", "names a file in sslkey that cannot be read: "),
         ] {
             let said = PostgresBackendConfig::new(url).options().unwrap_err().to_string();
             assert!(said.starts_with("discovery.postgres.url ") && said.contains(expected) && !said.contains("hush"), "{said}");

@@ -21,7 +21,7 @@ pub(crate) enum Failure {
     Unreachable { why: String },
     #[error("the connection was lost: {why}")]
     Broken { why: String },
-    #[error("TLS fails: {why}; check sslmode and sslrootcert in discovery.postgres.url, and the server's certificate")]
+    #[error("TLS fails: {why}; check sslmode, sslrootcert and sslcert in discovery.postgres.url, and the server's certificate")]
     Tls { why: String },
     #[error(
         "discovery.postgres.url names a file that cannot be used: sslcert, sslkey and sslrootcert must be PEM files, with their line breaks, and \

@@ -1,18 +1,25 @@
 //! How PostgreSQL is reached (feature `postgres`), for the backend and for the outbox: its address, and why a connection fails. TLS is
 //! rustls with ring.
 
+use std::fs::{self, File};
+use std::io;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use rustls::pki_types::pem;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
+
+/// The parameters that name a file, or hold what would be in it.
+const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
 
 /// The options of an address such as `postgres://user@host:5432/database?sslmode=verify-full`. Missing parts come from the variables
 /// `PGHOST`, `PGUSER`, `PGPASSWORD` and so on, and from `~/.pgpass`. `parameters` are those that are allowed behind the `?`. Statements are
 /// not logged.
 ///
 /// # Errors
-/// What is wrong with the address, as the words that follow its name. It repeats nothing of the address but a parameter's name.
+/// What is wrong with the address, as the words that follow its name: also a file that cannot be read. It repeats nothing of the address
+/// but a parameter's name.
 pub fn connect_options(url: &str, parameters: &[&str]) -> Result<PgConnectOptions, String> {
     // The parser's message is dropped: it may repeat a password.
     let known = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
@@ -28,7 +35,27 @@ pub fn connect_options(url: &str, parameters: &[&str]) -> Result<PgConnectOption
     }
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| "cannot be read: write postgres://user@host:5432/database, special characters as %XX".to_owned())?;
+    let query = query.split('#').next().unwrap_or_default();
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(name, _)| FILES.contains(name)) {
+        try_file(value).map_err(|error| format!("names a file in {name} that cannot be read: {error}"))?;
+    }
     Ok(options.disable_statement_logging())
+}
+
+/// Whether a file can be read that a parameter names. The connection reads it each time; its failure would look like a server's that is away.
+fn try_file(value: &str) -> io::Result<()> {
+    let spaced = value.replace('+', " ");
+    let path = percent_decode_str(&spaced).decode_utf8_lossy();
+    let trimmed = path.trim();
+    // sqlx takes this for the certificate or the key itself.
+    if trimmed.starts_with("-----BEGIN") && trimmed.ends_with("-----") {
+        return Ok(());
+    }
+    // A pipe is not opened: that could wait for ever.
+    if !fs::metadata(&*path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    File::open(&*path).map(drop)
 }
 
 /// Host, port and database, for messages.
@@ -89,6 +116,25 @@ mod tests {
         ] {
             let said = connect_options(url, &PARAMETERS).unwrap_err();
             assert!(said.contains(expected) && !said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_by_its_parameter_alone() {
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let escaped = here.replace('/', "%2F");
+        let (folder, key) = (env!("CARGO_MANIFEST_DIR"), "-----BEGIN+PRIVATE+KEY-----%0Ahush%0A-----END+PRIVATE+KEY-----");
+        let checked = |parameter: &str| connect_options(&format!("postgres://me@h/a?{parameter}"), &FILES).map(drop);
+        for good in [format!("sslrootcert={here}"), format!("sslrootcert={escaped}&sslcert={here}#x"), format!("sslkey={key}")] {
+            assert_eq!(checked(&good), Ok(()), "{good}");
+        }
+        for (wrong, name) in [
+            ("sslrootcert=/nowhere/hush.pem".to_owned(), "sslrootcert"),
+            (format!("sslcert={folder}"), "sslcert"),
+            (format!("sslcert={here}&sslkey={key}hush"), "sslkey"),
+        ] {
+            let said = checked(&wrong).unwrap_err();
+            assert!(said.starts_with(&format!("names a file in {name} that cannot be read: ")) && !said.contains("hush"), "{said}");
         }
     }
 

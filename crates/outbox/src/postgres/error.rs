@@ -47,9 +47,10 @@ pub(super) fn classify(error: &sqlx::Error) -> Error {
             Error::new(ErrorKind::Unavailable, "the server has not answered in time, or no connection came free: try again")
         }
         other => match connect_fault(other) {
-            Some(ConnectFault::Tls(why)) => {
-                Error::new(ErrorKind::Denied, format!("TLS fails: check sslmode, sslrootcert and the server's certificate ({why})"))
-            }
+            Some(ConnectFault::Tls(why)) => Error::new(
+                ErrorKind::Denied,
+                format!("TLS fails: check sslmode, sslrootcert, sslcert and the server's certificate ({why})"),
+            ),
             Some(ConnectFault::Files) => unusable_files(),
             Some(ConnectFault::Unreachable(why)) => {
                 Error::new(ErrorKind::Unavailable, format!("the server cannot be reached: check that it runs and listens there ({why})"))

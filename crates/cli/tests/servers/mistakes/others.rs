@@ -52,6 +52,7 @@ pub(super) async fn postgres() -> Case {
         of(&Kind::Postgres.address(silent.address()), UNAVAILABLE, &[&mute]),
         of(&format!("{good}_not_there"), REFUSED, &["does not exist", "discovery.postgres.url"]),
         of(&format!("{good}?sslmode=require"), REFUSED, &["TLS fails", "sslmode", "discovery.postgres.url"]),
+        of(&format!("{good}?sslrootcert=/nowhere/ca.pem"), USAGE, &["discovery.postgres.url", "sslrootcert", "cannot be read"]),
         of(&good, REFUSED, &["has no tables", "`shardwise backend init`"]),
         of(&good.replace("postgres://", "mysql://"), USAGE, &["discovery.postgres.url", "must begin with postgres://"]),
     ];
