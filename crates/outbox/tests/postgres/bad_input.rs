@@ -1,8 +1,6 @@
 //! Faults of a database while publishers work on it: they report the cause, and nothing is lost or out of order.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,33 +269,12 @@ async fn a_failover_in_the_middle_of_a_batch() {
     in_order(&sink.arrived(), 160);
 }
 
-fn to_the_servers_user(path: &Path) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    // As root, the server runs as the user `nobody`, which must own the key.
-    let _ = chown(path, Some(65_534), Some(65_534));
-}
-
 #[tokio::test]
 async fn a_login_with_password_over_tls() {
     let (authority, folder) = (Authority::new().unwrap(), tempfile::tempdir().unwrap());
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let identity = authority.server().unwrap();
     let place = |name: &str| folder.path().join(name);
-    std::fs::copy(identity.certificate(), place("server.pem")).unwrap();
-    std::fs::copy(identity.key(), place("server.key")).unwrap();
-    // One rule for the test itself, and one for the role that requires TLS and a password.
-    let rules = "host all postgres 127.0.0.1/32 trust\nhostssl all app 127.0.0.1/32 scram-sha-256\n";
-    std::fs::write(place("hba"), rules).unwrap();
-    for name in ["server.pem", "server.key", "hba"] {
-        to_the_servers_user(&place(name));
-    }
-    let set = |options: PostgresOptions, name: &str, value: String| options.with_setting(name, value);
-    let options = [("ssl_cert_file", "server.pem"), ("ssl_key_file", "server.key"), ("hba_file", "hba")]
-        .into_iter()
-        .fold(PostgresOptions::default().with_setting("ssl", "on"), |options, (name, file)| {
-            set(options, name, place(file).display().to_string())
-        });
-    let server = Postgres::start(options).await.unwrap();
+    let options = PostgresOptions::default().with_tls(&authority.server().unwrap());
+    let server = Postgres::start(options.with_rules("hostssl all app 127.0.0.1/32 scram-sha-256")).await.unwrap();
     let outbox = Outbox::on(&server).await;
     outbox.execute("CREATE ROLE app LOGIN PASSWORD 'hush 1'; GRANT ALL ON ALL TABLES IN SCHEMA public TO app").await;
     std::fs::write(place("password"), "hush 1\n").unwrap();

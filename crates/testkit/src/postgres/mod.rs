@@ -67,6 +67,7 @@ impl Postgres {
         let folder = folder::temporary("postgres")?;
         let home = account::settle(user.as_ref(), &home, folder.path())?;
         let arguments = options.arguments(folder.path(), port.number());
+        options.write_files(folder.path(), user.as_ref())?;
         match copy_of {
             None => init(&home.join("bin/initdb"), user.as_ref(), folder.path()).await?,
             Some(data) => copy(data, folder.path()).await?,

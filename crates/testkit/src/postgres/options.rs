@@ -1,7 +1,13 @@
 //! What a server is started with.
 
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
+use nix::unistd::User;
+
+use super::SUPERUSER;
+use crate::certs::CertIdentity;
+use crate::error::{Error, Result};
 use crate::servers::{POSTGRES_NEWEST, POSTGRES_OLDEST, ServerPackage};
 
 /// How a server is started. The default: the newest version, and everybody on this machine may do everything.
@@ -9,6 +15,8 @@ use crate::servers::{POSTGRES_NEWEST, POSTGRES_OLDEST, ServerPackage};
 pub struct PostgresOptions {
     oldest: bool,
     durable: bool,
+    tls: Option<CertIdentity>,
+    rules: Option<String>,
     settings: Vec<(String, String)>,
 }
 
@@ -34,6 +42,20 @@ impl PostgresOptions {
         self
     }
 
+    /// With TLS too, with this certificate. Clients may show one of the same authority.
+    #[must_use]
+    pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
+        self.tls = Some(identity.clone());
+        self
+    }
+
+    /// Who may connect and how beside the test itself, as lines of `pg_hba.conf`.
+    #[must_use]
+    pub fn with_rules(mut self, rules: &str) -> Self {
+        self.rules = Some(format!("host all {SUPERUSER} 127.0.0.1/32 trust\n{rules}\n"));
+        self
+    }
+
     pub(super) fn server(&self) -> ServerPackage {
         if self.oldest { POSTGRES_OLDEST } else { POSTGRES_NEWEST }
     }
@@ -52,8 +74,35 @@ impl PostgresOptions {
         if !self.durable {
             set.extend(["fsync", "full_page_writes"].map(|name| (name.to_owned(), "off".to_owned())));
         }
+        if self.tls.is_some() {
+            set.push(("ssl".to_owned(), "on".to_owned()));
+        }
+        set.extend(self.file_settings().map(|name| (name.to_owned(), place(name))));
         set.extend(self.settings.iter().cloned());
         let arguments = set.into_iter().flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")]);
         ["-D".to_owned(), place("data")].into_iter().chain(arguments).collect()
+    }
+
+    /// The settings that name a file, which stands in the server's folder under the setting's name.
+    fn file_settings(&self) -> impl Iterator<Item = &'static str> {
+        let of_tls = self.tls.iter().flat_map(|_| ["ssl_cert_file", "ssl_key_file", "ssl_ca_file"]);
+        of_tls.chain(self.rules.iter().map(|_| "hba_file"))
+    }
+
+    /// Writes those files, for the server alone: it refuses a key that others may read.
+    pub(super) fn write_files(&self, folder: &Path, user: Option<&User>) -> Result<()> {
+        let of_tls = self.tls.iter().flat_map(|identity| [identity.certificate(), identity.key(), identity.authority()]);
+        let mut texts = of_tls.map(|path| std::fs::read_to_string(&path).map_err(Error::io(path.display()))).collect::<Result<Vec<_>>>()?;
+        texts.extend(self.rules.clone());
+        for (name, text) in self.file_settings().zip(texts) {
+            let path = folder.join(name);
+            let write = || -> std::io::Result<()> {
+                std::fs::write(&path, text)?;
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+                user.map_or(Ok(()), |user| chown(&path, Some(user.uid.as_raw()), Some(user.gid.as_raw())))
+            };
+            write().map_err(Error::io(path.display()))?;
+        }
+        Ok(())
     }
 }
