@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     OtherVersion { found: i64 },
     #[error("the table `store` is empty; run `shardwise backend init` in another schema, and set discovery.postgres.schema to it")]
     Emptied,
-    #[error("the server has version {major}; PostgreSQL 13 or newer is needed")]
+    #[error("the server has version {major}; PostgreSQL 13 or newer is needed: upgrade it, or name another one in discovery.postgres.url")]
     OldServer { major: u32 },
     #[error("the database has the encoding {encoding}; it must be UTF8")]
     Encoding { encoding: String },

@@ -1,15 +1,23 @@
-//! Wrong settings, wrong servers, wrong tables: one line in time that names the setting and the cause. And making the tables.
+//! Wrong settings, wrong servers, wrong certificates, wrong tables: one line in time that names the setting and the cause. And making the
+//! tables.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use common::{REPORTED_WITHIN, assert_message, backend, database, durable, eventually, group, lasting, open, registration, shared};
 use futures::future::join_all;
 use shardwise_backend_postgres::{MIGRATIONS, PostgresBackend, PostgresBackendConfig};
 use shardwise_core::ClaimName;
-use shardwise_discovery::{Claims, Discovery, ErrorKind, Notes};
-use shardwise_testkit::{Port, Postgres, PostgresOptions};
+use shardwise_discovery::{Claims, Discovery, Error, ErrorKind, Notes};
+use shardwise_testkit::{Authority, CertIdentity, Database, Port, Postgres, PostgresOptions};
+
+/// Whom a server with TLS admits: a guest by TLS alone, and a worker by a certificate with that name.
+const RULES: &str = "hostssl all guest 127.0.0.1/32 trust\nhostssl all worker 127.0.0.1/32 cert";
 
 fn config(url: &str) -> PostgresBackendConfig {
     PostgresBackendConfig::new(url)
@@ -53,19 +61,12 @@ async fn what_is_wrong_with_the_database_is_said_with_what_to_do() {
 
 #[tokio::test]
 async fn a_wrong_password_is_refused_by_name_and_never_shown() {
-    let server = Postgres::start(PostgresOptions::default()).await.unwrap();
+    let rules = "host all guarded 127.0.0.1/32 scram-sha-256";
+    let server = Postgres::start(PostgresOptions::default().with_rules(rules)).await.unwrap();
     let database = common::prepared(&server).await;
-    let rules = server.execute("SHOW hba_file").await.unwrap()[0][0].clone().unwrap();
-    let guard = format!(
-        "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'hush-3f9c';
-        COPY (VALUES ('host all postgres 127.0.0.1/32 trust'), ('host all guarded 127.0.0.1/32 scram-sha-256')) TO '{rules}';
-        SELECT pg_reload_conf()"
-    );
-    server.execute(&guard).await.unwrap();
+    server.execute("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'hush-3f9c'").await.unwrap();
     let url = database.url().replace("postgres://postgres@", "postgres://guarded@");
     let with = |password: &str| PostgresBackendConfig { password: Some(password.into()), ..config(&url) };
-    // The server reads its rules a moment later.
-    eventually("the rules are in force", async || open(&with("wrong-77aa")).members(&group()).await.err()).await;
     let (begun, backend) = (Instant::now(), open(&with("wrong-77aa")));
     let error = backend.register(&registration("a", 1)).await.unwrap_err();
     assert_message(&error, &ErrorKind::Denied, begun, &["refuses this user", "discovery.postgres.password", "pg_hba.conf"]);
@@ -75,6 +76,130 @@ async fn a_wrong_password_is_refused_by_name_and_never_shown() {
         assert!(!said.contains("wrong-77aa") && !said.contains("hush"), "{said}");
     }
     open(&with("hush-3f9c")).register(&lasting("a", 1)).await.unwrap();
+}
+
+/// A database of a server whose certificate is for `localhost` and not for `127.0.0.1`, and the authority of servers and clients.
+async fn with_tls() -> (Authority, Database) {
+    let authority = Authority::new().unwrap();
+    let identity = authority.server_named("localhost").unwrap();
+    let server = Postgres::start(PostgresOptions::default().with_tls(&identity).with_rules(RULES)).await.unwrap();
+    server.execute("CREATE ROLE guest LOGIN SUPERUSER; CREATE ROLE worker LOGIN SUPERUSER").await.unwrap();
+    (authority, common::prepared(&server).await)
+}
+
+/// That database for a user, by a name of this machine.
+fn over_tls(database: &Database, user: &str, host: &str, parameters: &str) -> PostgresBackendConfig {
+    config(&format!("{}?{parameters}", database.url().replace("postgres@127.0.0.1", &format!("{user}@{host}"))))
+}
+
+/// The parameters that show this certificate.
+fn shown(certificate: &CertIdentity, key: &CertIdentity) -> String {
+    format!("&sslcert={}&sslkey={}", certificate.certificate().display(), key.key().display())
+}
+
+/// Why these settings are refused for good. A server that refuses a client's certificate closes the connection, and on a busy machine that
+/// may be seen before the reason.
+async fn refusal(config: &PostgresBackendConfig) -> Error {
+    eventually("a refusal", async || open(config).members(&group()).await.err().filter(|error| !error.is_retryable())).await
+}
+
+#[tokio::test]
+async fn each_sslmode_verifies_what_the_documentation_says() {
+    let ((authority, database), other) = (with_tls().await, Authority::new().unwrap());
+    let [ours, strange] = [&authority, &other].map(|authority| format!("&sslrootcert={}", authority.file().display()));
+    let encrypted = "SELECT DISTINCT ssl::text FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'guest'";
+    for (host, parameters) in [
+        ("localhost", format!("sslmode=verify-full{ours}")),
+        ("127.0.0.1", format!("sslmode=verify-ca{ours}")),
+        ("127.0.0.1", format!("sslmode=require{strange}")),
+        ("127.0.0.1", "sslmode=prefer".into()),
+        ("127.0.0.1", String::new()),
+    ] {
+        let backend = open(&over_tls(&database, "guest", host, &parameters));
+        let refused = backend.members(&group()).await.err();
+        assert!(refused.is_none(), "{parameters}: {refused:?}");
+        assert_eq!(database.execute(encrypted).await.unwrap(), [[Some("true".to_owned())]], "{parameters}");
+    }
+    let (tls, plain) = (["TLS fails", "sslrootcert", "discovery.postgres.url"], ["no encryption", "pg_hba.conf", "discovery.postgres.url"]);
+    for (host, parameters, kind, names) in [
+        ("127.0.0.1", format!("sslmode=verify-full{ours}"), ErrorKind::Misconfigured, tls),
+        ("localhost", format!("sslmode=verify-full{strange}"), ErrorKind::Misconfigured, tls),
+        ("localhost", format!("sslmode=verify-ca{strange}"), ErrorKind::Misconfigured, tls),
+        // No authority of this machine.
+        ("localhost", "sslmode=verify-full".into(), ErrorKind::Misconfigured, tls),
+        ("localhost", "sslmode=disable".into(), ErrorKind::Denied, plain),
+        ("localhost", "sslmode=allow".into(), ErrorKind::Denied, plain),
+    ] {
+        let begun = Instant::now();
+        assert_message(&refusal(&over_tls(&database, "guest", host, &parameters)).await, &kind, begun, &names);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_shown_by_every_connection_and_any_other_is_refused_by_name() {
+    let (authority, database) = with_tls().await;
+    let root = format!("sslmode=verify-full&sslrootcert={}", authority.file().display());
+    let [worker, other, damaged] = ["worker", "other", "damaged"].map(|name| authority.client(name).unwrap());
+    let with = |identity: String| over_tls(&database, "worker", "localhost", &format!("{root}{identity}"));
+    let [here, there] = [(); 2].map(|()| open(&with(shown(&worker, &worker))));
+    let mut watch = there.watch(&group(), common::PACE);
+    here.register(&lasting("a", 1)).await.unwrap();
+    common::view_of(&mut watch, &["a"]).await;
+    let listening = "SELECT 1 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE query LIKE 'LISTEN %' AND client_dn LIKE '%worker%'";
+    eventually("one of them listens", async || (!database.execute(listening).await.unwrap().is_empty()).then_some(())).await;
+
+    let key = std::fs::read_to_string(damaged.key()).unwrap();
+    std::fs::write(damaged.key(), key.replace('\n', " ")).unwrap();
+    let strange = Authority::new().unwrap().client("worker").unwrap();
+    let expired = authority.expired().unwrap();
+    let alone = format!("&sslcert={}", worker.certificate().display());
+    for (identity, kind, names) in [
+        (String::new(), ErrorKind::Denied, &["requires a valid client certificate", "discovery.postgres.url"][..]),
+        (shown(&other, &other), ErrorKind::Denied, &["certificate authentication failed", "discovery.postgres.url"]),
+        (shown(&strange, &strange), ErrorKind::Misconfigured, &["TLS fails", "sslcert", "discovery.postgres.url"]),
+        (shown(&expired, &expired), ErrorKind::Misconfigured, &["TLS fails", "sslcert", "discovery.postgres.url"]),
+        (shown(&worker, &other), ErrorKind::Misconfigured, &["TLS fails", "sslcert", "discovery.postgres.url"]),
+        (shown(&damaged, &damaged), ErrorKind::Misconfigured, &["discovery.postgres.url", "must be PEM files"]),
+        (alone, ErrorKind::Misconfigured, &["discovery.postgres.url", "sslcert and sslkey belong together"]),
+    ] {
+        let (begun, error) = (Instant::now(), refusal(&with(identity)).await);
+        assert_message(&error, &kind, begun, names);
+        let secret = &key.lines().nth(1).unwrap()[..40];
+        assert!(!format!("{error} {error:?}").contains(secret), "the private key is in the error: {error}");
+    }
+}
+
+/// The address of a server that says that it has this version, and says no more to a few clients.
+fn of_version(version: &str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let status = format!("server_version\0{version}\0");
+    let length = u32::try_from(status.len() + 4).unwrap().to_be_bytes();
+    // Admitted, the version, ready for statements.
+    let greeting = [&b"R\0\0\0\x08\0\0\0\0S"[..], &length, status.as_bytes(), b"Z\0\0\0\x05I"].concat();
+    std::thread::spawn(move || {
+        for client in listener.incoming().take(8) {
+            let mut client = client.unwrap();
+            let mut length = [0; 4];
+            client.read_exact(&mut length).unwrap();
+            let mut startup = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap() - length.len()];
+            client.read_exact(&mut startup).unwrap();
+            client.write_all(&greeting).unwrap();
+        }
+    });
+    address
+}
+
+/// The oldest one that is supported runs the conformance suites.
+#[tokio::test]
+async fn an_old_server_is_refused_with_its_version() {
+    for (version, major) in [("12.22 (Debian 12.22-1)", "version 12;"), ("9.6.24", "version 9;")] {
+        let (config, begun) = (config(&format!("postgres://me@{}/app?sslmode=disable", of_version(version))), Instant::now());
+        let names = [major, "PostgreSQL 13 or newer", "upgrade it", "discovery.postgres.url"];
+        for error in [open(&config).members(&group()).await.unwrap_err(), PostgresBackend::init(&config).await.unwrap_err()] {
+            assert_message(&error, &ErrorKind::Misconfigured, begun, &names);
+        }
+    }
 }
 
 #[tokio::test]
