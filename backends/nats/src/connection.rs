@@ -48,6 +48,12 @@ impl ServerVersion {
         let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().ok());
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }
+
+    /// One that this backend works with.
+    fn supported(text: &str) -> NatsResult<Self> {
+        let old = || Failure::OldServer { version: one_line(text) };
+        Self::read(text).filter(|version| *version >= SERVER_LEAST).ok_or_else(old)
+    }
 }
 
 /// What the server refused without answering: publishes and subscriptions without the right to them.
@@ -119,8 +125,7 @@ impl BucketConnection {
         };
         established.store(true, Ordering::Relaxed);
         let info = client.server_info();
-        let version = ServerVersion::read(&info.version).filter(|version| *version >= SERVER_LEAST);
-        let version = version.ok_or_else(|| Failure::OldServer { version: one_line(&info.version) })?;
+        let version = ServerVersion::supported(&info.version)?;
         let is_clustered = info.cluster.is_some_and(|name| !name.is_empty());
         let (has_jetstream, bucket) = (info.jetstream, tokio::sync::Mutex::new(None));
         Ok(Self { client, lost, broken, refusals, answers: AnswerLog::default(), version, is_clustered, has_jetstream, bucket })
@@ -276,7 +281,12 @@ mod tests {
         {
             assert_eq!(ServerVersion::read(text), Some(version), "{text}");
         }
-        assert!(ServerVersion(2, 9, 25) < SERVER_LEAST && ServerVersion(2, 12, 3) > SERVER_LEAST);
+        assert!(ServerVersion::supported("2.10.0").is_ok() && ServerVersion::supported("2.12.3").is_ok());
+        let refused = ServerVersion::supported("2.9.25").unwrap_err().to_string();
+        assert!(
+            ["2.9.25", "NATS 2.10 or newer", "upgrade it", "discovery.nats.urls"].iter().all(|part| refused.contains(part)),
+            "{refused}"
+        );
         assert_eq!((ServerVersion::read("2.x"), ServerVersion::read("")), (None, None));
     }
 

@@ -28,7 +28,7 @@ pub(crate) enum Failure {
     Credentials,
     #[error("{why}; give the user of discovery.nats the rights of the documentation's section \"Least rights\"")]
     Forbidden { why: String },
-    #[error("the server has version {version}; NATS 2.10 or newer is needed")]
+    #[error("the server has version {version}; NATS 2.10 or newer is needed: upgrade it, or name others in discovery.nats.urls")]
     OldServer { version: String },
     #[error("the server has no JetStream for this user; turn it on, for the account as well")]
     NoJetStream,

@@ -216,7 +216,7 @@ impl ServerFacts {
             _ => {}
         }
         if !self.is_valkey && major.is_some_and(|major| major < 7) {
-            return Err(Failure::OldServer { place, version: self.version.clone() });
+            return Err(Failure::OldServer { place, setting: context.setting, version: self.version.clone() });
         }
         if self.role.is_empty() || self.origin.is_empty() {
             return Err(Failure::NotValkey { place, setting: context.setting, why: "INFO lacks role or master_replid".into() });
@@ -259,7 +259,8 @@ mod tests {
         assert!(matches!(said(&changed("role:master", "role:slave"), true), Err(Failure::NotPrimary { .. })));
         assert!(matches!(said(&changed("standalone", "cluster"), false), Err(Failure::Cluster { .. })));
         assert!(matches!(said(&changed("standalone", "sentinel"), false), Err(Failure::IsSentinel { .. })));
-        assert!(matches!(said(&changed("7.0.15", "6.2.14"), false), Err(Failure::OldServer { .. })));
+        let old = said(&changed("7.0.15", "6.2.14"), false).unwrap_err().to_string();
+        assert!(["6.2.14", "Redis 7.0 or newer", "upgrade it", "discovery.valkey.url"].iter().all(|part| old.contains(part)), "{old}");
         assert!(said(&changed("7.0.15\r\n", "6.2.14\r\nvalkey_version:9.0.0\r\n"), false).is_ok(), "Valkey counts anew");
         let full = changed("maxmemory:0", "maxmemory:1000");
         assert!(said(&full, false).is_ok());

@@ -39,8 +39,8 @@ pub(crate) enum Failure {
     IsSentinel { place: String },
     #[error("{place} is a node of a Cluster, which this backend does not support; name a server that is in none, or Sentinels")]
     Cluster { place: String },
-    #[error("{place} has version {version}; Redis 7.0 or newer, or any Valkey, is needed")]
-    OldServer { place: String, version: String },
+    #[error("{place} has version {version}; Redis 7.0 or newer, or any Valkey, is needed: upgrade it, or name another one in {setting}")]
+    OldServer { place: String, setting: &'static str, version: String },
     #[error(
         "{place} deletes keys when its memory is full (maxmemory-policy {policy}), so members would vanish; set maxmemory-policy to noeviction or \
          to one that begins with volatile, or use another server"
