@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, PlacementParams, Settings, SlotOwners, Weight};
-use shardwise_testkit::{Direction, TcpProxy};
+use shardwise_testkit::{Direction, Lag, TcpProxy};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -58,6 +58,7 @@ fn a_crowd_comes_and_goes(kind: Kind) {
     let Some(shape) = Shape::of(kind) else { return };
     let seed = std::env::var("SHARDWISE_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("{}: SHARDWISE_SEED={seed} repeats the order of the changes", kind.name());
+    let lag = Lag::begin();
     let mut crowd = Crowd::start(kind, shape, seed);
     let (begun, before) = (Instant::now(), crowd.meter());
     for (at, event) in shape.events() {
@@ -67,13 +68,18 @@ fn a_crowd_comes_and_goes(kind: Kind) {
     let mut figures = crowd.figures(&before);
     figures["seed"] = seed.into();
     figures["rolling_s"] = crowd.restart_all().as_secs().into();
-    let judge = crowd.end();
+    let (judge, late) = (crowd.end(), lag.allowance());
     // Under eventual ownership two members may hold a slot for a moment, so they are not counted.
     let overlaps = (kind != Kind::Valkey).then(|| judge.overlaps());
     figures["overlaps"] = overlaps.as_ref().map(Vec::len).into();
     figures["lost"] = judge.fenced.len().into();
     figures::note(&figures);
     assert!(overlaps.as_ref().is_none_or(Vec::is_empty), "two members held a slot at once; SHARDWISE_SEED={seed}: {overlaps:#?}");
+    // A soak reports them. Here a renewal that is late by less than a third of the TTL leaves another third to try again, and no server that
+    // leads is killed.
+    let is_excused = shape.is_soak || late >= shape.ttl / 3;
+    let lost = &judge.fenced;
+    assert!(is_excused || lost.is_empty(), "not killed, and lost their leases: {lost:?}; {late:?} for this machine; SHARDWISE_SEED={seed}");
 }
 
 /// What was used until some moment.
