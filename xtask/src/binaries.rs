@@ -23,7 +23,8 @@ const PART: &str = "-part-";
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take twenty minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(35);
 /// The longest begin first, so that none of them is left alone at the end.
-const LONGEST: [&str; 9] = ["servers", "clients", "conformance", "sinks", "racing", "network", "faults", "exclusive_python", "churn"];
+const LONGEST: [&str; 10] =
+    ["servers", "clients", "sinks", "simulation", "conformance", "racing", "network", "faults", "exclusive_python", "churn"];
 /// These have hundreds of members or thousands of claims, and run alone when the others are done: beside others they would measure those.
 const ALONE: [&str; 4] = ["load", "claims_load", "claims_measured", "claims_speed"];
 
@@ -70,7 +71,7 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     build.extend(["--message-format", "json"]);
     let binaries = binaries(&packages, lane, &log.run(log.context.cargo(&build))?);
     let (alone, together): (Vec<_>, Vec<_>) = binaries.into_iter().partition(|binary| binary.is_one_of(&ALONE));
-    let mut outcomes = beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary));
+    let mut outcomes = log.beside_cargo(|| beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary)));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     let pass = summed(outcomes)?;
     let notes: Vec<_> = pass.note.iter().chain(&fetched).cloned().collect();

@@ -15,8 +15,10 @@ pub(crate) fn fmt(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     cargo(log, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
+pub(crate) const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+
 pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    cargo(log, &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+    cargo(log, CLIPPY)
 }
 
 fn cargo(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {

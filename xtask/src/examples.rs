@@ -50,10 +50,12 @@ const IMPORTED: &str = "200000 rows imported by two owners, none twice, none lef
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
+pub(crate) const BUILD: &[&str] = &["build", "--workspace", "--all-features", "--examples"];
+
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let mut examples = log.context.targets(&TargetKind::Example);
     examples.sort_by_key(|(_, name)| *name != LONGEST);
-    log.run(log.context.cargo(&["build", "--workspace", "--all-features", "--examples"]))?;
+    log.run(log.context.cargo(BUILD))?;
     let outcomes = beside::each(VecDeque::from(examples), AT_ONCE, |(package, name)| run(log.context, package, name));
     beside::all_passed(outcomes).map(StepPass::many)
 }

@@ -70,13 +70,35 @@ impl From<shardwise_testkit::Error> for TaskFailure {
 pub(crate) struct StepLog<'a> {
     pub(crate) context: &'a TaskContext,
     path: PathBuf,
+    /// What cargo may do for the steps that follow while this one waits.
+    ahead: Vec<&'static [&'static str]>,
 }
 
 impl<'a> StepLog<'a> {
     pub(crate) fn begin(context: &'a TaskContext, step: &str) -> Result<Self, TaskFailure> {
         let path = context.scratch(&format!("{step}.log"));
         files::write(&path, "")?;
-        Ok(Self { context, path })
+        Ok(Self { context, path, ahead: Vec::new() })
+    }
+
+    /// The same, for a step that calls [`StepLog::beside_cargo`].
+    pub(crate) fn with_ahead(self, ahead: Vec<&'static [&'static str]>) -> Self {
+        Self { ahead, ..self }
+    }
+
+    /// Does this while cargo prepares the steps that follow. What goes wrong there is reported by those steps, which do the same again.
+    pub(crate) fn beside_cargo<T>(&self, work: impl FnOnce() -> T) -> T {
+        let prepare = || {
+            let Ok(log) = StepLog::begin(self.context, "ahead") else { return };
+            for arguments in &self.ahead {
+                // The step itself reports it.
+                let _ = log.quietly(self.context.cargo(arguments), HUNG_AFTER);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(prepare);
+            work()
+        })
     }
 
     /// Runs the command to its end and gives back what it wrote; a status other than 0 is a failure.
@@ -124,13 +146,10 @@ impl<'a> StepLog<'a> {
         let mut log = OpenOptions::new().append(true).open(&self.path).map_err(io)?;
         writeln!(log, "$ {typed}").map_err(io)?;
         let begin = usize::try_from(log.metadata().map_err(io)?.len()).unwrap_or_default();
-        command.stdin(Stdio::null());
-        if !self.context.verbose {
-            command.stdout(log.try_clone().map_err(io)?).stderr(log.try_clone().map_err(io)?);
-        }
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(io)?).stderr(log.try_clone().map_err(io)?);
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().map_err(|e| (failed(format!("{program} cannot be run ({e}): install it")), String::new()))?;
-        let ended = self.wait(&mut child, limit);
+        let ended = self.wait(&mut child, limit, begin);
         let output = self.since(begin);
         let why = match ended {
             Ok(Some(status)) if status.success() => return Ok(output),
@@ -141,13 +160,18 @@ impl<'a> StepLog<'a> {
         Err((failed(why), output))
     }
 
-    /// Waits for the child, showing its last line now and then; `None` if it had to be killed.
-    fn wait(&self, child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    /// Waits for the child, showing its last line now and then, or every line; `None` if it had to be killed.
+    fn wait(&self, child: &mut Child, limit: Duration, begin: usize) -> std::io::Result<Option<ExitStatus>> {
         let begun = Instant::now();
-        let mut shown = Duration::ZERO;
+        let (mut shown, mut shown_to) = (Duration::ZERO, begin);
         loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
+            // Before the lines are shown, so that none of them comes later.
+            let ended = child.try_wait()?;
+            if self.context.verbose {
+                shown_to += self.show_from(shown_to, ended.is_some());
+            }
+            if ended.is_some() {
+                return Ok(ended);
             }
             let elapsed = begun.elapsed();
             if elapsed > limit {
@@ -163,13 +187,25 @@ impl<'a> StepLog<'a> {
         }
     }
 
+    /// Shows the lines behind so many bytes, without cargo's messages for programs; an unfinished line only at the end. Returns how many
+    /// bytes that were.
+    fn show_from(&self, begin: usize, to_the_end: bool) -> usize {
+        let log = std::fs::read(&self.path).unwrap_or_default();
+        let new = log.get(begin..).unwrap_or_default();
+        let end = if to_the_end { new.len() } else { new.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+        let text = String::from_utf8_lossy(&new[..end]);
+        text.lines().filter(|line| !line.starts_with("{\"reason\":")).for_each(say);
+        end
+    }
+
     /// Shows the end of the output and counts the tests in it.
     fn refused(&self, output: &str, failure: TaskFailure) -> TaskFailure {
         let lines: Vec<_> = output.lines().collect();
-        for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+        let tail = if self.context.verbose { &[] } else { &lines[lines.len().saturating_sub(TAIL_LINES)..] };
+        for line in tail {
             say(&format!("    | {line}"));
         }
-        if lines.len() > TAIL_LINES {
+        if lines.len() > TAIL_LINES && !self.context.verbose {
             say(&format!("    | ({} lines before these are in {})", lines.len() - TAIL_LINES, self.path.display()));
         }
         let (passed, failed, _) = count_tests(output);
@@ -236,6 +272,29 @@ mod tests {
         assert_eq!(figures, [serde_json::json!({"a": 1}), serde_json::json!({"a": 2})]);
         assert_eq!(log.figures("FIGURES", HUNG_AFTER, [shell("true")]).unwrap(), [Value::Null; 0]);
         assert!(log.figures("FIGURES", HUNG_AFTER, [shell("exit 3")]).is_err());
+    }
+
+    /// Regression: with `--verbose` the output went to the terminal alone, so no test binary was found in it and no test counted.
+    #[test]
+    fn the_output_of_a_verbose_command_comes_back_too() {
+        let context = TaskContext::load(true).unwrap();
+        let log = StepLog::begin(&context, "unit-test-verbose").unwrap();
+        let shell = |script: &str| context.command("sh", &["-c", script]);
+        assert_eq!(log.run(shell("echo one; printf two")).unwrap(), "one\ntwo");
+        assert!(log.run(shell("echo three; exit 3")).unwrap_err().to_string().starts_with("exit code 3"));
+        assert_eq!(
+            log.since(0).lines().filter(|line| !line.starts_with('$')).collect::<Vec<_>>(),
+            ["one", "two$ sh -c 'echo three; exit 3'", "three"]
+        );
+    }
+
+    #[test]
+    fn cargo_prepares_what_follows_and_its_failure_is_none() {
+        let context = TaskContext::load(false).unwrap();
+        let log = StepLog::begin(&context, "unit-test-ahead").unwrap().with_ahead(vec![&["no-such-command"], &["--version"]]);
+        assert_eq!(log.beside_cargo(|| 7), 7);
+        let ahead = files::read(&context.scratch("ahead.log")).unwrap();
+        assert!(ahead.contains("no-such-command") && ahead.contains("\ncargo 1."), "{ahead}");
     }
 
     #[test]

@@ -41,16 +41,24 @@ struct TestStep {
     name: &'static str,
     what: &'static str,
     run: RunStep,
+    /// What cargo does for it, if that may be done while an earlier step waits.
+    ahead: &'static [&'static str],
 }
 
 type RunStep = fn(&StepLog<'_>) -> Result<StepPass, TaskFailure>;
 
 const fn first(name: &'static str, what: &'static str, run: RunStep) -> TestStep {
-    TestStep { lane: TestLane::First, name, what, run }
+    TestStep { lane: TestLane::First, name, what, run, ahead: &[] }
 }
 
 const fn second(name: &'static str, what: &'static str, run: RunStep) -> TestStep {
-    TestStep { lane: TestLane::Second, name, what, run }
+    TestStep { lane: TestLane::Second, name, what, run, ahead: &[] }
+}
+
+impl TestStep {
+    const fn prepared_by(self, ahead: &'static [&'static str]) -> Self {
+        Self { ahead, ..self }
+    }
 }
 
 const STEPS: &[TestStep] = &[
@@ -61,9 +69,10 @@ const STEPS: &[TestStep] = &[
         "unit, property and simulation tests, conformance on real servers, one process test of each kind, all features",
         checks::test,
     ),
+    // These two are compiled while the tests wait for leases.
+    first("clippy", "lints, warnings are errors", checks::clippy).prepared_by(checks::CLIPPY),
+    first("examples", "examples, built and run", examples::step).prepared_by(examples::BUILD),
     first("doctest", "code in the documentation", checks::doctest),
-    first("examples", "examples, built and run", examples::step),
-    second("clippy", "lints, warnings are errors", checks::clippy),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
     second("lean", "the command without features, as `cargo demo` builds it, and with each alone", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
@@ -101,7 +110,9 @@ pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, list,
         names => names.iter().any(|name| name == step.name),
     };
     for step in STEPS.iter().filter(is_wanted) {
-        rows.push(run_one(context, step)?);
+        let later = STEPS.iter().skip_while(|other| other.name != step.name).filter(is_wanted);
+        let ahead = later.map(|step| step.ahead).filter(|ahead| !ahead.is_empty()).collect();
+        rows.push(run_one(context, step, ahead)?);
         if !*keep_going && rows.iter().any(|row| row.failed > 0) {
             break;
         }
@@ -115,10 +126,10 @@ pub(crate) fn run(context: &TaskContext, TestArgs { only, all, keep_going, list,
 }
 
 /// Runs a step; a failure is reported at once, in one line, and again next to the step's numbers in the table.
-fn run_one(context: &TaskContext, step: &TestStep) -> Result<ReportRow, TaskFailure> {
+fn run_one(context: &TaskContext, step: &TestStep, ahead: Vec<&'static [&'static str]>) -> Result<ReportRow, TaskFailure> {
     say(&format!("{}: {}", step.name, step.what));
     let begun = Instant::now();
-    let log = StepLog::begin(context, step.name)?;
+    let log = StepLog::begin(context, step.name)?.with_ahead(ahead);
     let outcome = (step.run)(&log);
     let took = begun.elapsed();
     let (failed, pass) = match outcome {
