@@ -50,22 +50,8 @@ impl Binary {
 pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFailure> {
     let packages = log.context.packages();
     check_lanes(&packages)?;
-    let mut build = vec!["test", "--workspace", "--all-features", "--no-run"];
-    if lane == TestLane::First {
-        build.extend(["--lib", "--bins"]);
-        let others = packages.iter().filter(|package| package.targets.iter().all(|target| arguments(lane, package, target).is_none()));
-        build.extend(others.flat_map(|package| ["--exclude", package.name.as_str()]));
-    } else {
-        let programs = packages.iter().flat_map(|package| package.targets.iter().filter(|target| is_program_of_second(package, target)));
-        build.extend(programs.flat_map(|program| ["--bin", program.name.as_str()]));
-    }
-    // What is in the second lane alone is not built for the first.
-    let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
-    let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
-    if lane == TestLane::First {
-        check_names(&packages, &names)?;
-    }
-    build.extend(names.into_iter().flat_map(|name| ["--test", name]));
+    let build = build(log, lane)?;
+    let mut build: Vec<_> = build.iter().map(String::as_str).collect();
     // Twice, because of the two one is for people to read and the other for us; what is built already costs no time.
     let fetched = beside_fetching(|| log.run(log.context.cargo(&build)))?;
     build.extend(["--message-format", "json"]);
@@ -76,6 +62,27 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     let pass = summed(outcomes)?;
     let notes: Vec<_> = pass.note.iter().chain(&fetched).cloned().collect();
     Ok(StepPass { note: (!notes.is_empty()).then(|| notes.join("; ")), ..pass })
+}
+
+/// Cargo's arguments that build the tests of a lane. What is in the second lane alone is not built for the first.
+pub(crate) fn build(log: &StepLog<'_>, lane: TestLane) -> Result<Vec<String>, TaskFailure> {
+    let packages = log.context.packages();
+    let mut build = vec!["test", "--workspace", "--all-features", "--no-run"];
+    if lane == TestLane::First {
+        build.extend(["--lib", "--bins"]);
+        let others = packages.iter().filter(|package| package.targets.iter().all(|target| arguments(lane, package, target).is_none()));
+        build.extend(others.flat_map(|package| ["--exclude", package.name.as_str()]));
+    } else {
+        let programs = packages.iter().flat_map(|package| package.targets.iter().filter(|target| is_program_of_second(package, target)));
+        build.extend(programs.flat_map(|program| ["--bin", program.name.as_str()]));
+    }
+    let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
+    let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
+    if lane == TestLane::First {
+        check_names(&packages, &names)?;
+    }
+    build.extend(names.into_iter().flat_map(|name| ["--test", name]));
+    Ok(build.into_iter().map(str::to_owned).collect())
 }
 
 /// Builds while the servers are fetched that the tests run against, which are downloads for the most part. Answers what was fetched.

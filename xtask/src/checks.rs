@@ -1,6 +1,9 @@
 //! The steps that are cargo's own work.
 
-use cargo_metadata::TargetKind;
+use std::collections::BTreeSet;
+
+use cargo_metadata::diagnostic::DiagnosticLevel;
+use cargo_metadata::{Message, TargetKind};
 
 use crate::binaries;
 use crate::run::{StepLog, TaskFailure, count_tests};
@@ -15,10 +18,33 @@ pub(crate) fn fmt(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     cargo(log, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
-pub(crate) const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
-
+/// What clippy and the compiler said while the tests of the first lane were built.
 pub(crate) fn clippy(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
-    cargo(log, CLIPPY)
+    let build = binaries::build(log, TestLane::First)?;
+    lints(log, &build.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The same of everything else: the tests of the second lane, examples and benchmarks.
+pub(crate) fn clippy_more(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
+    lints(log, &["test", "--workspace", "--all-features", "--all-targets", "--no-run"])
+}
+
+/// Any warning is an error. Cargo repeats the warnings about what is built already.
+fn lints(log: &StepLog<'_>, build: &[&str]) -> Result<StepPass, TaskFailure> {
+    let mut build = build.to_vec();
+    build.extend(["--message-format", "json"]);
+    let messages = log.run(log.context.cargo(&build))?;
+    let said: BTreeSet<_> = Message::parse_stream(messages.as_bytes())
+        .filter_map(|message| match message {
+            Ok(Message::CompilerMessage(said)) if said.message.level == DiagnosticLevel::Warning => said.message.rendered,
+            _ => None,
+        })
+        .collect();
+    if said.is_empty() {
+        return Ok(StepPass::many(1));
+    }
+    let all = said.iter().map(String::as_str).collect::<String>();
+    Err(TaskFailure::counted(format!("warnings:\n{all}"), 0, said.len() as u64))
 }
 
 fn cargo(log: &StepLog<'_>, arguments: &[&str]) -> Result<StepPass, TaskFailure> {

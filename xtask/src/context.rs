@@ -11,13 +11,15 @@ pub(crate) struct TaskContext {
     metadata: Metadata,
     /// Show output while commands run, instead of only when they fail.
     pub(crate) verbose: bool,
+    /// Whether cargo compiles this workspace with clippy.
+    lints: bool,
 }
 
 impl TaskContext {
     /// Reads the workspace's metadata; no dependency is resolved, so this works without a network.
-    pub(crate) fn load(verbose: bool) -> Result<Self, TaskFailure> {
+    pub(crate) fn load(verbose: bool, lints: bool) -> Result<Self, TaskFailure> {
         let metadata = MetadataCommand::new().no_deps().exec().map_err(|e| TaskFailure::new(format!("cargo metadata: {e}")))?;
-        Ok(Self { metadata, verbose })
+        Ok(Self { metadata, verbose, lints })
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -50,8 +52,15 @@ impl TaskContext {
     }
 
     /// `cargo` with these arguments, the very one that runs us.
+    ///
+    /// The tests are built by clippy's driver, which is the compiler with more lints. `cargo clippy` would check each package, and each
+    /// dependency, a second time: that took longer than all tests.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
-        self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
+        let mut command = self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments);
+        if self.lints {
+            command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+        }
+        command
     }
 
     /// A program, run in the workspace's folder, without colours and without the environment variables that `cargo run` sets.

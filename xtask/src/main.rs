@@ -135,7 +135,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<bool, TaskFailure> {
     // A benchmark's own output shows how far it is.
     let verbose = matches!(&task, Task::Test(TestArgs { verbose: true, .. }) | Task::Bench { .. });
-    let context = TaskContext::load(verbose)?;
+    let context = TaskContext::load(verbose, matches!(&task, Task::Test(_)))?;
     match task {
         Task::Test(args) => return steps::run(&context, &args),
         Task::Book => book::run(&context)?,

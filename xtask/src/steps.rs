@@ -69,11 +69,12 @@ const STEPS: &[TestStep] = &[
         "unit, property and simulation tests, conformance on real servers, one process test of each kind, all features",
         checks::test,
     ),
-    // These two are compiled while the tests wait for leases.
-    first("clippy", "lints, warnings are errors", checks::clippy).prepared_by(checks::CLIPPY),
+    first("clippy", "lints of what the tests are built from, warnings are errors", checks::clippy),
+    // Compiled while the tests wait for leases.
     first("examples", "examples, built and run", examples::step).prepared_by(examples::BUILD),
     first("doctest", "code in the documentation", checks::doctest),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
+    second("clippy-more", "lints of everything else", checks::clippy_more),
     second("lean", "the command without features, as `cargo demo` builds it, and with each alone", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
     second("test-default", "the library's tests with its default features", checks::test_default),
