@@ -71,10 +71,10 @@ impl Flow {
         ready.chain(behind).filter(|(waiting, _)| waiting.to.is_some()).map(|(_, since)| since)
     }
 
-    /// Reduces what waits for each of these destinations to `share`. At most half of the share waits behind events that are being sent. More
-    /// of these events are dropped and read again once those before them are delivered, so nothing is written for them. Of the aggregates
-    /// that are ready, those of a `slow` destination that were read first keep the rest of its share. Up to `most` others return to the
-    /// store; `then` gives the update for their heads.
+    /// Reduces what waits for each of these destinations to `share`. Up to half of it is for events behind others that are being sent;
+    /// further ones are dropped, and read again once those before them are delivered, so nothing is written for them. What is left of a
+    /// `slow` destination's share is for its ready aggregates that were read first. Up to `most` others return to the store; `then` gives
+    /// the update for their heads.
     pub(crate) fn keep_share(
         &mut self,
         slow: &BTreeSet<DestinationKey>,
