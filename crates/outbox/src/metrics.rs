@@ -50,7 +50,9 @@ const BACKLOG: [Row<OfBacklog>; 7] = [
 
 const COUNTERS: [Row<Sum>; 8] = [
     ("shardwise_outbox_delivered_total", "Events that the sink accepted and that are marked as delivered", |now| now.delivered),
-    ("shardwise_outbox_retried_total", "Heads that failed, or whose destination was down, and that are tried later", |now| now.retried),
+    ("shardwise_outbox_retried_total", "Heads that failed, or whose destination was down or slow, and that are tried later", |now| {
+        now.retried
+    }),
     ("shardwise_outbox_parked_total", "Events set aside by this publisher", |now| now.parked),
     ("shardwise_outbox_discarded_total", "Events given up for good by this publisher", |now| now.discarded),
     ("shardwise_outbox_blocked_total", "Aggregates blocked by this publisher", |now| now.blocked),
@@ -75,7 +77,7 @@ const PUBLISH: Row<()> =
     ("shardwise_outbox_publish_latency_seconds", "From handing a batch to the sink until its answer, success or failure", ());
 const MARK: Row<()> = ("shardwise_outbox_mark_latency_seconds", "From handing outcomes to the store until they are written", ());
 
-const GAUGES: [Row<Now>; 4] = [
+const GAUGES: [Row<Now>; 5] = [
     ("shardwise_outbox_held_slots", "Slots that this publisher holds", |now| f64::from(now.held_slots)),
     ("shardwise_outbox_wanted_slots", "Slots that the sharding gives to this publisher", |now| f64::from(now.wanted_slots)),
     ("shardwise_outbox_in_memory_events", "Events in this publisher's memory", |now| now.in_memory as f64),
@@ -84,6 +86,12 @@ const GAUGES: [Row<Now>; 4] = [
         "Destinations of the sink that refuse everything: three refusals in a row, or for ten seconds; 1 or 0 where the sink is one \
          destination",
         |now| now.destinations_down as f64,
+    ),
+    (
+        "shardwise_outbox_destination_slow",
+        "Destinations of the sink that were slow within a minute: an event waited there for a second while no more could be read; 0 where \
+         the sink is one destination",
+        |now| now.destinations_slow as f64,
     ),
 ];
 
@@ -123,7 +131,7 @@ impl BacklogMeters {
 
 pub(crate) struct PublisherMeters {
     counters: [Counter; 8],
-    gauges: [Gauge; 4],
+    gauges: [Gauge; 5],
     pub(crate) publish: Histogram,
     pub(crate) mark: Histogram,
     counted: PublisherSnapshot,

@@ -4,8 +4,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -307,6 +307,90 @@ async fn a_sink_that_never_answers_delays_only_its_own_aggregate() {
     assert!(running.stats.snapshot().last_error.unwrap().contains("has not answered within 300ms"));
     running.stop().await;
     assert_eq!(pending(&outbox).await, 4);
+}
+
+/// A gateway to three services, told apart by the aggregate's type: one needs two seconds for each event, one is down, and one is fast.
+#[derive(Clone, Default)]
+struct Gateway {
+    arrived: Arc<Mutex<Vec<Delivery>>>,
+}
+
+impl Gateway {
+    fn sequences(&self, kind: &str) -> BTreeMap<String, Vec<u64>> {
+        let mut by_key: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for event in self.arrived.lock().unwrap().iter().filter(|event| event.aggregate_type == kind) {
+            by_key.entry(event.key()).or_default().push(event.sequence);
+        }
+        by_key
+    }
+
+    fn count(&self, kind: &str) -> u64 {
+        self.sequences(kind).values().map(Vec::len).sum::<usize>() as u64
+    }
+}
+
+#[async_trait]
+impl Sink for Gateway {
+    fn name(&self) -> &'static str {
+        "gateway"
+    }
+
+    fn limits(&self) -> SinkLimits {
+        SinkLimits { batch_events: 1, concurrency: 8, mixed: false, ..SinkLimits::default() }
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        Some(event.aggregate_type.clone())
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
+        match batch[0].aggregate_type.as_str() {
+            "report" => return Acceptance::up_to(0, Refusal::retryable("503")),
+            "invoice" => tokio::time::sleep(Duration::from_secs(2)).await,
+            _ => {}
+        }
+        self.arrived.lock().unwrap().extend(batch.iter().cloned());
+        Acceptance::all(&batch)
+    }
+}
+
+/// The slow service alone would need a minute and a half for what waits for it, and everything that is read ahead would wait there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_destination_and_one_that_is_down_delay_no_event_for_another() {
+    let (outbox, gateway) = (Outbox::new().await, Gateway::default());
+    let of = |kind: &'static str, aggregates: u64| {
+        (0..aggregates).map(move |n| NewEvent::new(kind, n.to_string(), "Changed", "{}")).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        outbox.insert_plainly([of("invoice", 150), of("report", 50)].concat()).await;
+    }
+    let options = PublisherOptions { batch: 20, max_attempts: 2, ..options() };
+    let running = Running::start(publisher(&outbox, gateway.clone(), &TestSharding::full("one")).await.options(options).unwrap());
+    eventually("the slow one is slow, and the other one down", LIMIT, async || {
+        let stats = running.stats.snapshot();
+        stats.destinations_slow == 1 && stats.destinations_down == 1
+    })
+    .await;
+    for round in 1..=5 {
+        outbox.insert_plainly(of("order", 20)).await;
+        eventually("orders pass all the while", LIMIT, async || gateway.count("order") == round * 20).await;
+    }
+    let invoices = gateway.count("invoice");
+    assert!(invoices < 150, "{invoices} of 300 invoices were sent before the last order");
+    let mut conn = outbox.connection().await;
+    let said = "SELECT count(*) FROM outbox_aggregate WHERE last_error LIKE '%the destination invoice is slow%'";
+    let said: i64 = sqlx::query_scalar(said).fetch_one(&mut conn).await.unwrap();
+    assert!(said > 0, "the outbox says which one is slow");
+    let kept = running.stats.snapshot();
+    assert!(kept.in_memory <= 2 * 20 + 8 && kept.blocked == 0, "{kept:?}");
+    eventually("invoices go on", LIMIT, async || gateway.count("invoice") >= invoices + 6).await;
+    running.stop().await;
+    assert!(gateway.sequences("order").values().all(|sequences| *sequences == [1, 2, 3, 4, 5]));
+    assert!(gateway.sequences("invoice").values().all(|sequences| [&[1][..], &[1, 2]].contains(&&sequences[..])), "each once, in order");
+    assert_eq!(pending(&outbox).await, 2 * 50 + 300 - gateway.count("invoice"), "nothing is lost");
+    let charged = "SELECT sum(attempts + iif(key LIKE 'invoice/%', failures, 0)) FROM outbox_aggregate";
+    let charged: i64 = sqlx::query_scalar(charged).fetch_one(&mut conn).await.unwrap();
+    assert_eq!(charged, 0, "nothing is charged, and what was put back has not failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use super::{Engine, EngineAction, PLACE_MAX, StoreCall};
 use crate::store::FetchRequest;
 
 /// The most bytes that one reading fetches.
-const FETCH_BYTES_MAX: usize = 16 << 20;
+pub(super) const FETCH_BYTES_MAX: usize = 16 << 20;
 /// A recording with at least this many outcomes does not wait for heads that are retried later.
 const MANY: usize = 32;
 /// The longest time for which recording a retry is deferred.
@@ -33,9 +33,10 @@ impl Engine {
             self.flow.drop_waiting(|hold| self.slots.may_send(hold, now));
         }
         let mut actions: Vec<EngineAction> = self.cancelled.drain(..).map(EngineAction::Cancel).collect();
+        self.send(now, &mut actions);
+        // Behind the sends, so that heads that are put back go with what was accepted.
         actions.extend(self.record(now));
         actions.extend(self.fence(now));
-        self.send(now, &mut actions);
         self.read(now, &mut actions);
         actions
     }
@@ -99,6 +100,7 @@ impl Engine {
 
     fn send(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         // While outcomes cannot be recorded, sends are limited, so that the number of unrecorded events stays bounded.
+        self.slow.held_up(self.flow.unrecorded() >= 2 * self.options.batch, now);
         while self.flow.unrecorded() < 2 * self.options.batch && self.flow.sends_under_way() < self.limits.concurrency.max(1) {
             let gate = |to: &DestinationKey, under_way| self.destinations.gate(to, under_way, now);
             let Some(SendBatch { id, batch, probes }) = self.flow.send_next(&self.limits, self.options.batch, &self.address, gate) else {
@@ -109,12 +111,13 @@ impl Engine {
             }
             actions.push(EngineAction::Send { id, batch });
         }
-        self.put_off(now, actions);
+        self.put_off(now);
+        self.make_room(now);
     }
 
     /// Returns events for destinations that are down to the store, to make room for other events. A sink that is a single destination
     /// needs no room for others.
-    fn put_off(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
+    fn put_off(&mut self, now: Moment) {
         if self.flow.unrecorded() >= 2 * self.options.batch || !self.destinations.may_put_off(now) {
             return;
         }
@@ -126,8 +129,12 @@ impl Engine {
         });
         if gone > 0 {
             destinations.put_off(now);
-            actions.extend(self.record(now));
         }
+    }
+
+    /// Whether a reading fits into memory: one batch ahead of the batch that is being sent.
+    pub(super) fn has_room(&self) -> bool {
+        self.flow.waiting_events < self.options.batch && self.flow.waiting_bytes < FETCH_BYTES_MAX
     }
 
     fn read(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
@@ -139,9 +146,7 @@ impl Engine {
             self.poller.placing();
             actions.push(EngineAction::Place { limit: PLACE_MAX });
         }
-        // One batch ahead of the batch that is being sent.
-        let has_room = self.flow.waiting_events < self.options.batch && self.flow.waiting_bytes < FETCH_BYTES_MAX;
-        if wants_more && has_room && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
+        if wants_more && self.has_room() && self.slots.has_work(now) && self.under_way.insert(StoreCall::Fetch) {
             self.poller.reading(now);
             actions.push(EngineAction::Fetch(FetchRequest {
                 after: self.cursor,
@@ -171,7 +176,7 @@ impl Engine {
         let fence = self.registered.then_some(self.touch_at);
         let pauses = [self.fence_pause, self.read_pause, self.record_pause].map(|pause| pause.until(now));
         let sweep = self.slots.holds_slot(SWEEP_SLOT).then_some(self.retention.wake_at());
-        let other = [fence, sweep, self.stop_by, self.retries_by].into_iter().chain(pauses).chain(gates).flatten();
+        let other = [fence, sweep, self.stop_by, self.retries_by, self.room_at(now)].into_iter().chain(pauses).chain(gates).flatten();
         // Work that is due but waits for an answer or for room is checked again when that answer arrives.
         let wakes = other.chain(self.slots.wake_at(now)).chain(self.poller.wake_at()).filter(|at| *at > now);
         wakes.min().unwrap_or_else(|| now.plus(self.options.poll))

@@ -12,7 +12,7 @@ use crate::store::{HeadTrouble, HeadUpdate};
 use crate::{AggregateId, Poison, PublisherOptions};
 
 /// The longest wait between attempts that are not charged, and between probes. It bounds the delay of the first event after an outage.
-const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
+pub(super) const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
 /// After this many consecutive refused aggregates, with nothing accepted in between, the destination counts as down.
 const DOWN_AFTER: usize = 3;
 /// After this many refusals in a row, or refusals for this long, a destination is reported however few aggregates it has.
@@ -206,7 +206,7 @@ impl Destination {
 }
 
 /// A delay between half of `delay` and all of it, so that events that failed together are not retried together.
-fn spread(delay: Duration, jitter: u64) -> Duration {
+pub(super) fn spread(delay: Duration, jitter: u64) -> Duration {
     delay / 2 + (delay / 2).mul_f64((jitter >> 11) as f64 / (1u64 << 53) as f64)
 }
 

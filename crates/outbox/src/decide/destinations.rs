@@ -18,7 +18,7 @@ use crate::Delivery;
 
 /// The most destinations that are remembered. Beyond this the one not heard from for the longest time is forgotten. Its next failure is
 /// not charged, and it counts as open until it fails again.
-const DESTINATIONS_MAX: usize = 1_024;
+pub(super) const DESTINATIONS_MAX: usize = 1_024;
 /// For this long after any acceptance, the other destinations are assumed to be up.
 const LIVELY: Duration = Duration::from_secs(1);
 /// The first and the longest interval between two steps of putting events off while nothing is accepted.

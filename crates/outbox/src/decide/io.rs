@@ -115,7 +115,7 @@ pub struct PublisherSnapshot {
     pub delivered: u64,
     /// Events sent again although an earlier send may have arrived, because it timed out or its slot was lost during the send.
     pub repeated: u64,
-    /// Heads that failed, or whose destination was down, and that will be retried.
+    /// Heads that failed, or whose destination was down or slow, and that will be retried.
     pub retried: u64,
     /// Aggregates blocked by this publisher.
     pub blocked: u64,
@@ -137,6 +137,9 @@ pub struct PublisherSnapshot {
     /// aggregates, only single events are tried there. One that was not tried for ten minutes, such as after its last event was given
     /// up, does not count.
     pub destinations_down: usize,
+    /// The number of destinations that are slow: within the last minute an event waited for a second or more for a send there, while no
+    /// further events could be read. Up to 1,024 are counted.
+    pub destinations_slow: usize,
     /// The latest failure of the store or the sink, unless the same operation has succeeded since.
     pub last_error: Option<String>,
     /// The kind of that failure, for readers who must not see a destination's messages.

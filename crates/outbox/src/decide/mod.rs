@@ -2,14 +2,17 @@
 //! for actions ([`Engine::next`]) and carries them out.
 //!
 //! Parts: this file (inputs), `act` (actions), `slots` (what to take and release), `flow` (the path of events), `destination` (failures),
-//! `destinations` (one circuit breaker each), `reports` (what the log says of failures), `poll` (when to read), `retention` (when to
-//! delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and releases count as one kind.
+//! `destinations` (one circuit breaker each), `slow` (destinations that accept little), `reports` (what the log says of failures), `poll`
+//! (when to read), `retention` (when to delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and
+//! releases count as one kind.
 
 mod act;
 mod destination;
 mod destinations;
 mod flow;
 mod io;
+#[cfg(test)]
+mod one_slow;
 mod pause;
 mod poll;
 mod reports;
@@ -19,6 +22,7 @@ mod several;
 #[cfg(test)]
 mod simulation;
 mod slots;
+mod slow;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +41,7 @@ pub(crate) use self::reports::Report;
 use self::reports::Reports;
 use self::retention::Retention;
 use self::slots::PublisherSlots;
+use self::slow::SlowDestinations;
 use crate::sink::{Acceptance, SinkLimits};
 use crate::store::{FetchResult, HeadUpdate, Hold, Outcome, TouchReply};
 use crate::{AggregateId, PublisherOptions};
@@ -64,6 +69,7 @@ pub(crate) struct Engine {
     looked_through: (u64, bool, bool),
     flow: Flow,
     destinations: Destinations,
+    slow: SlowDestinations,
     reports: Reports,
     poller: PollSchedule,
     touch_at: Moment,
@@ -111,6 +117,7 @@ impl Engine {
             looked_through: (0, false, false),
             flow: Flow::default(),
             destinations: Destinations::default(),
+            slow: SlowDestinations::default(),
             reports: Reports::default(),
             touch_at: Moment::ZERO,
             cursor: None,
@@ -256,7 +263,7 @@ impl Engine {
         let Self { flow, slots, destinations, reports, options, jitter, .. } = self;
         let mut refused: BTreeMap<DestinationKey, DestinationRefusal> = BTreeMap::new();
         let may_send = |hold| slots.may_send(hold, now);
-        flow.sent(id, accepted, may_send, |RefusedHead { event, head, to, refusal }| {
+        flow.sent(id, accepted, now, may_send, |RefusedHead { event, head, to, refusal }| {
             let refused = refused.entry(to.clone()).or_default();
             if refusal.permanent {
                 refused.for_good = true;
@@ -359,7 +366,9 @@ impl Engine {
 
     /// What the log should say now.
     pub(crate) fn reports(&mut self, now: Moment) -> Vec<Report> {
-        self.reports.due(self.destinations.news(), now)
+        let mut due = self.reports.due(self.destinations.news(), now);
+        due.extend(self.slow.news());
+        due
     }
 
     /// What the log should say when the run ends.
@@ -373,6 +382,7 @@ impl Engine {
             wanted_slots: self.slots.wanted_count(now),
             in_memory: self.flow.waiting_events + self.flow.events_under_way(),
             destinations_down: self.destinations.refusing(),
+            destinations_slow: self.slow.count(),
             ..self.counters.clone()
         }
     }

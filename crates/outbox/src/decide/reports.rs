@@ -14,7 +14,7 @@ use crate::{Delivery, Poison};
 /// How far apart two warnings of one destination are.
 const LINES_APART: Duration = Duration::from_mins(1);
 /// The most destinations, and the most events, that are named within that time.
-const NAMED_MAX: usize = 16;
+pub(super) const NAMED_MAX: usize = 16;
 
 /// A line for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,14 @@ pub(crate) enum Report {
     },
     /// So many other destinations refuse everything, each for more than a minute.
     MoreRefusing(usize),
+    /// It is slow: events that wait for it are put back, so that those for other destinations are read.
+    Slow {
+        to: DestinationKey,
+    },
+    /// Nothing was put back for it for a minute.
+    InTime {
+        to: DestinationKey,
+    },
     GivenUp(GivenUpEvent),
     /// So many other events are not tried again by themselves.
     MoreGivenUp(u64),

@@ -7,11 +7,11 @@ use super::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
 
-fn two(limits: SinkLimits) -> Engine {
+pub(super) fn two(limits: SinkLimits) -> Engine {
     holding_for(options(), limits, Box::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() })))
 }
 
-fn single(aggregate: AggregateId) -> EventRun {
+pub(super) fn single(aggregate: AggregateId) -> EventRun {
     run(aggregate, HOLD, 1..=1, 1)
 }
 
@@ -21,7 +21,7 @@ fn all_but(events: usize, refused: &[AggregateId]) -> Acceptance {
     Acceptance { apart, ..accepted(events) }
 }
 
-fn retries(outcomes: &[Outcome]) -> Vec<(AggregateId, u32, u32)> {
+pub(super) fn retries(outcomes: &[Outcome]) -> Vec<(AggregateId, u32, u32)> {
     let retry = |outcome: &Outcome| match outcome.then {
         HeadUpdate::Retry { attempts, failures, .. } => Some((outcome.aggregate, attempts, failures)),
         _ => None,

@@ -311,6 +311,14 @@ fn log(report: &Report, sink: &str) {
         Report::Answering { to } => {
             tracing::warn!(sink, destination = to.as_deref(), "the destination answers again, and waiting events are sent");
         }
+        Report::Slow { to } => tracing::warn!(
+            sink,
+            destination = to.as_deref(),
+            "the destination is slow; most of its events wait in the outbox, so that those for other destinations are sent"
+        ),
+        Report::InTime { to } => {
+            tracing::warn!(sink, destination = to.as_deref(), "the destination has not been slow for a minute");
+        }
         Report::MoreRefusing(destinations) => tracing::warn!(sink, "{destinations} more destinations refuse every event"),
         Report::MoreGivenUp(events) => tracing::warn!(sink, "{events} more events were refused for good"),
         Report::GivenUp(event) => {

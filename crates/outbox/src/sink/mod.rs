@@ -160,8 +160,9 @@ pub trait Sink: Send + Sync + 'static {
         SinkLimits::default()
     }
 
-    /// The part of the sink that an event goes to, if parts can be down independently: each has its own circuit breaker, up to 1,024 of
-    /// them. It must be the same for the same event, short, and never a secret, because it is logged. `None`: the sink is one destination.
+    /// The part of the sink that an event goes to, if parts can be down or slow independently: each has its own circuit breaker, up to
+    /// 1,024 of them. It must be the same for the same event, short, and never a secret, because it is logged and stored in messages.
+    /// `None`: the sink is one destination.
     fn destination(&self, event: &Delivery) -> Option<String> {
         let _ = event;
         None

@@ -94,7 +94,8 @@ async fn print(stats: &PublisherStats, sharding: &ShardingService, write: fn(&Va
             "at": humantime::format_rfc3339_millis(SystemTime::now()).to_string(), "instance_id": sharding.instance_id(),
             "state": state.as_str(), "held_slots": now.held_slots, "wanted_slots": now.wanted_slots, "delivered": now.delivered,
             "repeated": now.repeated, "retried": now.retried, "blocked": now.blocked, "parked": now.parked, "discarded": now.discarded,
-            "fenced": now.fenced, "destination_down": now.destinations_down > 0, "trouble": now.trouble.map(Trouble::as_str),
+            "fenced": now.fenced, "destination_down": now.destinations_down > 0, "destination_slow": now.destinations_slow > 0,
+            "trouble": now.trouble.map(Trouble::as_str),
         });
         let now = Some((now, state));
         if before == now {

@@ -73,7 +73,8 @@ fn ready(publisher: &ListenState) -> Reading {
     let ready = takes_part && (now.held_slots > 0 || now.wanted_slots == 0);
     let body = json!({
         "ready": ready, "state": state.as_str(), "held_slots": now.held_slots, "wanted_slots": now.wanted_slots,
-        "destination_down": now.destinations_down > 0, "trouble": now.trouble.map(Trouble::as_str),
+        "destination_down": now.destinations_down > 0, "destination_slow": now.destinations_slow > 0,
+        "trouble": now.trouble.map(Trouble::as_str),
     });
     Reading { status: if ready { 200 } else { 503 }, content_type: "application/json", text: format!("{body}\n") }
 }

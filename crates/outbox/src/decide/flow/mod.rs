@@ -4,10 +4,11 @@
 //! only after its predecessors were accepted, or in one batch with them. A slot is in use while one of its aggregates is.
 //!
 //! This file: what is in memory, and what waits. `sending`: batches being sent and their answers. `outcomes`: what must be recorded.
-//! `lanes`: the amounts for each destination.
+//! `lanes`: the amounts for each destination. `room`: what slow destinations keep of the memory.
 
 mod lanes;
 mod outcomes;
+mod room;
 mod sending;
 
 use std::collections::btree_map::Entry;
@@ -17,6 +18,7 @@ use shardwise::Moment;
 
 use self::lanes::Lanes;
 use self::outcomes::Unrecorded;
+pub(crate) use self::room::ReadAhead;
 use self::sending::InFlightSend;
 pub(crate) use self::sending::{RefusedHead, SendBatch};
 use super::destination::HeadState;
@@ -36,6 +38,9 @@ struct WaitingEvents {
     /// The destination of the first event.
     to: DestinationKey,
     events: VecDeque<Delivery>,
+    read_at: Moment,
+    /// Since when no event of the aggregate is being sent, so that the first of these waits for a send.
+    ready_at: Moment,
 }
 
 impl WaitingEvents {
@@ -88,6 +93,8 @@ impl Flow {
             through: run.through,
             to,
             events: run.events.into(),
+            read_at: now,
+            ready_at: now,
         };
         if waiting.events.is_empty() {
             // All of it was deleted by hand: there is nothing to send.

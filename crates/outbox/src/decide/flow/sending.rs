@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use shardwise::Moment;
+
 use super::super::destination::{HeadState, SendGate};
 use super::super::destinations::{DestinationKey, DestinationResolver};
 use super::super::io::SendId;
@@ -20,6 +22,7 @@ struct SendPart {
     events: usize,
     through: u64,
     to: DestinationKey,
+    read_at: Moment,
 }
 
 impl SendPart {
@@ -125,7 +128,8 @@ impl Flow {
             _ => rest.through,
         };
         let (next, events) = (rest.events.front().and_then(address), events.len());
-        let part = SendPart { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to: rest.to.clone() };
+        let (to, read_at) = (rest.to.clone(), rest.read_at);
+        let part = SendPart { aggregate: rest.aggregate, hold: rest.hold, head: rest.head, events, through, to, read_at };
         self.enter(part.aggregate, part.hold.slot);
         if !rest.events.is_empty() {
             let rest = WaitingEvents { head: HeadState::default(), to: next, ..rest };
@@ -171,6 +175,7 @@ impl Flow {
         &mut self,
         id: SendId,
         accepted: &Acceptance,
+        now: Moment,
         may_send: impl Fn(Hold) -> bool,
         mut decide: impl FnMut(RefusedHead<'_>) -> HeadUpdate,
     ) {
@@ -209,7 +214,9 @@ impl Flow {
             }
             self.leave(part.aggregate, part.hold.slot);
         }
-        back.into_iter().rev().filter(|waiting| may_send(waiting.hold)).for_each(|waiting| self.wait_first(waiting));
+        for waiting in back.into_iter().rev().filter(|waiting| may_send(waiting.hold)) {
+            self.wait_first(WaitingEvents { ready_at: now, ..waiting });
+        }
     }
 }
 
@@ -221,5 +228,6 @@ fn unsent(part: &SendPart, events: &[Delivery], rest: Option<WaitingEvents>) -> 
     events.extend(rest.into_iter().flat_map(|rest| rest.events));
     // After a delivery the aggregate has another head, which has not been tried.
     let head = if part.events == left { part.head } else { HeadState::default() };
-    WaitingEvents { aggregate: part.aggregate, hold: part.hold, head, through, to: part.to.clone(), events }
+    let (to, read_at) = (part.to.clone(), part.read_at);
+    WaitingEvents { aggregate: part.aggregate, hold: part.hold, head, through, to, events, read_at, ready_at: read_at }
 }

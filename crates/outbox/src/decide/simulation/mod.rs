@@ -3,12 +3,15 @@
 //! Then the faults stop, and every event must arrive.
 //!
 //! Invariants checked in every step: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are 1, 2, 3
-//! …; without faults no event is sent twice; memory is bounded.
+//! …; without faults no event is sent twice; memory is bounded. Without faults, too: a slow destination delays no event for another one,
+//! and where none is slow, none is put back.
 //!
-//! This file: the simulated world and its checks. `store`: the model of the store. `tests`: which seeds run.
+//! This file: the simulated world and its checks. `traffic`: what is written, and how fast destinations are. `store`: the model of the
+//! store. `tests`: which seeds run.
 
 mod store;
 mod tests;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +19,9 @@ use std::time::Duration;
 
 use shardwise::SlotSet;
 
+use self::traffic::{SLOW_BY_MS, Traffic};
 use super::destination::SendGate;
+use super::slow::SlowMistake;
 use super::tests::at;
 use super::*;
 use crate::sink::Refusal;
@@ -40,6 +45,8 @@ struct Aggregate {
     done: u64,
     trouble: HeadTrouble,
     retry_at: u64,
+    /// When each event was written.
+    written: Vec<u64>,
     /// The largest sequence that has arrived.
     arrived: u64,
     deliveries: u64,
@@ -64,6 +71,15 @@ enum EngineMistake {
     NoFence,
     /// Engines that use a hold again after giving up its release.
     UsesWhatItReleases,
+    /// Engines that treat slow destinations wrongly.
+    OfSlow(SlowMistake),
+}
+
+impl EngineMistake {
+    fn make(self, engine: &mut Engine) {
+        engine.slots.forgets_releases = self == Self::UsesWhatItReleases;
+        engine.slow.mistake = if let Self::OfSlow(mistake) = self { Some(mistake) } else { None };
+    }
 }
 
 struct World {
@@ -72,6 +88,7 @@ struct World {
     faults: bool,
     /// Slots move all the time, and calls fail more often.
     restless: bool,
+    traffic: Traffic,
     mistake: Option<EngineMistake>,
     slots: BTreeMap<u32, (u64, Option<u64>)>,
     takers: BTreeMap<(u32, u64), u64>,
@@ -90,6 +107,10 @@ struct World {
 
 impl World {
     fn new(seed: u64, faults: bool) -> Self {
+        Self::of(seed, faults, Traffic::Mixed)
+    }
+
+    fn of(seed: u64, faults: bool, traffic: Traffic) -> Self {
         let slots = (0..SLOTS).map(|slot| (slot, (0, None))).collect();
         let aggregates = (0..AGGREGATES).map(|id| (id, Aggregate::default())).collect();
         let random = Jitter::new(seed);
@@ -98,6 +119,7 @@ impl World {
             random,
             faults,
             restless: seed.is_multiple_of(3),
+            traffic,
             mistake: None,
             slots,
             takers: BTreeMap::new(),
@@ -118,7 +140,7 @@ impl World {
 
     fn with(mut self, mistake: EngineMistake) -> Self {
         self.mistake = Some(mistake);
-        self.workers.iter_mut().for_each(|worker| worker.engine.slots.forgets_releases = mistake == EngineMistake::UsesWhatItReleases);
+        self.workers.iter_mut().for_each(|worker| mistake.make(&mut worker.engine));
         self
     }
 
@@ -137,16 +159,20 @@ impl World {
     fn worker(&mut self) -> SimWorker {
         self.incarnations += 1;
         let options = PublisherOptions { batch: BATCH, poison: Poison::Block, retention: Duration::ZERO, ..PublisherOptions::default() };
-        let limits =
-            SinkLimits { concurrency: 1 + usize::try_from(self.below(3)).unwrap(), mixed: self.below(2) == 0, ..SinkLimits::default() };
+        let (traffic, limits) = (self.traffic, self.limits());
         let timing = Timing::new(Duration::from_millis(TTL_MS), None, Duration::from_millis(100)).unwrap();
         let kinds = self.below(3);
         let address = move |event: &Delivery| {
+            if traffic != Traffic::Mixed {
+                return Some(if traffic::is_quick(event) { "quick".into() } else { "slow".into() });
+            }
             let kind = (event.aggregate % KINDS, if kinds == 2 { event.sequence % 2 } else { 0 });
             (kinds > 0).then(|| format!("{kind:?}").into())
         };
         let mut engine = Engine::new(options, limits, timing, SLOTS, self.incarnations, Box::new(address));
-        engine.slots.forgets_releases = self.mistake == Some(EngineMistake::UsesWhatItReleases);
+        if let Some(mistake) = self.mistake {
+            mistake.make(&mut engine);
+        }
         SimWorker { engine, incarnation: self.incarnations, paused_until: 0, inbox: Vec::new() }
     }
 
@@ -190,12 +216,16 @@ impl World {
 
     /// The environment: events are written, shardings change and disagree, processes pause and crash.
     fn happen(&mut self) {
-        if self.now < 20_000 && self.below(4) == 0 {
+        if self.now < 20_000 && self.below(self.traffic.writes_every_ms()) == 0 {
             let id = AggregateId::try_from(self.below(AGGREGATES.unsigned_abs())).unwrap();
-            self.aggregates.get_mut(&id).unwrap().last += 1;
+            let aggregate = self.aggregates.get_mut(&id).unwrap();
+            aggregate.last += 1;
+            aggregate.written.push(self.now);
             self.count("events written", 1);
         }
-        if self.now % 700 == 1 || self.fault(if self.restless { 30 } else { 3 }) {
+        // A slot that moves waits for the sends of its slow events, so slots stay where the speed of destinations is tested.
+        let moves = self.now % 700 == 1 && (self.traffic == Traffic::Mixed || self.now < 1_000);
+        if moves || self.fault(if self.restless { 30 } else { 3 }) {
             let turn = self.below(100);
             self.share(turn, 0);
             // And immediately another change, as when a member comes back.
@@ -289,7 +319,7 @@ impl World {
                         self.slots
                     );
                 }
-                self.wire.push((due, me, id, batch));
+                self.wire.push((due + if self.is_slow(&batch) { SLOW_BY_MS } else { 0 }, me, id, batch));
                 return;
             }
             other => self.answer(me, other),
@@ -326,6 +356,7 @@ impl World {
             let aggregate = self.aggregates.get_mut(&event.aggregate).unwrap();
             assert!(event.sequence <= aggregate.arrived + 1, "{} after {}", event.id, aggregate.arrived);
             let again = event.sequence <= aggregate.arrived;
+            self.traffic.check(event, self.now, self.now - aggregate.written[usize::try_from(event.sequence).unwrap() - 1]);
             aggregate.arrived = aggregate.arrived.max(event.sequence);
             aggregate.deliveries += 1;
             self.count(if again { "events delivered again" } else { "events delivered" }, 1);

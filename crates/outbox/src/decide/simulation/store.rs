@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::tests::{at, run};
 use super::super::{EngineAction, EngineInput};
+use super::traffic::RETRIED;
 use super::{Aggregate, EngineMistake, World, slot};
 use crate::AggregateId;
 use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, HeadUpdate, Hold, Outcome, SweepResult, TouchReply};
@@ -80,6 +81,9 @@ impl World {
             if !self.holds(me, outcome.hold) {
                 fenced.push(outcome.hold);
                 continue;
+            }
+            if matches!(outcome.then, HeadUpdate::Retry { .. }) {
+                self.count(RETRIED, 1);
             }
             let now = self.now;
             let aggregate = self.aggregates.get_mut(&outcome.aggregate).unwrap();

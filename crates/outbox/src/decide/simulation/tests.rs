@@ -1,5 +1,6 @@
 //! Which seeds run, and what each run must show.
 
+use super::traffic::RETRIED;
 use super::*;
 
 /// The number of seeds in each test run; `SHARDWISE_SEED=<n>` repeats one, `cargo xtask simulate-outbox` runs any number.
@@ -13,6 +14,7 @@ fn simulate(seed: u64, faults: bool) -> World {
 }
 
 fn run_to_the_end(mut world: World, seed: u64) -> World {
+    let nothing_is_slow = !world.faults && world.traffic != Traffic::OneSlow;
     while world.now < 25_000 {
         world.step();
     }
@@ -21,6 +23,7 @@ fn run_to_the_end(mut world: World, seed: u64) -> World {
         world.step();
         assert!(world.now < 100_000, "seed {seed}: 75 s after the last fault something is still pending");
     }
+    assert!(!nothing_is_slow || !world.figures.contains_key(RETRIED), "seed {seed}: nothing was slow, and something was put back");
     world
 }
 
@@ -62,6 +65,26 @@ fn without_faults_nothing_arrives_twice() {
     });
 }
 
+/// Without room for them, the events of the other destination would wait behind all of the slow one's that were read before.
+#[test]
+fn a_slow_destination_delays_no_event_for_another() {
+    let mut put_back = 0;
+    with_seeds(1, 20, |seed| {
+        let world = run_to_the_end(World::of(seed, false, Traffic::OneSlow), seed);
+        assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}: once each");
+        put_back += world.figures.get(RETRIED).copied().unwrap_or_default();
+    });
+    assert!(put_back > 0, "no life had to put anything back");
+}
+
+#[test]
+fn a_busy_destination_is_not_slow() {
+    with_seeds(1, 10, |seed| {
+        let world = run_to_the_end(World::of(seed, false, Traffic::Busy), seed);
+        assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}: once each");
+    });
+}
+
 fn is_found(mistake: impl Fn(u64) -> World, seeds: u64) -> bool {
     (1..=seeds).any(|seed| {
         let life = || run_to_the_end(mistake(seed), seed);
@@ -80,4 +103,17 @@ fn a_store_without_a_fence_is_found_out() {
 fn a_hold_that_is_used_after_its_release_was_given_up_is_found_out() {
     let forgetful = |seed| World { restless: true, ..World::new(seed, true).with(EngineMistake::UsesWhatItReleases) };
     assert!(is_found(forgetful, FORGETFUL), "{FORGETFUL} seeds found nothing: the simulation checks too little");
+}
+
+#[test]
+fn a_slow_destination_that_keeps_everything_is_found_out() {
+    let keeping = |seed| World::of(seed, false, Traffic::OneSlow).with(EngineMistake::OfSlow(SlowMistake::KeepsEverything));
+    assert!(is_found(keeping, 10), "ten seeds found nothing: the simulation checks too little");
+}
+
+/// The first fix for slow destinations made it.
+#[test]
+fn a_busy_destination_that_is_taken_for_a_slow_one_is_found_out() {
+    let hasty = |seed| World::of(seed, false, Traffic::Busy).with(EngineMistake::OfSlow(SlowMistake::TakesBusyForSlow));
+    assert!(is_found(hasty, 10), "ten seeds found nothing: the simulation checks too little");
 }
