@@ -127,8 +127,8 @@ impl RedisSink {
         match why {
             "NEWER" => Refusal::retryable(format!("{name}: a publisher with a newer epoch has added to {stream}")),
             "PAST" => Refusal::permanent(format!(
-                "{name}: {stream} has later events but not this one, and its ids cannot go back: it was trimmed, or this is \
-                 an old event replayed"
+                "{name}: {stream} has later events but not this one, and its ids cannot go back: it was trimmed, a failover \
+                 lost it, or this is an old event replayed"
             )),
             "OTHER" => Refusal::permanent(format!(
                 "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was recreated; use another stream"
