@@ -9,10 +9,11 @@ use redis::Value;
 use shardwise_core::GroupName;
 use shardwise_discovery::Clock;
 use shardwise_discovery::tls::TlsFiles;
+use shardwise_discovery::valkey::Login;
 use tokio::time::{Instant, timeout};
 
 use crate::connection::{LiveConnection, ScriptCall};
-use crate::dial::{CONNECT_LIMIT, Login};
+use crate::dial::CONNECT_LIMIT;
 use crate::error::{Failure, ServerContext, ValkeyResult};
 use crate::foreign::MemberKeys;
 use crate::keys::KeyPrefix;

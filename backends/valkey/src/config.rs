@@ -7,13 +7,13 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
 use shardwise_discovery::tls::{TlsFile, TlsFiles};
+use shardwise_discovery::valkey::{Login, SentinelTarget};
 use shardwise_discovery::{Clock, Discovery};
 
 use crate::ValkeyBackend;
-use crate::address::ValkeyAddress;
-use crate::dial::Login;
+use crate::address::parse;
 use crate::error::{Failure, ValkeyResult};
-use crate::sentinel::{SentinelTarget, ServerTarget};
+use crate::sentinel::ServerTarget;
 
 /// The beginning of all keys unless another one is set.
 pub const PREFIX_DEFAULT: &str = "shardwise";
@@ -154,7 +154,7 @@ impl ValkeyConfig {
             (Some(_), [_, ..], _) => refused("sentinels", "is set, and discovery.valkey.url too; remove one of them"),
             (Some(_), [], Some(_)) => refused("master_name", "is for Sentinels, but discovery.valkey.url is set; remove one of them"),
             (Some(url), [], None) => {
-                let address = ValkeyAddress::parse(url, PORT).map_err(|why| Failure::Setting { setting: "url", why })?;
+                let address = parse(url, PORT).map_err(|why| Failure::Setting { setting: "url", why })?;
                 self.checked(address.tls, "url")?;
                 Ok(ServerTarget::Server(address))
             }
@@ -164,9 +164,9 @@ impl ValkeyConfig {
             }
             (None, sentinels, Some(_)) if sentinels.len() > SENTINELS_MAX => refused("sentinels", "names more than 16 servers"),
             (None, sentinels, Some(master_name)) => {
-                let parse = |text: &String| ValkeyAddress::parse(text, SENTINEL_PORT);
+                let read = |text: &String| parse(text, SENTINEL_PORT);
                 let sentinels: Vec<_> =
-                    sentinels.iter().map(parse).collect::<Result<_, _>>().map_err(|why| Failure::Setting { setting: "sentinels", why })?;
+                    sentinels.iter().map(read).collect::<Result<_, _>>().map_err(|why| Failure::Setting { setting: "sentinels", why })?;
                 let tls = sentinels.iter().any(|address| address.tls);
                 if tls && sentinels.iter().any(|address| !address.tls) {
                     return refused("sentinels", "has addresses with and without TLS; write all of them with one scheme");

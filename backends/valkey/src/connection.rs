@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, Value};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, Value};
 use shardwise_discovery::tls::TlsFiles;
+use shardwise_discovery::valkey::{Login, ValkeyAddress, dial};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::address::ValkeyAddress;
-use crate::dial::{Login, ServerFacts, dial};
+use crate::dial::{ServerFacts, TLS_LIMIT, meaning_of};
 use crate::error::{Failure, ServerContext, ValkeyResult};
 use crate::news::{NewsRouter, NewsSubscription};
 use crate::scripts::LuaScript;
@@ -52,7 +52,10 @@ impl LiveConnection {
             delivered.deliver(push);
             Ok(())
         };
-        let (mut redis, task) = dial(address, login, files, &context, Some(pushed)).await?;
+        // Messages of channels need RESP3. Callers have limits for their whole call.
+        let info = login.connection_info().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(pushed);
+        let (mut redis, task) = dial(address, files, &info, config, TLS_LIMIT).await.map_err(|failure| meaning_of(failure, &context))?;
         let info: String = redis::cmd("INFO").query_async(&mut redis).await.map_err(|error| context.meaning(&error))?;
         let facts = ServerFacts::read(&info);
         facts.check(&context)?;

@@ -1,175 +1,46 @@
-//! One connection to one server: TCP, TLS if the address says so, the login, and what kind of server it is.
+//! Connections to one server: the words for their failures, and what kind of server it is.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo};
-use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
-use secrecy::{ExposeSecret, SecretString};
-use shardwise_discovery::one_line;
-use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles, provider};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
+use rustls::ClientConfig;
+use shardwise_discovery::tls::{ConnectFailure, SystemTrust, TlsError, TlsFiles};
+use shardwise_discovery::valkey::DialFailure;
 
-use crate::address::ValkeyAddress;
 use crate::error::{Failure, ServerContext, ValkeyResult};
 
-/// How long it may take to find out why a server hung up, or is silent.
-const PROBE_LIMIT: Duration = Duration::from_secs(1);
-/// How long a server may take for its part of a handshake; below the limit of the whole connection.
-const TLS_LIMIT: Duration = Duration::from_millis(1500);
-
-/// Who asks, and in which database.
-#[derive(Debug, Clone)]
-pub(crate) struct Login {
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<SecretString>,
-    pub(crate) database: u16,
-}
-
-trait ServerStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> ServerStream for S {}
-
-/// Reads the files of TLS, anew for each connection.
+/// Reads the files of TLS, to find out whether they can be used.
 pub(crate) fn load(files: &TlsFiles) -> ValkeyResult<Arc<ClientConfig>> {
-    let unusable = |error: TlsError| Failure::Setting { setting: error.file.setting(), why: error.of_setting() };
-    Ok(Arc::new(files.client_config(SystemTrust::Required).map_err(unusable)?))
+    Ok(Arc::new(files.client_config(SystemTrust::Required).map_err(|error| of_file(&error))?))
 }
 
-/// Connects and logs in. With `pushed` it speaks RESP3, and messages of channels go there. The connection lives as long as the handle of
-/// its task.
-pub(crate) async fn dial(
-    address: &ValkeyAddress,
-    login: &Login,
-    files: &TlsFiles,
-    context: &ServerContext,
-    pushed: Option<impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static>,
-) -> ValkeyResult<(MultiplexedConnection, AbortOnDropHandle<()>)> {
-    let mut info = RedisConnectionInfo::default().set_db(i64::from(login.database)).set_skip_set_lib_name();
-    if let Some(username) = &login.username {
-        info = info.set_username(username);
-    }
-    if let Some(password) = &login.password {
-        info = info.set_password(password.expose_secret());
-    }
-    // Callers have limits for their whole call.
-    let mut config = AsyncConnectionConfig::new().set_response_timeout(None);
-    if let Some(pushed) = pushed {
-        info = info.set_protocol(ProtocolVersion::RESP3);
-        config = config.set_push_sender(pushed);
-    }
-    let stream = connect(address, files, context).await?;
-    let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
-    match opened {
-        Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
-        Err(error) => {
-            let failure = context.meaning(&error);
-            // A server that is just starting or stopping hangs up as well.
-            let hung_up = matches!(failure, Failure::Broken { .. } | Failure::NotValkey { .. });
-            if hung_up && !address.tls && speaks_tls(address).await {
-                return Err(Failure::OnlyTls { place: context.place.clone(), setting: context.setting });
-            }
-            Err(failure)
+fn of_file(error: &TlsError) -> Failure {
+    Failure::Setting { setting: error.file.setting(), why: error.of_setting() }
+}
+
+/// Why there is no connection to a server, with the settings that matter.
+pub(crate) fn meaning_of(failure: DialFailure, context: &ServerContext) -> Failure {
+    let (place, setting) = (context.place.clone(), context.setting);
+    match failure {
+        DialFailure::OnlyTls => Failure::OnlyTls { place, setting },
+        DialFailure::Login(error) => context.meaning(&error),
+        DialFailure::Connect(ConnectFailure::Unreachable(why)) => Failure::Unreachable { place, setting, why },
+        DialFailure::Connect(ConnectFailure::File(error)) => of_file(&error),
+        DialFailure::Connect(ConnectFailure::NotTls) => Failure::NotTls { place, setting },
+        DialFailure::Connect(ConnectFailure::SilentOnTls(after)) => {
+            let why = format!("it takes the connection and is silent on TLS for {} ms", after.as_millis());
+            Failure::Unreachable { place, setting, why }
         }
+        DialFailure::Connect(ConnectFailure::Certificate { why, advice }) => {
+            Failure::Certificate { place, why, advice: advice.with_setting("discovery.valkey.ca_file") }
+        }
+        DialFailure::Connect(ConnectFailure::ClientCertificate(why)) => Failure::ClientCertificate { place, why },
+        DialFailure::Connect(ConnectFailure::Handshake(why)) => Failure::Handshake { place, setting, why },
     }
 }
 
-/// Whether the server speaks TLS, whatever its certificate.
-async fn speaks_tls(address: &ValkeyAddress) -> bool {
-    let look = async {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
-        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let name = ServerName::try_from(address.host.clone()).ok()?;
-        let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
-        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
-            Ok(_) => Some(true),
-            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
-            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
-        }
-    };
-    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
-}
-
-/// Whether the server answers without TLS, whatever it answers.
-async fn speaks_plainly(address: &ValkeyAddress) -> bool {
-    let look = async {
-        let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
-        tcp.write_all(b"PING\r\n").await.ok()?;
-        // A simple string, or an error such as that a password is needed.
-        Some(matches!(tcp.read_u8().await.ok()?, b'+' | b'-'))
-    };
-    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
-}
-
-/// rustls hands its errors out in an `io::Error`.
-fn inner(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
-}
-
-async fn connect(address: &ValkeyAddress, files: &TlsFiles, context: &ServerContext) -> ValkeyResult<Box<dyn ServerStream>> {
-    let unreachable = |error: io::Error| Failure::Unreachable {
-        place: context.place.clone(),
-        setting: context.setting,
-        why: one_line(&error.to_string()),
-    };
-    let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
-    tcp.set_nodelay(true).map_err(unreachable)?;
-    // What was sent and not received yet must not arrive when the connection has been given up.
-    tcp.set_zero_linger().map_err(unreachable)?;
-    if !address.tls {
-        return Ok(Box::new(tcp));
-    }
-    let files = files.clone();
-    let config = tokio::task::spawn_blocking(move || load(&files)).await.map_err(|error| unreachable(io::Error::other(error)))??;
-    let refused = |why: String| Failure::Handshake { place: context.place.clone(), setting: context.setting, why };
-    let name = ServerName::try_from(address.host.clone()).map_err(|error| refused(one_line(&error.to_string())))?;
-    match timeout(TLS_LIMIT, TlsConnector::from(config).connect(name, tcp)).await {
-        Ok(Ok(stream)) => Ok(Box::new(stream)),
-        Ok(Err(error)) => Err(match inner(&error) {
-            Some(inner) => of_tls(inner, context),
-            // A server that is just starting or stopping hangs up as well.
-            None => unreachable(error),
-        }),
-        // Valkey 8 waits for the end of the line that it takes the handshake for; one that is stopped is silent as well.
-        Err(_) if speaks_plainly(address).await => Err(Failure::NotTls { place: context.place.clone(), setting: context.setting }),
-        Err(_) => {
-            Err(unreachable(io::Error::other(format!("it takes the connection and is silent on TLS for {} ms", TLS_LIMIT.as_millis()))))
-        }
-    }
-}
-
-/// The meaning of an error of TLS.
-fn of_tls(error: &rustls::Error, context: &ServerContext) -> Failure {
-    use CertificateError as Bad;
-    let (place, setting, why) = (context.place.clone(), context.setting, one_line(&error.to_string()));
-    let problem = match error {
-        rustls::Error::InvalidCertificate(problem) => problem,
-        rustls::Error::InvalidMessage(_) => return Failure::NotTls { place, setting },
-        rustls::Error::AlertReceived(_) => return Failure::ClientCertificate { place, why },
-        _ => return Failure::Handshake { place, setting, why },
-    };
-    let other = format!("is not accepted ({why})");
-    let (why, advice) = match problem {
-        Bad::Expired | Bad::ExpiredContext { .. } => ("has expired", "renew it, or check this machine's clock"),
-        Bad::NotValidYet | Bad::NotValidYetContext { .. } => ("is not valid yet", "check this machine's clock"),
-        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
-            ("is for another name", "write a name that it has, or have it made for this one")
-        }
-        Bad::UnknownIssuer => {
-            ("is signed by an issuer that is not trusted here", "set discovery.valkey.ca_file to the certificate of its issuer")
-        }
-        _ => (other.as_str(), "check discovery.valkey.ca_file"),
-    };
-    Failure::Certificate { place, why: why.to_owned(), advice }
-}
-
+/// How long a server may take for its part of a handshake; below the limit of the whole connection.
+pub(crate) const TLS_LIMIT: Duration = Duration::from_millis(1500);
 /// How long one attempt to connect may take.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 

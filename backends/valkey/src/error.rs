@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     #[error("{place} speaks TLS only; write rediss:// instead of redis:// in {setting}")]
     OnlyTls { place: String, setting: &'static str },
     #[error("the certificate of {place} {why}; {advice}")]
-    Certificate { place: String, why: String, advice: &'static str },
+    Certificate { place: String, why: String, advice: String },
     #[error("{place} does not accept this client's certificate ({why}); check discovery.valkey.cert_file and discovery.valkey.key_file")]
     ClientCertificate { place: String, why: String },
     #[error("no TLS with {place}: {why}; check {setting} and discovery.valkey.ca_file")]

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::address::ValkeyAddress;
+use crate::address::parse;
 use crate::dial::ServerFacts;
 use crate::error::ServerContext;
 use crate::foreign::ScanPage;
@@ -52,12 +52,12 @@ const HELD: &[u8] = b"1 00000000000000ff live 0a 7 3000000 0b {\"schema\":1,\"in
 /// Addresses of the settings: one that is taken is taken again as it is shown, and what stands before an @ is never shown.
 pub fn addresses(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    if let Ok(address) = ValkeyAddress::parse(text, 6379) {
+    if let Ok(address) = parse(text, 6379) {
         let scheme = if address.tls { "rediss" } else { "redis" };
-        assert_eq!(ValkeyAddress::parse(&format!("{scheme}://{address}"), 1), Ok(address), "{text:?}");
+        assert_eq!(parse(&format!("{scheme}://{address}"), 1), Ok(address), "{text:?}");
     }
     if !text.contains("hush") {
-        let refused = ValkeyAddress::parse(&format!("redis://me:hush@{text}"), 6379);
+        let refused = parse(&format!("redis://me:hush@{text}"), 6379);
         assert!(refused.as_ref().is_err_and(|why| !why.contains("hush")), "{refused:?}");
     }
 }

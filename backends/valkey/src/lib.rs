@@ -1,6 +1,6 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` has the settings, `address` reads addresses, `dial` makes connections, `sentinel` finds the primary, `connection` is one
+//! Inside: `config` has the settings, `address` reads addresses, `dial` says why there is no connection, `sentinel` finds the primary, `connection` is one
 //! connection and `client` the one in use. The scripts are in `lua/`, with their texts and answers in `scripts`; `keys` says where things
 //! stand. `backend` is the contract, `notes` its third part. `reader` follows a group by `news` over its `mirror`, for the watches. `calls`
 //! numbers calls; `foreign` looks for the keys of another fleet; `error` has all failures.

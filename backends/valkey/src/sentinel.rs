@@ -1,35 +1,18 @@
 //! Where the primary is: at the address of the settings, or where Sentinels say. They are asked before each connection.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use redis::PushInfo;
-use shardwise_discovery::one_line;
 use shardwise_discovery::tls::TlsFiles;
-use tokio::time::timeout;
+use shardwise_discovery::valkey::{SentinelFailure, SentinelTarget, ValkeyAddress};
 
-use crate::address::ValkeyAddress;
-use crate::dial::{Login, dial};
+use crate::dial::meaning_of;
 use crate::error::{Failure, ServerContext, ValkeyResult};
-
-/// How long one Sentinel may take to answer.
-const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who says where the primary is.
 #[derive(Debug, Clone)]
 pub(crate) enum ServerTarget {
     Server(ValkeyAddress),
     Sentinels(SentinelTarget),
-}
-
-/// A primary that Sentinels name.
-#[derive(Debug, Clone)]
-pub(crate) struct SentinelTarget {
-    pub(crate) sentinels: Vec<ValkeyAddress>,
-    /// They and the servers speak TLS.
-    pub(crate) tls: bool,
-    pub(crate) master_name: String,
-    pub(crate) login: Login,
 }
 
 /// Finds the primary.
@@ -49,10 +32,7 @@ impl ServerLocator {
     pub(crate) fn places(&self) -> String {
         match &self.target {
             ServerTarget::Server(address) => address.to_string(),
-            ServerTarget::Sentinels(target) => {
-                let places: Vec<_> = target.sentinels.iter().map(ToString::to_string).collect();
-                format!("{} by {}", target.master_name, places.join(", "))
-            }
+            ServerTarget::Sentinels(target) => target.places(),
         }
     }
 
@@ -89,29 +69,22 @@ impl ServerLocator {
             ServerTarget::Server(address) => return Ok(address.clone()),
             ServerTarget::Sentinels(target) => target,
         };
-        let (first, mut reported) = (self.first.load(Ordering::Relaxed), None);
-        for number in (first..target.sentinels.len()).chain(0..first) {
-            let Some(sentinel) = target.sentinels.get(number) else { continue };
-            let late = || Failure::NoSentinel { why: format!("{sentinel} is silent for {} ms", ASK_LIMIT.as_millis()) };
-            match timeout(ASK_LIMIT, ask(sentinel, target, files)).await.unwrap_or_else(|_| Err(late())) {
-                Ok(address) => {
-                    self.first.store(number, Ordering::Relaxed);
-                    return Ok(address);
-                }
+        target.locate(&self.first, files).await.map_err(|failures| {
+            let mut reported = None;
+            for (sentinel, failure) in failures {
+                let failure = meaning(target, &sentinel, failure);
                 // What may pass by itself decides: then it is worth trying again.
-                Err(failure) => {
-                    let may_pass = failure.during("").is_retryable();
-                    if reported.is_none() || may_pass {
-                        reported = Some(failure);
-                    }
+                if reported.is_none() || failure.is_passing() {
+                    reported = Some(failure);
                 }
             }
-        }
-        Err(reported.unwrap_or_else(|| Failure::NoSentinel { why: "none is named".into() }))
+            reported.unwrap_or_else(|| Failure::NoSentinel { why: "none is named".into() })
+        })
     }
 }
 
-async fn ask(sentinel: &ValkeyAddress, target: &SentinelTarget, files: &TlsFiles) -> ValkeyResult<ValkeyAddress> {
+/// Why a Sentinel names no primary.
+fn meaning(target: &SentinelTarget, sentinel: &ValkeyAddress, failure: SentinelFailure) -> Failure {
     let context = ServerContext {
         place: format!("the Sentinel {sentinel}"),
         setting: "discovery.valkey.sentinels",
@@ -120,17 +93,13 @@ async fn ask(sentinel: &ValkeyAddress, target: &SentinelTarget, files: &TlsFiles
         prefix: String::new(),
         has_sentinels: true,
     };
-    let no_news: Option<fn(PushInfo) -> Result<(), ()>> = None;
-    let (mut redis, _driver) = dial(sentinel, &target.login, files, &context, no_news).await.map_err(unavailable)?;
-    let mut question = redis::cmd("SENTINEL");
-    question.arg("GET-MASTER-ADDR-BY-NAME").arg(&target.master_name);
-    let answer: Option<Vec<String>> = question.query_async(&mut redis).await.map_err(|error| unavailable(context.meaning(&error)))?;
-    let Some(answer) = answer else { return Err(Failure::UnknownMaster { name: target.master_name.clone() }) };
-    let address = match answer.as_slice() {
-        [host, port] => port.parse().ok().map(|port| ValkeyAddress { tls: target.tls, host: host.clone(), port }),
-        _ => None,
-    };
-    address.ok_or_else(|| Failure::NoSentinel { why: format!("{sentinel} names the primary as {}", one_line(&answer.join(" "))) })
+    match failure {
+        SentinelFailure::Silent(after) => Failure::NoSentinel { why: format!("{sentinel} is silent for {} ms", after.as_millis()) },
+        SentinelFailure::Dial(failure) => unavailable(meaning_of(failure, &context)),
+        SentinelFailure::Refused(error) => unavailable(context.meaning(&error)),
+        SentinelFailure::UnknownMaster => Failure::UnknownMaster { name: target.master_name.clone() },
+        SentinelFailure::Unreadable(answer) => Failure::NoSentinel { why: format!("{sentinel} names the primary as {answer}") },
+    }
 }
 
 /// A Sentinel that is down is no fault that lasts.

@@ -31,6 +31,8 @@ pub mod silence;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod used_stores;
+#[cfg(feature = "valkey")]
+pub mod valkey;
 
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shardwise::ErrorKind;
 use shardwise::settings::LoadOptions;
-use shardwise_outbox::settings::{LoadedSettings, SinkSettings, StoreSettings};
+use shardwise_outbox::settings::{LoadedSettings, SinkKind, SinkSettings, StoreSettings};
 use shardwise_outbox::{Poison, PublisherOptions};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
@@ -147,7 +147,13 @@ fn the_outbox() {
     let of_a_file = outbox("store_password_file = \"secret\"");
     assert_eq!(of_a_file, "store_password_file is \"secret\": the store is a file; only a PostgreSQL store has a password");
     assert!(!outbox("store = \"mysql://user:hu/sh@host/db\"").contains("hu"), "a password with a slash in it");
-    assert!(outbox("sink = \"amqps://h\"").ends_with("the RabbitMQ sink has no TLS yet; write amqp://"));
+    let plain = outbox("sink = \"amqp://h\"\nsink_ca_file = \"ca.pem\"");
+    assert!(plain.contains("sink_ca_file is \"ca.pem\": the address in sink has no TLS; write rediss://"), "{plain}");
+    let nobody = outbox("sink = \"redis://h\"\nsink_sentinel_password_file = \"p\"");
+    assert!(nobody.contains("the address in sink names no Sentinels; write redis+sentinel://HOST:26379/NAME"), "{nobody}");
+    let half = outbox("sink = \"redis+sentinel://h/main\"\nsink_sentinel_username = \"u\"");
+    assert!(half.ends_with("sink_sentinel_password_file is missing; set both or none"), "{half}");
+    assert!(outbox("sink = \"redis+sentinel://me:hush@h/main\"").starts_with("sink is ***: leave the password out"));
     assert!(
         outbox("sink = \"nats://me:hush@h\"").starts_with("sink is ***: leave the password out, and put it into a file that sink_password")
     );
@@ -168,6 +174,26 @@ fn the_outbox() {
         let seen = refused(&format!("{WORKERS}[default.outbox.o]\n{others}"));
         assert!(seen.starts_with(&format!("settings line 3: outbox.o.{missing} is missing: ")), "{seen}");
     }
+}
+
+#[test]
+fn servers_with_tls_and_sentinels_arrive() {
+    let read = |lines: &str| {
+        let text = format!("{WORKERS}[default.outbox.o]\npolicy = \"workers\"\nstore = \"sqlite:o.db\"\n{lines}");
+        match load(&text, &[]).unwrap().outbox("o").unwrap().sink.clone() {
+            SinkSettings::Remote(remote) => remote,
+            other => unreachable!("{other}"),
+        }
+    };
+    let files = "sink_ca_file = \"ca.pem\"\nsink_cert_file = \"c.pem\"\nsink_key_file = \"k.pem\"\n";
+    let rabbit = read(&format!("sink = \"amqps://app@h/v\"\n{files}"));
+    assert_eq!((rabbit.kind, rabbit.ca_file), (SinkKind::RabbitMq, Some("ca.pem".into())));
+    assert_eq!(rabbit.identity, Some(("c.pem".into(), "k.pem".into())));
+    let logins = "sink_sentinel_username = \"watcher\"\nsink_sentinel_password_file = \"watcher.password\"\n";
+    let redis = read(&format!("sink = \"rediss+sentinel://app@one,two/main/1\"\n{files}{logins}"));
+    assert_eq!((redis.kind, redis.url.as_str()), (SinkKind::Redis, "rediss+sentinel://app@one,two/main/1"));
+    assert_eq!(redis.sentinel_username.as_deref(), Some("watcher"));
+    assert_eq!(redis.sentinel_password_file, Some("watcher.password".into()));
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub use disk::SmallDisk;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 pub use lag::Lag;
-pub use nats::{Nats, NatsCluster, NatsOptions};
+pub use nats::{Nats, NatsCluster, NatsOperator, NatsOptions, NatsUser};
 pub use packages::{node_modules, python_with};
 pub use pgbouncer::PgBouncer;
 pub use pods::{Pod, PodNetwork};

@@ -1,10 +1,12 @@
 //! RabbitMQ: one node.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
@@ -19,6 +21,7 @@ const GREETING: &[u8] = b"AMQP\0\0\x09\x01";
 #[derive(Clone, Debug, Default)]
 pub struct RabbitMqOptions {
     settings: Vec<String>,
+    tls: Option<(CertIdentity, bool)>,
 }
 
 impl RabbitMqOptions {
@@ -27,6 +30,30 @@ impl RabbitMqOptions {
     pub fn with_setting(mut self, line: impl Into<String>) -> Self {
         self.settings.push(line.into());
         self
+    }
+
+    /// With TLS on a second port, with this certificate; whether clients must have one of the same authority.
+    #[must_use]
+    pub fn with_tls(mut self, identity: &CertIdentity, demands_certificates: bool) -> Self {
+        self.tls = Some((identity.clone(), demands_certificates));
+        self
+    }
+
+    fn configuration(&self, port: u16, tls_port: Option<u16>) -> String {
+        let mut text = format!("listeners.tcp.default = 127.0.0.1:{port}\nlog.console = true\nlog.file = false\n");
+        // Writing to a text does not fail.
+        if let (Some((identity, demands_certificates)), Some(tls_port)) = (&self.tls, tls_port) {
+            let verify = if *demands_certificates { "verify_peer" } else { "verify_none" };
+            let _ = writeln!(text, "listeners.ssl.default = 127.0.0.1:{tls_port}\nssl_options.verify = {verify}");
+            let _ = writeln!(text, "ssl_options.fail_if_no_peer_cert = {demands_certificates}");
+            for (name, path) in [("cacertfile", identity.authority()), ("certfile", identity.certificate()), ("keyfile", identity.key())] {
+                let _ = writeln!(text, "ssl_options.{name} = {}", path.display());
+            }
+        }
+        for line in &self.settings {
+            let _ = writeln!(text, "{line}");
+        }
+        text
     }
 }
 
@@ -38,6 +65,7 @@ pub struct RabbitMq {
     /// Erlang's directory of nodes, without which none starts.
     _directory: Process,
     _ports: [Port; 3],
+    tls_port: Option<Port>,
 }
 
 server!(RabbitMq);
@@ -52,11 +80,8 @@ impl RabbitMq {
         let home = servers::home(&RABBITMQ)?;
         let (port, nodes, peers) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
         let folder = folder::temporary("rabbitmq")?;
-        let mut text = format!("listeners.tcp.default = 127.0.0.1:{}\nlog.console = true\nlog.file = false\n", port.number());
-        for line in &options.settings {
-            // Writing to a text does not fail.
-            let _ = writeln!(text, "{line}");
-        }
+        let tls_port = options.tls.as_ref().map(|_| Port::reserve()).transpose()?;
+        let text = options.configuration(port.number(), tls_port.as_ref().map(Port::number));
         for (name, text) in [("rabbitmq.conf", text.as_str()), ("enabled_plugins", "[].")] {
             std::fs::write(folder.path().join(name), text).map_err(Error::io(name))?;
         }
@@ -105,7 +130,7 @@ impl RabbitMq {
         let launch = Launch::new(RABBITMQ.title(), bin.join("erlexec"), arguments, folder);
         let directory = directory.start()?;
         let process = Launch { clients: ("amqp", port.address()), environment, ..launch }.start()?;
-        Ok(Self { process, _directory: directory, _ports: [port, nodes, peers] })
+        Ok(Self { process, _directory: directory, _ports: [port, nodes, peers], tls_port })
     }
 
     async fn wait_ready(&self) -> Result<()> {
@@ -116,9 +141,20 @@ impl RabbitMq {
             // A frame of the first channel.
             let mut answer = [0; 3];
             stream.read_exact(&mut answer).await.map_err(reported)?;
-            if answer == [1, 0, 0] { Ok(()) } else { Err(format!("it says {answer:?}")) }
+            if answer != [1, 0, 0] {
+                return Err(format!("it says {answer:?}"));
+            }
+            match &self.tls_port {
+                Some(port) => TcpStream::connect(port.address()).await.map(drop).map_err(reported),
+                None => Ok(()),
+            }
         };
         self.process.until("it answers", look).await
+    }
+
+    /// Where clients connect with TLS.
+    pub fn tls_addr(&self) -> Result<SocketAddr> {
+        self.tls_port.as_ref().map(Port::address).ok_or_else(|| Error::new("it was started without TLS"))
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

@@ -1,5 +1,6 @@
 //! Redis Sentinels: several, which watch one primary and its replicas.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use futures::future::try_join_all;
@@ -30,6 +31,15 @@ struct Sentinel {
     _port: Port,
     /// What its line of the primary must contain before it is ready.
     expected: String,
+    /// Its own password.
+    password: Option<String>,
+}
+
+/// The passwords of the servers and of the Sentinels.
+#[derive(Debug, Clone, Copy)]
+struct SentinelPasswords<'a> {
+    servers: &'a str,
+    sentinels: &'a str,
 }
 
 server!(Sentinel);
@@ -37,8 +47,17 @@ server!(Sentinel);
 impl Sentinels {
     /// So many Sentinels, a majority of which makes a failover; ready when all know each other and so many replicas of the primary.
     pub async fn start(count: usize, primary: &Redis, replicas: usize) -> Result<Self> {
+        Self::launch(count, primary, replicas, None).await
+    }
+
+    /// The same where the servers have one password and the Sentinels another.
+    pub async fn start_guarded(count: usize, primary: &Redis, replicas: usize, servers: &str, sentinels: &str) -> Result<Self> {
+        Self::launch(count, primary, replicas, Some(SentinelPasswords { servers, sentinels })).await
+    }
+
+    async fn launch(count: usize, primary: &Redis, replicas: usize, passwords: Option<SentinelPasswords<'_>>) -> Result<Self> {
         let sentinels = started(async || {
-            let launch = |_| Sentinel::launch(count, primary.socket_addr(), replicas);
+            let launch = |_| Sentinel::launch(count, primary.socket_addr(), replicas, passwords);
             (0..count).map(launch).collect::<Result<Vec<_>>>()
         });
         Ok(Self { sentinels: sentinels.await? })
@@ -60,7 +79,7 @@ impl Sentinels {
 
     /// Has one of them make a replica the primary now, though the present one lives.
     pub async fn fail_over_by(&self, number: usize) -> Result<()> {
-        command(self.sentinel(number)?.socket_addr(), None, &["SENTINEL", "FAILOVER", MASTER]).await.map(drop)
+        self.sentinel(number)?.command(&["SENTINEL", "FAILOVER", MASTER]).await.map(drop)
     }
 
     /// Which primary one of them names.
@@ -77,10 +96,10 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn launch(count: usize, primary: SocketAddr, replicas: usize) -> Result<Self> {
+    fn launch(count: usize, primary: SocketAddr, replicas: usize, passwords: Option<SentinelPasswords<'_>>) -> Result<Self> {
         let (port, folder) = (Port::reserve()?, folder::temporary("sentinel")?);
         let configuration = folder.path().join("sentinel.conf");
-        let text = format!(
+        let mut text = format!(
             "port {}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} {} {} {}\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} {FAILOVER_MS}\n",
             port.number(),
@@ -89,17 +108,27 @@ impl Sentinel {
             primary.port(),
             count / 2 + 1
         );
+        if let Some(SentinelPasswords { servers, sentinels }) = passwords {
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "sentinel auth-pass {MASTER} {servers}\nrequirepass {sentinels}\nsentinel sentinel-pass {sentinels}");
+        }
         std::fs::write(&configuration, text).map_err(Error::io(configuration.display()))?;
         let program = RedisProgram::find(false, &folder)?;
         let arguments = vec![configuration.display().to_string(), "--sentinel".to_owned()];
         let launch = program.launch(arguments, folder);
         let process = Launch { clients: ("redis", port.address()), ..launch }.start()?;
-        Ok(Self { process, _port: port, expected: format!("status=ok,address={primary},slaves={replicas},sentinels={count}") })
+        let expected = format!("status=ok,address={primary},slaves={replicas},sentinels={count}");
+        Ok(Self { process, _port: port, expected, password: passwords.map(|passwords| passwords.sentinels.to_owned()) })
+    }
+
+    async fn command(&self, words: &[&str]) -> Result<String> {
+        let login = self.password.as_deref().map(|password| vec!["AUTH", password]);
+        command(self.socket_addr(), login.as_deref(), words).await
     }
 
     /// What it says of the primary, such as `master0:name=main,status=ok,address=127.0.0.1:6379,slaves=2,sentinels=3`.
     async fn line(&self) -> Result<String> {
-        let info = command(self.socket_addr(), None, &["INFO", "sentinel"]).await?;
+        let info = self.command(&["INFO", "sentinel"]).await?;
         Ok(info.lines().find(|line| line.starts_with("master0:")).unwrap_or_default().to_owned())
     }
 

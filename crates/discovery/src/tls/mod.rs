@@ -1,8 +1,10 @@
-//! TLS from PEM files (feature `tls`; clients need `tls-client`): rustls with ring, made here and handed over, so that the process-wide
-//! provider is neither needed nor touched.
+//! TLS from PEM files (feature `tls`; clients need `tls-client`, their connections `tls-connect`): rustls with ring, made here and handed
+//! over, so that the process-wide provider is neither needed nor touched.
 
 #[cfg(feature = "tls-client")]
 mod client;
+#[cfg(feature = "tls-connect")]
+mod connect;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 #[cfg(feature = "tls-client")]
 pub use self::client::{SystemTrust, TlsFiles};
+#[cfg(feature = "tls-connect")]
+pub use self::connect::{CertificateAdvice, ConnectFailure, ServerStream, connect_tcp, connect_tls};
 use crate::one_line;
 
 /// Which of the files.

@@ -13,10 +13,14 @@ pub(super) const STORE: SettingKey = SettingKey::new("store", Text,
 pub(super) const STORE_PASSWORD_FILE: SettingKey = SettingKey::new("store_password_file", Text,
     "a file with the password of a PostgreSQL store; without it PGPASSWORD or ~/.pgpass");
 pub(super) const SINK: SettingKey = SettingKey::new("sink", Text,
-    "where the events go: stdout, file:PATH, or a server: nats://HOST, redis://HOST, amqp://HOST/VHOST, https://HOST/PATH")
+    "where the events go: stdout, file:PATH, or a server: nats://HOST, redis://HOST, redis+sentinel://HOST,HOST/NAME, amqp://HOST/VHOST, https://HOST/PATH")
     .required("say where the events go: sink = \"stdout\" or sink = \"file:events.jsonl\"");
 pub(super) const SINK_PASSWORD_FILE: SettingKey = SettingKey::new("sink_password_file", Text,
     "a file with the password of the address's user, or with a token: NATS's where the address has no user, and a webhook's bearer token");
+pub(super) const SINK_SENTINEL_USERNAME: SettingKey = SettingKey::new("sink_sentinel_username", Text,
+    "the user at the Sentinels of Redis, if it is not the default one");
+pub(super) const SINK_SENTINEL_PASSWORD_FILE: SettingKey = SettingKey::new("sink_sentinel_password_file", Text,
+    "a file with the password at the Sentinels of Redis, if they ask for one");
 pub(super) const SINK_CREDS_FILE: SettingKey = SettingKey::new("sink_creds_file", Text,
     "a credentials file of NATS with the user's JWT and NKey (.creds), instead of a user or a token");
 pub(super) const SINK_CA_FILE: SettingKey = SettingKey::new("sink_ca_file", Text,
@@ -67,6 +71,7 @@ pub(super) const RETENTION: SettingKey = SettingKey::new("retention", Shape::tim
 /// All keys, in the order of `settings.toml`.
 pub(super) const OUTBOX: &[SettingKey] = &[
     STORE, STORE_PASSWORD_FILE, SINK, SINK_PASSWORD_FILE, SINK_CREDS_FILE, SINK_CA_FILE, SINK_CERT_FILE, SINK_KEY_FILE, SINK_TO,
-    SINK_FORMAT, SINK_STREAM, SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
+    SINK_FORMAT, SINK_STREAM, SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SENTINEL_USERNAME, SINK_SENTINEL_PASSWORD_FILE,
+    SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
     OUTAGE_LIMIT, POLL, LISTEN, RETENTION, PARKED_RETENTION,
 ];

@@ -12,7 +12,10 @@ use super::keys;
 use crate::sink::Mode;
 
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
-                     redis://, rediss://, amqp://, http:// or https://";
+                     redis://, rediss://, redis+sentinel://, rediss+sentinel://, amqp://, amqps://, http:// or https://";
+
+/// The addresses of Redis and RabbitMQ with TLS.
+const WITH_TLS: [&str; 3] = ["rediss://", "rediss+sentinel://", "amqps://"];
 
 const PAIR: &str = "sink_cert_file and sink_key_file belong together; set both or none";
 
@@ -56,12 +59,15 @@ pub enum SinkKind {
 }
 
 impl SinkKind {
-    const BY_SCHEME: [(&str, Self); 7] = [
+    const BY_SCHEME: [(&str, Self); 10] = [
         ("nats", Self::Nats),
         ("tls", Self::Nats),
         ("redis", Self::Redis),
         ("rediss", Self::Redis),
+        ("redis+sentinel", Self::Redis),
+        ("rediss+sentinel", Self::Redis),
         ("amqp", Self::RabbitMq),
+        ("amqps", Self::RabbitMq),
         ("http", Self::Http),
         ("https", Self::Http),
     ];
@@ -87,6 +93,10 @@ pub struct RemoteSink {
     pub url: String,
     /// A file with the password or the token.
     pub password_file: Option<PathBuf>,
+    /// The user at the Sentinels of Redis.
+    pub sentinel_username: Option<String>,
+    /// A file with the password at the Sentinels of Redis.
+    pub sentinel_password_file: Option<PathBuf>,
     /// A credentials file of NATS.
     pub creds_file: Option<PathBuf>,
     /// A file with the CA that must have signed the server's certificate.
@@ -132,14 +142,16 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-const ONLY: [(&SettingKey, &[SinkKind]); 15] = {
+const ONLY: [(&SettingKey, &[SinkKind]); 17] = {
     use SinkKind::{Http, Nats, RabbitMq, Redis};
     [
         (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_SENTINEL_USERNAME, &[Redis]),
+        (&keys::SINK_SENTINEL_PASSWORD_FILE, &[Redis]),
         (&keys::SINK_CREDS_FILE, &[Nats]),
-        (&keys::SINK_CA_FILE, &[Nats, Redis, Http]),
-        (&keys::SINK_CERT_FILE, &[Nats, Redis, Http]),
-        (&keys::SINK_KEY_FILE, &[Nats, Redis, Http]),
+        (&keys::SINK_CA_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_CERT_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_KEY_FILE, &[Nats, Redis, RabbitMq, Http]),
         (&keys::SINK_TO, &[Nats, Redis, RabbitMq]),
         (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Http]),
         (&keys::SINK_STREAM, &[Nats]),
@@ -164,7 +176,6 @@ pub(super) fn sink(table: &SettingsTable<'_>) -> Result<SinkSettings> {
         (_, Some(kind)) => SinkSettings::Remote(Box::new(remote(table, &found, kind)?)),
         _ => match text.split_once(':') {
             Some(("file", path)) => SinkSettings::File { path: table.resolve(&found, path.strip_prefix("//").unwrap_or(path))? },
-            Some(("amqps", _)) => return Err(found.refuse("the RabbitMQ sink has no TLS yet; write amqp://").into()),
             _ if text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("http")) => return Err(found.refuse_masked(SINKS).into()),
             _ => return Err(found.refuse(SINKS).into()),
         },
@@ -187,12 +198,45 @@ fn only_fitting(table: &SettingsTable<'_>, kind: Option<SinkKind>) -> Result<()>
     Ok(())
 }
 
+/// Refuses files of TLS for an address without TLS, and a login at Sentinels where there are none.
+fn only_where_used(table: &SettingsTable<'_>, url: &str) -> Result<()> {
+    let has_tls = WITH_TLS.iter().any(|scheme| url.starts_with(scheme));
+    let has_sentinels = url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"));
+    for (keys, is_used, why) in [
+        (
+            [&keys::SINK_CA_FILE, &keys::SINK_CERT_FILE, &keys::SINK_KEY_FILE].as_slice(),
+            has_tls,
+            "the address in sink has no TLS; write rediss://, rediss+sentinel:// or amqps://, or remove it",
+        ),
+        (
+            [&keys::SINK_SENTINEL_USERNAME, &keys::SINK_SENTINEL_PASSWORD_FILE].as_slice(),
+            has_sentinels,
+            "the address in sink names no Sentinels; write redis+sentinel://HOST:26379/NAME, or remove it",
+        ),
+    ] {
+        for key in keys {
+            if let Some(found) = table.find(key)?.filter(|_| !is_used) {
+                return Err(found.refuse(why).into());
+            }
+        }
+    }
+    if let Some(found) = table.find(&keys::SINK_SENTINEL_USERNAME)?
+        && table.find(&keys::SINK_SENTINEL_PASSWORD_FILE)?.is_none()
+    {
+        return Err(found.refuse("sink_sentinel_password_file is missing; set both or none").into());
+    }
+    Ok(())
+}
+
 /// Checks only what keeps a password out; the rest of the address is checked when the sink is created.
 fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> Result<RemoteSink> {
     let url = found.text();
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
     if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
         return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names").into());
+    }
+    if matches!(kind, SinkKind::Redis | SinkKind::RabbitMq) {
+        only_where_used(table, url)?;
     }
     let text = |key: &SettingKey| -> Result<_> { Ok(table.take_if_set(key)?.map(|found| found.text().to_owned())) };
     let flag = |key: &SettingKey| table.take_if_set(key)?.map_or(Ok(false), |found| found.flag());
@@ -207,6 +251,8 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         kind,
         url: url.to_owned(),
         password_file: table.take_path(&keys::SINK_PASSWORD_FILE)?,
+        sentinel_username: text(&keys::SINK_SENTINEL_USERNAME)?,
+        sentinel_password_file: table.take_path(&keys::SINK_SENTINEL_PASSWORD_FILE)?,
         creds_file: table.take_path(&keys::SINK_CREDS_FILE)?,
         ca_file: table.take_path(&keys::SINK_CA_FILE)?,
         identity,

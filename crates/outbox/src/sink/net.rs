@@ -1,4 +1,6 @@
-//! Server addresses of the form `user@host:port`.
+//! Server addresses of the form `user@host:port`, and why a server cannot be reached.
+
+use shardwise::discovery::tls::ConnectFailure;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -38,9 +40,36 @@ impl ServerAddress {
     }
 
     /// Host and port, for messages.
+    #[cfg(any(feature = "rabbitmq", test))]
     pub(super) fn place(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
+}
+
+/// The error for a connection that failed; `server` is what and where, such as "Redis at host:6379".
+pub(super) fn connect_error(server: &str, failure: ConnectFailure) -> Error {
+    let (kind, text) = match failure {
+        ConnectFailure::Unreachable(why) => (ErrorKind::Unavailable, format!("{server} cannot be reached: {why}")),
+        ConnectFailure::File(error) => {
+            let text = format!("TLS to {server} cannot be set up: sink_{} {}", error.file.setting(), error.of_setting());
+            (ErrorKind::Settings, text)
+        }
+        ConnectFailure::NotTls => {
+            (ErrorKind::Denied, format!("{server} does not speak TLS: write its address in sink without TLS, or turn TLS on at the server"))
+        }
+        ConnectFailure::SilentOnTls(after) => {
+            (ErrorKind::Unavailable, format!("{server} takes the connection and is silent on TLS for {after:?}"))
+        }
+        ConnectFailure::Certificate { why, advice } => {
+            (ErrorKind::Denied, format!("the certificate of {server} {why}: {}", advice.with_setting("sink_ca_file")))
+        }
+        ConnectFailure::ClientCertificate(why) => {
+            let text = format!("{server} does not accept this client's certificate ({why}): correct sink_cert_file and sink_key_file");
+            (ErrorKind::Denied, text)
+        }
+        ConnectFailure::Handshake(why) => (ErrorKind::Denied, format!("TLS with {server} fails: {why}; check sink and sink_ca_file")),
+    };
+    Error::new(kind, text)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 pub use shardwise::discovery::tls::TlsFiles;
 
 /// The TLS configuration of connections. If TLS is not `needed`, a machine without trusted CAs is not an error.
-#[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "nats"))]
 pub(super) fn client_config(files: &TlsFiles, needed: bool) -> crate::Result<rustls::ClientConfig> {
     use shardwise::discovery::tls::SystemTrust;
 

@@ -9,6 +9,7 @@ mod not_text;
 mod rabbitmq;
 mod redis;
 mod replays;
+mod sentinels;
 #[path = "../common/mod.rs"]
 mod shared;
 mod template;

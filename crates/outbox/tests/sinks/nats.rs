@@ -1,14 +1,16 @@
 //! NATS `JetStream`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, Stream};
 use async_trait::async_trait;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, Mode, NatsConfig, NatsSink, Template, TlsFiles, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Authority, Direction, Nats, NatsOptions, TcpProxy};
+use shardwise_testkit::{Authority, Direction, Nats, NatsOperator, NatsOptions, TcpProxy};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use crate::common::{LIMIT, aside, decoded, rich, unique};
 
@@ -277,4 +279,56 @@ async fn tls_is_checked_and_demanded() {
     let plain = Nats::start(NatsOptions::default()).await.unwrap();
     let demanding = NatsConfig::from_url(&format!("tls://{}", plain.socket_addr()), "/").unwrap();
     assert!(NatsSink::new(demanding).unwrap().check().await.is_err(), "nothing is sent without TLS");
+}
+
+/// A server that knows its users by JWTs, which expire while the publisher is connected.
+#[tokio::test]
+async fn credentials_that_expire_are_reported_and_nothing_is_skipped() {
+    let operator = NatsOperator::new();
+    let nats = Nats::start(operator.server(NatsOptions::default().newest()).unwrap()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("publisher.creds");
+    let mut config = NatsConfig::from_url(&nats.address(), "/outbox/test").unwrap();
+    (config.creds_file, config.create) = (Some(file.clone()), true);
+    let sink = NatsSink::new(config).unwrap();
+
+    let error = sink.check().await.unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Settings && error.to_string().contains("publisher.creds of the NATS sink cannot be read"),
+        "{error}"
+    );
+    let lasting = operator.user(None).unwrap();
+    lasting.write_with_key_of(&operator.user(None).unwrap(), &file).unwrap();
+    let error = sink.check().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("correct the credentials in sink_creds_file"), "{error}");
+
+    // The file is read for each connection.
+    operator.user(Some(Duration::from_secs(15))).unwrap().write(&file).unwrap();
+    let events = deliveries("a", 1, 4);
+    assert_eq!(sink.deliver(events[..2].into()).await, Acceptance::all(&events[..2]));
+    let denied = timeout(LIMIT, async {
+        loop {
+            // The server ends the connection, and the next one is refused.
+            match sink.check().await {
+                Err(error) if !error.is_retryable() => break error,
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    });
+    let error = denied.await.expect("the credentials expire");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("whose JWT expired") && error.to_string().contains("sink_creds_file"), "{error}");
+    let answer = sink.deliver(events[2..].into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("sink_creds_file"), "{answer:?}");
+
+    lasting.write(&file).unwrap();
+    assert_eq!(sink.deliver(events[2..].into()).await, Acceptance::all(&events[2..]));
+    let options = async_nats::ConnectOptions::with_credentials_file(&file).await.unwrap();
+    let context = async_nats::jetstream::new(options.connect(nats.address()).await.unwrap());
+    let stream = context.get_stream("outbox").await.unwrap();
+    for (place, sequence) in [(1, "1"), (2, "2"), (3, "3"), (4, "4")] {
+        let message = stream.get_raw_message(place).await.unwrap();
+        assert_eq!(message.headers.get("ce-sequence").unwrap().as_str(), sequence);
+    }
 }

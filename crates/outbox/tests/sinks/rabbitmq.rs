@@ -1,5 +1,7 @@
 //! RabbitMQ.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +11,15 @@ use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, 
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
-use shardwise_outbox::sink::{Acceptance, Mode, RabbitMqConfig, RabbitMqSink, Template, parse_line};
+use shardwise_outbox::sink::{Acceptance, Mode, RabbitMqConfig, RabbitMqSink, Template, TlsFiles, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Direction, RabbitMq, RabbitMqOptions, TcpProxy};
+use shardwise_testkit::{Authority, CertIdentity, Direction, RabbitMq, RabbitMqOptions, TcpProxy};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::timeout;
 
-use crate::common::{aside, headers, rich, unique};
+use crate::common::{LIMIT, aside, headers, rich, unique};
 
 /// The sink's limit for one event.
 const EVENT_MAX: usize = 16 << 20;
@@ -29,17 +31,54 @@ pub(crate) async fn shared() -> Arc<RabbitMq> {
     SHARED.get_or_try_init(start).await.unwrap().clone()
 }
 
+/// A node that speaks TLS on a second port, and who its clients must be.
+struct Guarded {
+    rabbit: Arc<RabbitMq>,
+    client: CertIdentity,
+    expired: CertIdentity,
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let authority = Authority::new().unwrap();
+        let (client, expired) = (authority.client("publisher").unwrap(), authority.expired().unwrap());
+        let rabbit = RabbitMq::start(RabbitMqOptions::default().with_tls(&authority.server().unwrap(), true)).await.unwrap();
+        Self { rabbit: Arc::new(rabbit), client, expired }
+    }
+
+    /// One for all tests that do not restart it.
+    async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Guarded> = OnceCell::const_new();
+        SHARED.get_or_init(Self::start).await
+    }
+
+    fn files(&self) -> TlsFiles {
+        TlsFiles { ca: Some(self.client.authority()), identity: Some((self.client.certificate(), self.client.key())) }
+    }
+
+    async fn harness(&self) -> Harness {
+        Harness::at(Arc::clone(&self.rabbit), self.rabbit.tls_addr().unwrap(), Some(self.files())).await
+    }
+}
+
 /// A new exchange and a new queue.
 pub(crate) struct Harness {
     pub(crate) rabbit: Arc<RabbitMq>,
     proxy: TcpProxy,
     pub(crate) name: String,
+    tls: Option<TlsFiles>,
 }
 
 impl Harness {
     pub(crate) async fn new(rabbit: Arc<RabbitMq>) -> Self {
-        let proxy = TcpProxy::start(rabbit.socket_addr()).await.unwrap();
-        let harness = Self { rabbit, proxy, name: unique("x") };
+        let address = rabbit.socket_addr();
+        Self::at(rabbit, address, None).await
+    }
+
+    /// The sink goes to this port of the node, with TLS if there are files for it.
+    async fn at(rabbit: Arc<RabbitMq>, address: SocketAddr, tls: Option<TlsFiles>) -> Self {
+        let proxy = TcpProxy::start(address).await.unwrap();
+        let harness = Self { rabbit, proxy, name: unique("x"), tls };
         let connection = harness.connection().await;
         let channel = connection.create_channel().await.unwrap();
         let name = || harness.name.as_str().into();
@@ -64,7 +103,14 @@ impl Harness {
     }
 
     pub(crate) fn config(&self) -> RabbitMqConfig {
-        let config = RabbitMqConfig::from_url(&format!("amqp://guest@{}", self.proxy.address()), "/outbox/test").unwrap();
+        self.config_by(self.proxy.address())
+    }
+
+    /// By another way to the same node.
+    fn config_by(&self, way: SocketAddr) -> RabbitMqConfig {
+        let scheme = if self.tls.is_some() { "amqps" } else { "amqp" };
+        let mut config = RabbitMqConfig::from_url(&format!("{scheme}://guest@{way}"), "/outbox/test").unwrap();
+        config.tls = self.tls.clone().unwrap_or_default();
         config.password("guest").exchange(&self.name).unwrap()
     }
 
@@ -140,6 +186,61 @@ async fn rabbitmq_is_a_sink() {
     let own = OnceCell::new();
     let start = async || Arc::new(RabbitMq::start(RabbitMqOptions::default()).await.unwrap());
     exercise::sink(async || Harness::new(Arc::clone(own.get_or_init(start).await)).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rabbitmq_with_tls_is_a_sink() {
+    let own = OnceCell::new();
+    exercise::sink(async || own.get_or_init(Guarded::start).await.harness().await).await;
+}
+
+#[tokio::test]
+async fn tls_is_checked_on_both_sides() {
+    let guarded = Guarded::shared().await;
+    let harness = guarded.harness().await;
+    let batch = deliveries("a", 1, 2);
+    assert_eq!(RabbitMqSink::new(harness.config()).deliver(batch.clone().into()).await, Acceptance::all(&batch));
+    let with = |ca: PathBuf, client: Option<&CertIdentity>| {
+        let mut config = harness.config();
+        config.tls = TlsFiles { ca: Some(ca), identity: client.map(|client| (client.certificate(), client.key())) };
+        RabbitMqSink::new(config)
+    };
+    let stranger = Authority::new().unwrap();
+    let (ours, theirs) = (guarded.client.authority(), stranger.client("publisher").unwrap());
+    for (sink, expected) in [
+        (with(stranger.file(), Some(&guarded.client)), "set sink_ca_file to the certificate of its issuer"),
+        (with(ours.clone(), None), "correct sink_cert_file and sink_key_file"),
+        (with(ours.clone(), Some(&theirs)), "correct sink_cert_file and sink_key_file"),
+        (with(ours.clone(), Some(&guarded.expired)), "correct sink_cert_file and sink_key_file"),
+    ] {
+        // A server that hangs up at once may reset the connection before its reason is read.
+        let denied = timeout(LIMIT, async {
+            loop {
+                match sink.check().await.unwrap_err() {
+                    error if error.is_retryable() => tokio::time::sleep(Duration::from_millis(50)).await,
+                    error => break error,
+                }
+            }
+        });
+        let error = denied.await.expect("the server says why");
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains(expected), "{error}");
+        let answer = sink.deliver(batch.clone().into()).await;
+        assert!(answer.refusals().next().is_some_and(|refusal| !refusal.permanent), "{answer:?}");
+    }
+    let error = with("nowhere.pem".into(), None).check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Settings);
+    assert!(error.to_string().contains("sink_ca_file is \"nowhere.pem\", which cannot be read"), "{error}");
+    assert_eq!(harness.messages().await.len(), 2, "nothing else arrived");
+}
+
+#[tokio::test]
+async fn a_port_without_tls_is_reported() {
+    let harness = Harness { tls: Some(TlsFiles::default()), ..Harness::new(shared().await).await };
+    let authority = Authority::new().unwrap();
+    let mut config = harness.config();
+    config.tls = TlsFiles { ca: Some(authority.file()), identity: None };
+    let error = RabbitMqSink::new(config).check().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("does not speak TLS"), "{error}");
 }
 
 #[tokio::test]
@@ -250,8 +351,19 @@ async fn rest_of(stream: &mut TcpStream) -> (usize, std::io::Result<()>) {
 #[tokio::test]
 async fn what_is_not_confirmed_is_not_sent_later() {
     let harness = Harness::new(shared().await).await;
+    let server = harness.rabbit.socket_addr();
+    is_not_sent_later(&harness, server).await;
+}
+
+#[tokio::test]
+async fn what_is_not_confirmed_over_tls_is_not_sent_later() {
+    let guarded = Guarded::shared().await;
+    is_not_sent_later(&guarded.harness().await, guarded.rabbit.tls_addr().unwrap()).await;
+}
+
+async fn is_not_sent_later(harness: &Harness, server: SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (way, server) = (listener.local_addr().unwrap(), harness.rabbit.socket_addr());
+    let way = listener.local_addr().unwrap();
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let relay = tokio::spawn(async move {
@@ -262,8 +374,7 @@ async fn what_is_not_confirmed_is_not_sent_later() {
             () = stopped.notified() => (client, server),
         }
     });
-    let config = RabbitMqConfig::from_url(&format!("amqp://guest@{way}"), "/outbox/test").unwrap();
-    let sink = RabbitMqSink::new(config.password("guest").exchange(&harness.name).unwrap());
+    let sink = RabbitMqSink::new(harness.config_by(way));
     let first = deliveries("a", 1, 1);
     assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
     stop.notify_one();

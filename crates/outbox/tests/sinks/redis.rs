@@ -1,15 +1,17 @@
 //! Redis streams.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
-use shardwise_outbox::{Delivery, Sink};
+use shardwise_outbox::{Delivery, ErrorKind, Sink};
 use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use crate::common::{LIMIT, aside, headers, rich, unique};
 
@@ -124,19 +126,100 @@ pub(crate) async fn server() -> Arc<Redis> {
     Arc::new(Redis::start(RedisOptions::default().with_password("secret")).await.unwrap())
 }
 
-async fn passes_the_suite(stream: &'static str) {
+async fn valkey() -> Arc<Redis> {
+    Arc::new(Redis::start(RedisOptions::default().valkey().with_password("secret")).await.unwrap())
+}
+
+async fn passes_the_suite<F: Future<Output = Arc<Redis>>>(stream: &'static str, start: impl Fn() -> F) {
     let redis = OnceCell::new();
-    exercise::sink(|| async { Harness::new(Arc::clone(redis.get_or_init(server).await), stream).await }).await;
+    exercise::sink(|| async { Harness::new(Arc::clone(redis.get_or_init(&start).await), stream).await }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_for_each_aggregate_is_a_sink() {
-    passes_the_suite(PER_AGGREGATE).await;
+    passes_the_suite(PER_AGGREGATE, server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_stream_for_all_is_a_sink() {
-    passes_the_suite("all").await;
+    passes_the_suite("all", server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_valkey_for_each_aggregate_is_a_sink() {
+    passes_the_suite(PER_AGGREGATE, valkey).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_stream_of_valkey_for_all_is_a_sink() {
+    passes_the_suite("all", valkey).await;
+}
+
+/// Connections that are there stay; the next one is refused until the file has the password.
+#[tokio::test]
+async fn a_password_that_was_changed_is_reported_and_nothing_is_skipped() {
+    let harness = Harness::new(server().await, PER_AGGREGATE).await;
+    let sink = RedisSink::new(harness.config());
+    let events = deliveries("a", 1, 3);
+    assert_eq!(sink.deliver(events[..1].into()).await, Acceptance::all(&events[..1]));
+    let mut operator = harness.connection().await;
+    let mut set_password = async |password: &str| {
+        let mut change = redis::cmd("CONFIG");
+        let () = change.arg("SET").arg("requirepass").arg(password).query_async(&mut operator).await.unwrap();
+        let mut hang_up = redis::cmd("CLIENT");
+        let _: i64 = hang_up.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").query_async(&mut operator).await.unwrap();
+    };
+    set_password("changed").await;
+    let refused = timeout(LIMIT, async {
+        loop {
+            let answer = sink.deliver(events[1..].into()).await;
+            let refusal = answer.refusals().next().expect("nothing is accepted without the password").clone();
+            assert!(!refusal.permanent, "{refusal}");
+            if refusal.message.contains("correct the user in sink and the password in sink_password_file") {
+                break;
+            }
+        }
+    });
+    refused.await.expect("it is reported");
+    assert_eq!(sink.check().await.unwrap_err().kind(), ErrorKind::Denied);
+    set_password("secret").await;
+    let rest = timeout(LIMIT, async {
+        while sink.deliver(events[1..].into()).await != Acceptance::all(&events[1..]) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    rest.await.expect("it is accepted again");
+    let ids: Vec<_> = harness.streams().await.remove(0).1.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids, ["1-0", "2-0", "3-0"]);
+}
+
+/// Without Sentinels nobody names another primary: an operator must.
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_an_outage_that_says_what_to_do() {
+    let (redis, other) = (Redis::start(RedisOptions::default()).await.unwrap(), Redis::start(RedisOptions::default()).await.unwrap());
+    let sink = RedisSink::new(RedisConfig::from_url(&redis.address(), "/").unwrap());
+    let events = deliveries("a", 1, 2);
+    assert_eq!(sink.deliver(events[..1].into()).await, Acceptance::all(&events[..1]));
+    let (host, port) = (other.socket_addr().ip().to_string(), other.socket_addr().port().to_string());
+    redis.command(&["REPLICAOF", &host, &port]).await.unwrap();
+    let answer = sink.deliver(events[1..].into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("it is a replica; name the primary in sink"), "{answer:?}");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    assert_eq!(sink.deliver(events[1..].into()).await, Acceptance::all(&events[1..]));
+}
+
+/// What a primary that was cut off accepts would be lost: with this setting it accepts nothing.
+#[tokio::test]
+async fn a_primary_without_its_replicas_is_an_outage_that_says_what_to_do() {
+    let redis = Redis::start(RedisOptions::default().with_setting("min-replicas-to-write", "1")).await.unwrap();
+    let sink = RedisSink::new(RedisConfig::from_url(&redis.address(), "/").unwrap());
+    let events = deliveries("a", 1, 2);
+    let answer = sink.deliver(events.clone().into()).await;
+    let refusal = answer.refusals().next().unwrap();
+    assert!(!refusal.permanent && refusal.message.contains("min-replicas-to-write"), "{answer:?}");
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await.unwrap();
+    assert_eq!(sink.deliver(events.clone().into()).await, Acceptance::all(&events));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! NATS with `JetStream`: one server, or several that form a cluster.
 
 mod cluster;
+mod operator;
 mod wire;
 
 use std::fmt::Write as _;
@@ -22,6 +23,7 @@ use crate::server::{server, started};
 use crate::servers;
 
 pub use cluster::NatsCluster;
+pub use operator::{NatsOperator, NatsUser};
 
 const CONFIGURATION: &str = "nats.conf";
 

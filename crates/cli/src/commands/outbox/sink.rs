@@ -61,12 +61,17 @@ fn redis(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     if let Some(path) = &remote.password_file {
         config = config.password(sink::secret_in_file(path, "the Redis sink's password")?);
     }
+    if let Some(path) = &remote.sentinel_password_file {
+        let password = sink::secret_in_file(path, "the password at the Redis sink's Sentinels")?;
+        config = config.sentinel_login(remote.sentinel_username.clone(), password)?;
+    }
     Ok(Arc::new(sink::RedisSink::new(config)))
 }
 
 #[cfg(feature = "rabbitmq")]
 fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     let mut config = sink::RabbitMqConfig::from_url(&remote.url, SOURCE)?;
+    config.tls = tls(remote);
     config.mode = remote.format.unwrap_or(config.mode);
     if let Some(to) = template(remote)? {
         config.routing_key = to;
@@ -100,7 +105,7 @@ fn template(remote: &RemoteSink) -> Result<Option<sink::Template>> {
     Ok(remote.to.as_deref().map(sink::Template::parse).transpose()?)
 }
 
-#[cfg(any(feature = "http", feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn tls(remote: &RemoteSink) -> sink::TlsFiles {
     sink::TlsFiles { ca: remote.ca_file.clone(), identity: remote.identity.clone() }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::jetstream::context::{ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
-use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions, Event};
+use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions};
 use secrecy::ExposeSecret as _;
 use shardwise::discovery::nats::UserCredentials;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::super::connection::{ANSWER_WITHIN, words};
 use super::super::tls;
 use super::NatsConfig;
+use super::user::{ConnectionWatcher, is_about_user, not_accepted};
 use crate::{Error, ErrorKind, Result};
 
 /// The most messages that wait for an acknowledgement.
@@ -28,19 +29,20 @@ const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
 pub(super) struct NatsConnection {
     pub(super) context: Context,
     pub(super) stream: Stream,
-    pub(super) broken: watch::Receiver<bool>,
+    /// Why it is of no use any more.
+    pub(super) broken: watch::Receiver<Option<String>>,
     /// The most bytes of a message in the stream, if the stream has a limit.
     pub(super) message_bytes_max: Option<usize>,
 }
 
 impl NatsConnection {
     pub(super) async fn open(config: &NatsConfig) -> Result<Self> {
-        let (lost, broken) = watch::channel(false);
+        let (lost, broken) = watch::channel(None);
         let established = Arc::new(AtomicBool::new(false));
         let options = options(config, lost, Arc::clone(&established))?;
         let client = match tokio::time::timeout(2 * ANSWER_WITHIN, options.connect(config.servers.clone())).await {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(refused(&config.place, &error)),
+            Ok(Err(error)) => return Err(refused(config, &error)),
             Err(_) => return Err(unavailable(&config.place, "does not answer")),
         };
         established.store(true, Ordering::Relaxed);
@@ -57,19 +59,22 @@ impl NatsConnection {
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        *self.broken.borrow()
+        self.broken.borrow().is_some()
     }
 }
 
 /// The options for one connection: once it is `established`, the client does not reconnect.
-fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<AtomicBool>) -> Result<ConnectOptions> {
+fn options(config: &NatsConfig, lost: watch::Sender<Option<String>>, established: Arc<AtomicBool>) -> Result<ConnectOptions> {
     let mut auth = Auth::new();
     match (&config.user, config.password.as_ref().map(|password| password.expose_secret().to_owned())) {
         (Some(user), password) => (auth.username, auth.password) = (Some(user.clone()), password),
         (None, token) => auth.token = token,
     }
     let credentials = config.creds_file.as_ref().map(|path| {
-        let wrong = |why| Error::new(ErrorKind::Settings, format!("the credentials file {} of the NATS sink {why}", path.display()));
+        let wrong = |why| {
+            let text = format!("the credentials file {} of the NATS sink {why}: correct sink_creds_file", path.display());
+            Error::new(ErrorKind::Settings, text)
+        };
         UserCredentials::read(path).map_err(wrong)
     });
     let credentials = credentials.transpose()?;
@@ -81,14 +86,10 @@ fn options(config: &NatsConfig, lost: watch::Sender<bool>, established: Arc<Atom
         };
         async move { answer }
     });
-    let lost = Arc::new(lost);
+    let watcher = ConnectionWatcher::new(lost, config);
     let options = options.event_callback(move |event| {
-        let lost = Arc::clone(&lost);
-        async move {
-            if matches!(event, Event::Disconnected | Event::Closed) {
-                lost.send_replace(true);
-            }
-        }
+        watcher.note(&event);
+        std::future::ready(())
     });
     Ok(options
         .name("shardwise outbox")
@@ -145,13 +146,11 @@ async fn create(config: &NatsConfig, context: &Context) -> Result<Stream> {
     })
 }
 
-fn refused(place: &str, error: &ConnectError) -> Error {
+fn refused(config: &NatsConfig, error: &ConnectError) -> Error {
+    let place = &config.place;
     match error.kind() {
-        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            let text =
-                format!("NATS at {place} does not accept this user: correct the address and the file with the password or the credentials");
-            Error::new(ErrorKind::Denied, text)
-        }
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => not_accepted(config),
+        ConnectErrorKind::Io if is_about_user(&error.to_string()) => not_accepted(config),
         ConnectErrorKind::Tls => Error::new(ErrorKind::Denied, format!("TLS with NATS at {place} fails: {}", words(error))),
         _ => unavailable(place, &format!("cannot be reached: {}", words(error))),
     }

@@ -7,6 +7,7 @@
 mod config;
 mod connection;
 mod fence;
+mod user;
 
 use std::sync::Arc;
 
@@ -169,8 +170,8 @@ impl Sink for NatsSink {
         let mut broken = live.broken.clone();
         let broken = async {
             // No acknowledgement can arrive any more, so waiting for the timeout would be useless.
-            let _ = broken.wait_for(|broken| *broken).await;
-            Refusal::retryable(format!("{}: the connection broke", self.name))
+            let reason = broken.wait_for(Option::is_some).await.ok().and_then(|reason| (*reason).clone());
+            Refusal::retryable(format!("{}: {}", self.name, reason.as_deref().unwrap_or("the connection broke")))
         };
         side_by_side::deliver(&batch, |event| self.send(&live, event), broken).await
     }

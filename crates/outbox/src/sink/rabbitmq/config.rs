@@ -3,7 +3,7 @@
 use secrecy::SecretString;
 
 use super::super::net::ServerAddress;
-use super::super::{Mode, Template};
+use super::super::{Mode, Template, TlsFiles};
 use crate::{Error, ErrorKind, Result};
 
 /// Where and how a [`RabbitMqSink`](super::RabbitMqSink) sends events. `Debug` shows no password.
@@ -13,6 +13,8 @@ pub struct RabbitMqConfig {
     pub(super) password: Option<SecretString>,
     pub(super) source: String,
     pub(super) exchange: String,
+    /// The trusted CA, and this client's own certificate, for `amqps://`.
+    pub tls: TlsFiles,
     /// The routing key of an event, `{aggregatetype}.{aggregateid}` by default.
     pub routing_key: Template,
     /// How an event is encoded.
@@ -20,23 +22,19 @@ pub struct RabbitMqConfig {
 }
 
 impl RabbitMqConfig {
-    /// A node such as `amqp://user@host:5672/vhost`; `source` is the `CloudEvents` attribute, such as `/outbox/orders`. The default vhost
-    /// is `/`, the default exchange `outbox`.
+    /// A node such as `amqp://user@host:5672/vhost`, or `amqps://user@host:5671/vhost` with TLS; `source` is the `CloudEvents` attribute,
+    /// such as `/outbox/orders`. The default vhost is `/`, the default exchange `outbox`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`]: the address is invalid, contains a password, or requires TLS, which this sink does not support.
+    /// [`ErrorKind::Settings`]: the address is invalid, or contains a password.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
-        let address = ServerAddress::parse(url, "RabbitMQ", [("amqp", 5672), ("amqps", 5671)])?;
-        if address.tls {
-            let text = "the RabbitMQ sink has no TLS yet: write amqp://, and only in a network that you trust or through a tunnel";
-            return Err(Error::new(ErrorKind::Settings, text));
-        }
         Ok(Self {
-            address,
+            address: ServerAddress::parse(url, "RabbitMQ", [("amqp", 5672), ("amqps", 5671)])?,
             password: None,
             source: source.into(),
             exchange: "outbox".into(),
+            tls: TlsFiles::default(),
             routing_key: Template::parse("{aggregatetype}.{aggregateid}")?,
             mode: Mode::Binary,
         })

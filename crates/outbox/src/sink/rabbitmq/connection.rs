@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::tcp::AMQPUriTcpExt as _;
 use lapin::types::ShortString;
 use lapin::uri::AMQPUri;
-use lapin::{AsyncTcpStream, BasicProperties, Channel, Confirmation, Connection as Amqp, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation, Connection as Amqp, ConnectionProperties};
+use shardwise::discovery::tls::{ConnectFailure, ServerStream, TlsFiles, connect_tcp, connect_tls};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
+
+use super::handed::{Handover, runtime};
 
 /// The most events in flight at once.
 const CHANNELS_MAX: u16 = 64;
@@ -36,27 +38,15 @@ impl std::fmt::Debug for RabbitMqConnection {
 }
 
 impl RabbitMqConnection {
-    /// Connects. Neither a silent server nor a dropped call leaves a connection behind.
-    pub(super) async fn open(uri: AMQPUri, within: Duration) -> lapin::Result<Self> {
+    /// Connects, with TLS if there are `files` for it. Neither a silent server nor a dropped call leaves a connection behind.
+    pub(super) async fn open(uri: AMQPUri, files: Option<&TlsFiles>, within: Duration) -> Result<Self, OpenFailure> {
         let properties = ConnectionProperties::default().with_connection_name("shardwise outbox".into());
         let socket = SocketCloser::default();
         let opening = CloseOnDrop(Some(socket.clone()));
-        let kept = socket.clone();
-        let runtime = lapin::runtime::default_runtime()?;
-        let connecting = Amqp::connector(
-            uri,
-            runtime,
-            async move |uri, runtime| {
-                let stream = timeout(within, uri.connect_async(&runtime)).await.map_err(std::io::Error::from)??;
-                if let AsyncTcpStream::Plain(plain) = &stream {
-                    // On close, unsent data is discarded.
-                    plain.get_ref().set_zero_linger()?;
-                    kept.keep(plain.get_ref().as_fd().try_clone_to_owned()?.into())?;
-                }
-                Ok(stream)
-            },
-            properties,
-        );
+        let stream = timeout(within, connect(&uri.authority.host, uri.authority.port, files, &socket, within)).await;
+        let stream = stream.unwrap_or_else(|_| Err(ConnectFailure::Unreachable(format!("no connection within {within:?}"))))?;
+        let handover = Handover::new(stream);
+        let connecting = Amqp::connector(uri, runtime(), async move |_, _| handover.take(), properties);
         let amqp = connecting.await?;
         let most = match amqp.configuration().channel_max() {
             0 => CHANNELS_MAX,
@@ -112,6 +102,46 @@ impl RabbitMqConnection {
         self.given_up.send_replace(true);
         self.socket.close();
     }
+}
+
+/// Why there is no connection.
+pub(super) enum OpenFailure {
+    Connect(ConnectFailure),
+    Amqp(lapin::Error),
+}
+
+impl From<ConnectFailure> for OpenFailure {
+    fn from(failure: ConnectFailure) -> Self {
+        Self::Connect(failure)
+    }
+}
+
+impl From<lapin::Error> for OpenFailure {
+    fn from(error: lapin::Error) -> Self {
+        match error.kind() {
+            // With TLS 1.3 a server objects to a client's certificate only now.
+            lapin::ErrorKind::IOError(io) => match ConnectFailure::of_io(io) {
+                ConnectFailure::Unreachable(_) => Self::Amqp(error),
+                failure => Self::Connect(failure),
+            },
+            _ => Self::Amqp(error),
+        }
+    }
+}
+
+async fn connect(
+    host: &str,
+    port: u16,
+    files: Option<&TlsFiles>,
+    socket: &SocketCloser,
+    within: Duration,
+) -> Result<Box<dyn ServerStream>, ConnectFailure> {
+    let tcp = connect_tcp(host, port).await?;
+    // Below TLS: what is sent and not received yet is thrown away there.
+    let handle = tcp.as_fd().try_clone_to_owned().map_err(|error| ConnectFailure::of_io(&error))?;
+    socket.keep(handle.into()).map_err(|error| ConnectFailure::of_io(&error))?;
+    let Some(files) = files else { return Ok(Box::new(tcp)) };
+    Ok(Box::new(connect_tls(tcp, host, files, within).await?))
 }
 
 impl Drop for RabbitMqConnection {

@@ -5,6 +5,7 @@
 
 mod config;
 mod connection;
+mod handed;
 
 use std::sync::Arc;
 
@@ -17,9 +18,10 @@ use secrecy::ExposeSecret;
 use tokio::time::timeout;
 
 pub use self::config::RabbitMqConfig;
-use self::connection::RabbitMqConnection;
+use self::connection::{OpenFailure, RabbitMqConnection};
 use super::connection::{ANSWER_WITHIN, Connection, words};
 use super::message::BrokerMessage;
+use super::net::connect_error;
 use super::{Acceptance, Refusal, Sink, SinkLimits, side_by_side};
 use crate::{Delivery, Error, ErrorKind, Result};
 
@@ -60,7 +62,7 @@ impl RabbitMqSink {
 
     async fn open(&self) -> Result<RabbitMqConnection> {
         match timeout(2 * ANSWER_WITHIN, self.connect()).await {
-            Ok(opened) => opened.map_err(|error| self.failed(&error)),
+            Ok(opened) => opened.map_err(|failure| self.failed(failure)),
             Err(_) => Err(self.unavailable("does not answer")),
         }
     }
@@ -69,18 +71,19 @@ impl RabbitMqSink {
         Error::new(ErrorKind::Unavailable, format!("RabbitMQ at {} {what}", self.config.address.place()))
     }
 
-    async fn connect(&self) -> Result<RabbitMqConnection, lapin::Error> {
+    async fn connect(&self) -> Result<RabbitMqConnection, OpenFailure> {
         let address = &self.config.address;
         let username = address.user.clone().unwrap_or_else(|| "guest".into());
         let password = self.config.password.as_ref().map_or("", ExposeSecret::expose_secret).to_owned();
         let userinfo = AMQPUserInfo { username, password };
         let uri = AMQPUri {
-            scheme: AMQPScheme::AMQP,
+            scheme: if address.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
             authority: AMQPAuthority { userinfo, host: address.host.clone(), port: address.port },
             vhost: if address.path.is_empty() { "/".into() } else { address.path.replace("%2F", "/").replace("%2f", "/") },
             query: AMQPQueryString { heartbeat: Some(10), ..AMQPQueryString::default() },
         };
-        let live = RabbitMqConnection::open(uri, ANSWER_WITHIN).await?;
+        let files = address.tls.then_some(&self.config.tls);
+        let live = RabbitMqConnection::open(uri, files, ANSWER_WITHIN).await?;
         if !self.config.exchange.is_empty() {
             let asks = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
             // A passive declaration ignores the exchange's kind.
@@ -93,19 +96,22 @@ impl RabbitMqSink {
         ShortString::try_new(self.config.exchange.clone()).unwrap_or_default()
     }
 
-    fn failed(&self, error: &lapin::Error) -> Error {
+    fn failed(&self, failure: OpenFailure) -> Error {
         let (place, exchange) = (self.config.address.place(), &self.config.exchange);
-        let code = if let lapin::ErrorKind::ProtocolError(error) = error.kind() { error.get_id() } else { 0 };
-        match code {
+        let error = match failure {
+            OpenFailure::Connect(failure) => return connect_error(&format!("RabbitMQ at {place}"), failure),
+            OpenFailure::Amqp(error) => error,
+        };
+        match code_of(&error) {
             ACCESS_REFUSED | NOT_ALLOWED => {
                 let text = format!(
                     "RabbitMQ at {place} does not accept this user and password, or gives them no right to {exchange}: \
-                     correct the address and the password's file"
+                     correct the user in sink and the password in sink_password_file, and restart the publisher"
                 );
                 Error::new(ErrorKind::Denied, text)
             }
             NOT_FOUND => Error::new(ErrorKind::Missing, format!("RabbitMQ at {place} has no exchange {exchange}: declare it")),
-            _ => self.unavailable(&format!("cannot be used: {}", words(error))),
+            _ => self.unavailable(&format!("cannot be used: {}", words(&error))),
         }
     }
 
@@ -141,10 +147,18 @@ impl RabbitMqSink {
             }
             Ok(Ok(Confirmation::Nack(None))) => refused("a queue refuses it: it is full, or has trouble".into()),
             Ok(Ok(Confirmation::NotRequested)) => refused("the server confirms nothing".into()),
+            Ok(Err(error)) if matches!(code_of(&error), ACCESS_REFUSED | NOT_ALLOWED) => {
+                refused(format!("{}: give the user in sink the right to write to the exchange", words(&error)))
+            }
             Ok(Err(error)) => refused(words(&error)),
             Err(_) => refused(format!("it has not confirmed within {ANSWER_WITHIN:?}: {SHORT_OF}")),
         }
     }
+}
+
+/// The server's code for an error of the protocol, 0 for another one.
+fn code_of(error: &lapin::Error) -> u16 {
+    if let lapin::ErrorKind::ProtocolError(error) = error.kind() { error.get_id() } else { 0 }
 }
 
 /// The properties of a message, and the approximate size of their frame in bytes.

@@ -4,27 +4,21 @@
 //! a batch is an ordered prefix.
 
 mod config;
+mod connection;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
-use rustls::pki_types::ServerName;
-use secrecy::ExposeSecret as _;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 
 pub use self::config::RedisConfig;
-use super::connection::{ANSWER_WITHIN, Connection, words};
+use self::connection::{RedisConnection, is_about_credentials};
+use super::connection::{Connection, words};
 use super::message::BrokerMessage;
-use super::{Acceptance, Mode, Refusal, Sink, SinkLimits, tls};
-use crate::{Delivery, Error, ErrorKind, Result};
+use super::{Acceptance, Mode, Refusal, Sink, SinkLimits};
+use crate::{Delivery, Result};
 
 const SCRIPT: &str = include_str!("add.lua");
 /// The most events in one call of the script: the server does nothing else meanwhile.
@@ -40,90 +34,19 @@ pub struct RedisSink {
     config: RedisConfig,
     name: String,
     connection: Connection<RedisConnection>,
-}
-
-#[derive(Debug)]
-struct RedisConnection {
-    redis: MultiplexedConnection,
-    /// Set by a call that timed out or found the connection closed: the next call opens a new one.
-    broken: AtomicBool,
-    driver: AbortOnDropHandle<()>,
-}
-
-impl RedisConnection {
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed) || self.driver.is_finished()
-    }
+    /// The number of the Sentinel that answered last.
+    first_sentinel: AtomicUsize,
 }
 
 impl RedisSink {
     /// Creates a sink that connects when it is used.
     pub fn new(config: RedisConfig) -> Self {
-        Self { name: format!("redis {}", config.address.place()), config, connection: Connection::default() }
+        let name = format!("redis {}", config.target.places());
+        Self { config, name, connection: Connection::default(), first_sentinel: AtomicUsize::new(0) }
     }
 
-    async fn open(&self) -> Result<RedisConnection> {
-        match timeout(2 * ANSWER_WITHIN, self.connect()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(self.unavailable("does not answer")),
-        }
-    }
-
-    fn unavailable(&self, what: &str) -> Error {
-        Error::new(ErrorKind::Unavailable, format!("Redis at {} {what}", self.config.address.place()))
-    }
-
-    async fn connect(&self) -> Result<RedisConnection> {
-        let address = &self.config.address;
-        let unreachable = |error: std::io::Error| self.unavailable(&format!("cannot be reached: {}", words(&error)));
-        let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
-        if !address.tls {
-            return self.greet(stream).await;
-        }
-        let name = ServerName::try_from(address.host.clone())
-            .map_err(|_| Error::new(ErrorKind::Settings, format!("{} is no name of a server", address.host)))?;
-        let connector = TlsConnector::from(Arc::new(tls::client_config(&self.config.tls, true)?));
-        let stream = connector.connect(name, stream).await.map_err(|error| {
-            let text = format!("TLS with Redis at {} fails: {}", address.place(), words(&error));
-            let kind = if error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some() {
-                ErrorKind::Denied
-            } else {
-                ErrorKind::Unavailable
-            };
-            Error::new(kind, text)
-        })?;
-        self.greet(stream).await
-    }
-
-    async fn greet<S>(&self, stream: S) -> Result<RedisConnection>
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    {
-        let mut info = RedisConnectionInfo::default().set_db(self.config.database).set_lib_name("shardwise", env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &self.config.address.user {
-            info = info.set_username(user);
-        }
-        if let Some(password) = &self.config.password {
-            info = info.set_password(password.expose_secret());
-        }
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
-        let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
-        let (mut redis, driver) = opened.map_err(|error| self.refused(&error))?;
-        let driver = AbortOnDropHandle::new(tokio::spawn(driver));
-        // Without a password nothing has been sent yet, and the server may require one.
-        let asked: std::result::Result<String, _> = redis::cmd("PING").query_async(&mut redis).await;
-        let live = RedisConnection { redis, broken: AtomicBool::new(false), driver };
-        asked.map(|_| live).map_err(|error| self.refused(&error))
-    }
-
-    fn refused(&self, error: &RedisError) -> Error {
-        let place = self.config.address.place();
-        if is_about_credentials(error) {
-            let text = format!("Redis at {place} does not accept this user and password: correct the address and the password's file");
-            return Error::new(ErrorKind::Denied, text);
-        }
-        self.unavailable(&format!("cannot be used: {}", words(error)))
+    async fn live(&self) -> Result<Arc<RedisConnection>> {
+        self.connection.get(RedisConnection::is_broken, RedisConnection::open(&self.config, &self.first_sentinel)).await
     }
 
     /// Adds the events of one aggregate, which go to one stream or, if the template distinguishes events, to several.
@@ -167,13 +90,20 @@ impl RedisSink {
         let answer: std::result::Result<(usize, String), _> = script.query_async(&mut live.redis.clone()).await;
         match answer {
             Ok((taken, why)) if why.is_empty() => (taken, too_large),
-            Ok((taken, why)) => (taken, Some(self.not_taken(&why, &stream))),
+            Ok((taken, why)) => {
+                if lacks_primary(&why) {
+                    live.give_up();
+                }
+                (taken, Some(self.not_taken(&why, &stream)))
+            }
             Err(error) => {
-                if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
-                    live.broken.store(true, Ordering::Relaxed);
+                let text = words(&error);
+                let other_primary = lacks_primary(&text) || error.code().is_some_and(lacks_primary);
+                if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() || other_primary {
+                    live.give_up();
                 }
                 let code = if is_about_credentials(&error) { "NOPERM" } else { error.code().unwrap_or_default() };
-                (0, Some(Refusal::retryable(format!("{}: {}{}", self.name, words(&error), advice(code)))))
+                (0, Some(Refusal::retryable(format!("{}: {text}{}", self.name, advice(code, &text)))))
             }
         }
     }
@@ -197,15 +127,15 @@ impl RedisSink {
         match why {
             "NEWER" => Refusal::retryable(format!("{name}: a publisher with a newer epoch has added to {stream}")),
             "PAST" => Refusal::permanent(format!(
-                "{name}: {stream} has later events but not this one, and its ids cannot go back: it was trimmed, or this is \
-                 an old event replayed"
+                "{name}: {stream} has later events but not this one, and its ids cannot go back: it was trimmed, a failover \
+                 lost it, or this is an old event replayed"
             )),
             "OTHER" => Refusal::permanent(format!(
                 "{name}: {stream} has another event at this place: it is another outbox's, or this outbox was recreated; use another stream"
             )),
             why => {
                 let code = why.split(' ').next().unwrap_or_default();
-                Refusal::retryable(format!("{name}: {stream}: {}{}", words(&why), advice(code)))
+                Refusal::retryable(format!("{name}: {stream}: {}{}", words(&why), advice(code, why)))
             }
         }
     }
@@ -232,17 +162,26 @@ impl RedisSink {
     }
 }
 
-/// What to do about an error with this code.
-fn advice(code: &str) -> &'static str {
+/// Whether the server says that it is a replica, or a primary without the replicas that it must have: another one may be the primary now.
+/// Redis has the code inside the text if a script met it.
+fn lacks_primary(text: &str) -> bool {
+    ["READONLY", "NOREPLICAS", "MASTERDOWN"].iter().any(|code| text.contains(code))
+}
+
+/// What to do about an error with this code and text.
+fn advice(code: &str, text: &str) -> &'static str {
     match code {
         "NOPERM" => ": correct the user, its password or its rights (EVAL, XADD, XRANGE on the streams)",
         "OOM" => ": give it more memory, or trim the streams",
+        _ if code == "READONLY" || text.contains("READONLY") => {
+            ": it is a replica; name the primary in sink, or the Sentinels with redis+sentinel://, which name it after a failover"
+        }
+        _ if code == "NOREPLICAS" || text.contains("NOREPLICAS") => {
+            ": it has fewer replicas than its min-replicas-to-write; bring them back"
+        }
+        "ERR" if text.contains("unknown command") => ": a Sentinel takes no events; write redis+sentinel:// and the primary's name in sink",
         _ => "",
     }
-}
-
-fn is_about_credentials(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
 }
 
 #[async_trait]
@@ -260,11 +199,11 @@ impl Sink for RedisSink {
     }
 
     async fn check(&self) -> Result<()> {
-        self.connection.get(RedisConnection::is_broken, self.open()).await.map(drop)
+        self.live().await.map(drop)
     }
 
     async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
-        let live = match self.connection.get(RedisConnection::is_broken, self.open()).await {
+        let live = match self.live().await {
             Ok(live) => live,
             Err(error) => return Acceptance::up_to(0, Refusal::retryable(error.to_string())),
         };

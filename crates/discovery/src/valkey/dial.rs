@@ -1,0 +1,129 @@
+//! One connection to one server: TCP, TLS if the address says so, and the login.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ValkeyAddress;
+use crate::tls::{ConnectFailure, ServerStream, TlsFiles, connect_tcp, connect_tls, provider};
+
+/// How long it may take to find out why a server hung up, or is silent.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Who asks, and in which database.
+#[derive(Debug, Clone, Default)]
+pub struct Login {
+    /// The user; without one the default user.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<SecretString>,
+    /// The number of the database.
+    pub database: u16,
+}
+
+impl Login {
+    /// For the client library.
+    pub fn connection_info(&self) -> RedisConnectionInfo {
+        let mut info = RedisConnectionInfo::default().set_db(i64::from(self.database));
+        if let Some(username) = &self.username {
+            info = info.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            info = info.set_password(password.expose_secret());
+        }
+        info
+    }
+}
+
+/// Why there is no connection to a server.
+#[derive(Debug, Clone)]
+pub enum DialFailure {
+    /// There is no connection.
+    Connect(ConnectFailure),
+    /// The server speaks TLS only, and the address has none.
+    OnlyTls,
+    /// The server refused the login, hung up, or answered as no such server does.
+    Login(RedisError),
+}
+
+impl From<ConnectFailure> for DialFailure {
+    fn from(failure: ConnectFailure) -> Self {
+        Self::Connect(failure)
+    }
+}
+
+/// Connects and logs in. The connection lives as long as the handle of its task. A server may take `tls_within` for its part of the TLS
+/// handshake; callers limit how long all of it takes.
+///
+/// # Errors
+/// Why there is none.
+pub async fn dial(
+    address: &ValkeyAddress,
+    files: &TlsFiles,
+    info: &RedisConnectionInfo,
+    config: AsyncConnectionConfig,
+    tls_within: Duration,
+) -> Result<(MultiplexedConnection, AbortOnDropHandle<()>), DialFailure> {
+    let stream = connect(address, files, tls_within).await?;
+    match MultiplexedConnection::new_with_config(info, stream, config).await {
+        Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
+        Err(error) => {
+            // A server that is just starting or stopping hangs up as well.
+            let hung_up = error.code().is_none() && error.kind() != redis::ErrorKind::AuthenticationFailed;
+            if hung_up && !address.tls && speaks_tls(address).await {
+                return Err(DialFailure::OnlyTls);
+            }
+            Err(DialFailure::Login(error))
+        }
+    }
+}
+
+async fn connect(address: &ValkeyAddress, files: &TlsFiles, tls_within: Duration) -> Result<Box<dyn ServerStream>, ConnectFailure> {
+    let tcp = connect_tcp(&address.host, address.port).await?;
+    if !address.tls {
+        return Ok(Box::new(tcp));
+    }
+    match connect_tls(tcp, &address.host, files, tls_within).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        // Valkey 8 waits for the end of the line that it takes the handshake for; one that is stopped is silent as well.
+        Err(ConnectFailure::SilentOnTls(_)) if speaks_plainly(address).await => Err(ConnectFailure::NotTls),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whether the server speaks TLS, whatever its certificate.
+async fn speaks_tls(address: &ValkeyAddress) -> bool {
+    let look = async {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from(address.host.clone()).ok()?;
+        let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
+            Ok(_) => Some(true),
+            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
+            Err(error) => Some(!matches!(ConnectFailure::of_io(&error), ConnectFailure::Unreachable(_) | ConnectFailure::NotTls)),
+        }
+    };
+    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+}
+
+/// Whether the server answers without TLS, whatever it answers.
+async fn speaks_plainly(address: &ValkeyAddress) -> bool {
+    let look = async {
+        let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
+        tcp.write_all(b"PING\r\n").await.ok()?;
+        // A simple string, or an error such as that a password is needed.
+        Some(matches!(tcp.read_u8().await.ok()?, b'+' | b'-'))
+    };
+    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+}
