@@ -9,10 +9,10 @@ use shardwise::discovery::settings::MASK;
 use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
-use crate::sink::Mode;
+use crate::sink::{Mode, SaslMechanism};
 
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
-                     redis://, rediss://, amqp://, http:// or https://";
+                     redis://, rediss://, amqp://, kafka://, kafkas://, http:// or https://";
 
 const PAIR: &str = "sink_cert_file and sink_key_file belong together; set both or none";
 
@@ -51,17 +51,21 @@ pub enum SinkKind {
     Redis,
     /// RabbitMQ.
     RabbitMq,
+    /// Kafka.
+    Kafka,
     /// A webhook.
     Http,
 }
 
 impl SinkKind {
-    const BY_SCHEME: [(&str, Self); 7] = [
+    const BY_SCHEME: [(&str, Self); 9] = [
         ("nats", Self::Nats),
         ("tls", Self::Nats),
         ("redis", Self::Redis),
         ("rediss", Self::Redis),
         ("amqp", Self::RabbitMq),
+        ("kafka", Self::Kafka),
+        ("kafkas", Self::Kafka),
         ("http", Self::Http),
         ("https", Self::Http),
     ];
@@ -71,6 +75,7 @@ impl SinkKind {
             Self::Nats => "NATS",
             Self::Redis => "Redis",
             Self::RabbitMq => "RabbitMQ",
+            Self::Kafka => "Kafka",
             Self::Http => "HTTP",
         }
     }
@@ -93,8 +98,12 @@ pub struct RemoteSink {
     pub ca_file: Option<PathBuf>,
     /// This client's certificate chain and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The subject, stream or routing key, with fields in braces.
+    /// The subject, stream, routing key or topic, with fields in braces.
     pub to: Option<String>,
+    /// The key of a message in Kafka, with fields in braces.
+    pub message_key: Option<String>,
+    /// How the user proves the password to Kafka.
+    pub sasl: Option<SaslMechanism>,
     /// The NATS stream.
     pub stream: Option<String>,
     /// Whether a missing NATS stream is created.
@@ -111,7 +120,7 @@ pub struct RemoteSink {
     pub secret_file: Option<PathBuf>,
     /// Whether a webhook may have an address that is not public.
     pub private: bool,
-    /// The timeout of a webhook request.
+    /// The timeout of a webhook request, or of a batch to Kafka.
     pub timeout: Option<Duration>,
 }
 
@@ -132,16 +141,18 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-const ONLY: [(&SettingKey, &[SinkKind]); 15] = {
-    use SinkKind::{Http, Nats, RabbitMq, Redis};
+const ONLY: [(&SettingKey, &[SinkKind]); 17] = {
+    use SinkKind::{Http, Kafka, Nats, RabbitMq, Redis};
     [
-        (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),
         (&keys::SINK_CREDS_FILE, &[Nats]),
-        (&keys::SINK_CA_FILE, &[Nats, Redis, Http]),
-        (&keys::SINK_CERT_FILE, &[Nats, Redis, Http]),
-        (&keys::SINK_KEY_FILE, &[Nats, Redis, Http]),
-        (&keys::SINK_TO, &[Nats, Redis, RabbitMq]),
-        (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_CA_FILE, &[Nats, Redis, Kafka, Http]),
+        (&keys::SINK_CERT_FILE, &[Nats, Redis, Kafka, Http]),
+        (&keys::SINK_KEY_FILE, &[Nats, Redis, Kafka, Http]),
+        (&keys::SINK_TO, &[Nats, Redis, RabbitMq, Kafka]),
+        (&keys::SINK_MESSAGE_KEY, &[Kafka]),
+        (&keys::SINK_SASL, &[Kafka]),
+        (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Kafka, Http]),
         (&keys::SINK_STREAM, &[Nats]),
         (&keys::SINK_CREATE, &[Nats]),
         (&keys::SINK_FENCE, &[Nats]),
@@ -149,7 +160,7 @@ const ONLY: [(&SettingKey, &[SinkKind]); 15] = {
         (&keys::SINK_LENGTH, &[Redis]),
         (&keys::SINK_SECRET_FILE, &[Http]),
         (&keys::SINK_PRIVATE, &[Http]),
-        (&keys::SINK_TIMEOUT, &[Http]),
+        (&keys::SINK_TIMEOUT, &[Kafka, Http]),
     ]
 };
 
@@ -203,6 +214,7 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         _ => return Err(found.refuse(PAIR).into()),
     };
     let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { Mode::Binary } else { Mode::Structured });
+    let named = |name: String| SaslMechanism::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(&name));
     Ok(RemoteSink {
         kind,
         url: url.to_owned(),
@@ -211,6 +223,8 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         ca_file: table.take_path(&keys::SINK_CA_FILE)?,
         identity,
         to: text(&keys::SINK_TO)?,
+        message_key: text(&keys::SINK_MESSAGE_KEY)?,
+        sasl: text(&keys::SINK_SASL)?.and_then(named),
         stream: text(&keys::SINK_STREAM)?,
         create: flag(&keys::SINK_CREATE)?,
         fence: flag(&keys::SINK_FENCE)?,
