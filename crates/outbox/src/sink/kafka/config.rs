@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::super::connection::ANSWER_WITHIN;
@@ -24,8 +25,6 @@ const REQUEST_BYTES: usize = 256 << 10;
 /// The most events that wait in librdkafka, and the most kilobytes of them: those of every batch in flight.
 const QUEUE_EVENTS_MAX: usize = 100_000;
 const QUEUE_KILOBYTES_MAX: usize = 128 << 10;
-/// By how much the sink's own timeout comes first.
-const GRACE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
 enum Password {
@@ -55,8 +54,8 @@ pub struct KafkaConfig {
     pub key: Template,
     /// How an event is encoded.
     pub mode: Mode,
-    /// How long the brokers may take to acknowledge a batch: 100 ms or more, 5 s by default. Keep it below the TTL of the publishers' leases:
-    /// librdkafka drops what it has not sent soon after this time, also in a process that was paused.
+    /// How long the brokers may take to acknowledge a batch: 100 ms or more, 5 s by default. What was not sent by then is dropped, so keep it
+    /// below the TTL of the publishers' leases.
     pub timeout: Duration,
 }
 
@@ -160,7 +159,9 @@ impl KafkaConfig {
             .set("message.max.bytes", REQUEST_BYTES_MAX.to_string())
             .set("queue.buffering.max.messages", QUEUE_EVENTS_MAX.to_string())
             .set("queue.buffering.max.kbytes", QUEUE_KILOBYTES_MAX.to_string())
-            .set("message.timeout.ms", millis(self.timeout + GRACE))
+            // None of librdkafka's: it would end an event that waits and send the next one, if a paused process woke between their ends.
+            // The sink ends a batch as a whole, by dropping all that waits.
+            .set("message.timeout.ms", "0")
             .set("request.timeout.ms", timeout.as_str())
             .set("socket.timeout.ms", timeout.as_str())
             .set("socket.connection.setup.timeout.ms", millis(ANSWER_WITHIN))
@@ -170,7 +171,10 @@ impl KafkaConfig {
             .set("reconnect.backoff.max.ms", "1000")
             .set("retry.backoff.ms", "50")
             .set("log.connection.close", "false")
-            .set("enable.metrics.push", "false");
+            .set("log.thread.name", "false")
+            .set("enable.metrics.push", "false")
+            // Failed connections are among these; they become reasons of refusals.
+            .set_log_level(RDKafkaLogLevel::Info);
         let protocol = match (self.tls_needed, &self.user) {
             (false, None) => "plaintext",
             (true, None) => "ssl",
@@ -279,7 +283,7 @@ mod tests {
             ("enable.gapless.guarantee", "true"),
             ("max.in.flight.requests.per.connection", "1"),
             ("partitioner", "murmur2_random"),
-            ("message.timeout.ms", "5500"),
+            ("message.timeout.ms", "0"),
             ("batch.num.messages", "1"),
             ("security.protocol", "sasl_ssl"),
             ("sasl.mechanism", "SCRAM-SHA-512"),

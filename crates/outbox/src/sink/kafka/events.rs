@@ -100,6 +100,9 @@ impl ClientContext for ProducerEvents {
     /// Failures reach the operator as reasons of refusals; here they would repeat for each broker and each attempt.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         let text = words(&message);
+        if facility == "FAIL" {
+            *lock(&self.connection_failure) = Some(text.clone());
+        }
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => tracing::error!(facility, text, "librdkafka"),
             RDKafkaLogLevel::Debug => tracing::trace!(facility, text, "librdkafka"),

@@ -1,7 +1,7 @@
 //! One producer at a time, and the thread that serves it.
 //!
-//! librdkafka sends a request again until it is acknowledged, before the requests behind it. When it cannot (an event is refused for good, its
-//! time is over, nobody waits for it any more) the producer is given up with everything that waits in it, and the sink makes another one.
+//! librdkafka sends a request again until it is acknowledged, before the requests behind it. When it cannot (an event is refused for good, a
+//! batch's time is over, nobody waits for it any more) the producer is given up with everything that waits in it, and the sink makes another one.
 //! What an old producer had already sent may arrive later. It then is a run of events from the first one that was not acknowledged, so it
 //! only repeats events; none comes before one that it must follow.
 
