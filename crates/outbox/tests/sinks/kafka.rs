@@ -14,6 +14,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, KafkaConfig, KafkaSink, Mode, SaslMechanism, Template, parse_line};
 use shardwise_outbox::{AggregateId, Delivery, ErrorKind, Sink};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use self::cluster::{Cluster, Received, received};
@@ -269,6 +270,22 @@ async fn a_broker_that_answers_nothing_and_one_that_is_away_are_told_apart() {
     let gone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
     let error = KafkaSink::new(at(gone)).unwrap().check().await.unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_broker_without_tls_is_told_apart() {
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("kafkas://{}", plain.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = plain.accept().await {
+            // The client may have gone already.
+            drop(client.write_all(b"this is no TLS, whatever you have sent\r\n").await);
+        }
+    });
+    let sink = KafkaSink::new(KafkaConfig::from_url(&url, "/outbox/test").unwrap()).unwrap();
+    let error = sink.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("TLS with Kafka at") && error.to_string().contains("sink_ca_file"), "{error}");
 }
 
 /// The acknowledgement never comes, and the connection stays.

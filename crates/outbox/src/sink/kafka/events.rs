@@ -103,6 +103,7 @@ impl ClientContext for ProducerEvents {
         if facility == "FAIL" {
             *lock(&self.connection_failure) = Some(text.clone());
         }
+        let text = text.as_str();
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => tracing::error!(facility, text, "librdkafka"),
             RDKafkaLogLevel::Debug => tracing::trace!(facility, text, "librdkafka"),

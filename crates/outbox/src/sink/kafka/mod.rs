@@ -23,7 +23,7 @@ pub use self::config::KafkaConfig;
 use self::config::{EVENT_BYTES_MAX, is_name};
 use self::events::ProducerTrouble;
 use self::outcome::BatchOutcome;
-use self::producer::{HandoverFailure, KafkaProducer, Record};
+use self::producer::{HandoverFailure, KafkaProducer, KafkaRecord};
 use self::refusal::described;
 use self::reports::{BatchReports, EventFate};
 use super::connection::Connection;
@@ -93,7 +93,7 @@ impl KafkaSink {
     fn send_singly(&self) {
         *self.singly_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SINGLY_FOR);
         tracing::warn!(
-            sink = self.name,
+            sink = self.name.as_str(),
             "the brokers refused a request of several events, so each is sent alone for {SINGLY_FOR:?}, which is slow; if this comes \
              again, raise the topic's max.message.bytes to 1 MiB or more"
         );
@@ -198,7 +198,7 @@ impl KafkaSink {
             let text = format!("{}: the event has {bytes} bytes, and {EVENT_BYTES_MAX} are allowed", self.name);
             return Err(HandoverError::Event(Refusal::permanent(text)));
         }
-        let record = Record::with_opaque_to(&topic, reports.ticket(index));
+        let record = KafkaRecord::with_opaque_to(&topic, reports.ticket(index));
         let mut record = record.key(key.as_bytes()).payload(message.body.as_slice()).headers(headers);
         loop {
             let (failure, back) = match live.send(record) {

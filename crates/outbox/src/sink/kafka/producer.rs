@@ -28,7 +28,7 @@ const SERVE_FOR: Duration = Duration::from_millis(100);
 const TOPICS_MAX: usize = 1_024;
 
 /// An event as the producer takes it.
-pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], Box<Ticket>>;
+pub(super) type KafkaRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Ticket>>;
 
 /// Why an event was not handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl KafkaProducer {
     }
 
     /// Hands an event over; it is sent later. Gives the record back if it is not taken.
-    pub(super) fn send<'a>(&self, record: Record<'a>) -> Result<(), (HandoverFailure, Record<'a>)> {
+    pub(super) fn send<'a>(&self, record: KafkaRecord<'a>) -> Result<(), (HandoverFailure, KafkaRecord<'a>)> {
         let open = self.base.context().open();
         if !*open {
             return Err((HandoverFailure::Closed, record));
