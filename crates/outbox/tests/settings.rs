@@ -1,6 +1,6 @@
 //! The settings of outboxes: effective values, and the error for each mistake.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test says by failing what is wrong")]
+#![expect(clippy::unwrap_used, reason = "a test says by failing what is wrong")]
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -20,7 +20,7 @@ pub(super) enum ProducerTrouble {
     Unreachable(String),
     /// The brokers do not accept the user. The producer was given up, as it is in all cases below.
     Denied(String),
-    /// An event failed, so its successors must not be sent.
+    /// An event failed, so its successors must not be sent; or librdkafka cannot go on.
     Failed(String),
     /// A batch was not acknowledged in time; with the reason, if no broker could be reached.
     Unanswered(Option<String>),

@@ -98,9 +98,7 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
              file of sink_password_file: {reason}"
         ),
         Some(ProducerTrouble::Unreachable(reason)) => format!("Kafka at {place} cannot be reached: {reason}"),
-        Some(ProducerTrouble::Failed(reason)) => {
-            format!("Kafka at {place}: another event failed, and the producer was given up with it: {reason}")
-        }
+        Some(ProducerTrouble::Failed(reason)) => format!("Kafka at {place}: the producer cannot go on, and another one is made: {reason}"),
         Some(ProducerTrouble::Abandoned) => format!("Kafka at {place}: another batch was given up, and the producer with it"),
         Some(ProducerTrouble::Unanswered(Some(reason))) => format!("Kafka at {place} has not acknowledged within {timeout:?}: {reason}"),
         Some(ProducerTrouble::Unanswered(None)) | None => format!(
