@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, KafkaConfig, KafkaSink, Mode, SaslMechanism, Template, parse_line};
-use shardwise_outbox::{AggregateId, Delivery, ErrorKind, Sink};
+use shardwise_outbox::{AggregateId, Delivery, ErrorKind, Payload, Sink};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
@@ -32,7 +32,7 @@ fn shared_cluster(purpose: &'static str, brokers: i32) -> Arc<Cluster> {
 }
 
 /// A new topic.
-struct Harness {
+pub(crate) struct Harness {
     cluster: Arc<Cluster>,
     topic: String,
     partitions: i32,
@@ -45,7 +45,7 @@ impl Harness {
         Self { cluster, topic, partitions }
     }
 
-    fn quiet(partitions: i32) -> Self {
+    pub(crate) fn quiet(partitions: i32) -> Self {
         Self::new(shared_cluster("quiet", 1), partitions)
     }
 
@@ -56,13 +56,13 @@ impl Harness {
     }
 
     /// A sink with another configuration.
-    fn sink(&self, change: impl FnOnce(&mut KafkaConfig)) -> KafkaSink {
+    pub(crate) fn sink(&self, change: impl FnOnce(&mut KafkaConfig)) -> KafkaSink {
         let mut config = self.config();
         change(&mut config);
         KafkaSink::new(config).unwrap()
     }
 
-    async fn received(&self) -> Vec<Received> {
+    pub(crate) async fn received(&self) -> Vec<Received> {
         let (brokers, topic, partitions) = (self.cluster.brokers.clone(), self.topic.clone(), self.partitions);
         tokio::task::spawn_blocking(move || received(&brokers, &topic, partitions)).await.unwrap()
     }
@@ -148,6 +148,16 @@ async fn an_event_is_a_cloud_event_in_both_modes() {
     assert_eq!(messages[1].header("content-type"), "application/cloudevents+json; charset=utf-8");
     assert_eq!((messages[1].key.as_str(), messages[1].headers.contains_key("ce_id")), ("a.b *", false));
     assert_eq!(parse_line(messages[1].value.as_deref().unwrap()).unwrap().id, "a.b *-1");
+}
+
+/// A null value deletes in a compacted topic.
+#[tokio::test]
+async fn an_event_without_a_payload_has_an_empty_value_and_not_a_null_one() {
+    let harness = Harness::quiet(1);
+    let event = Delivery { payload: Payload::None, ..deliveries("a", 1, 1).remove(0) };
+    let sink = KafkaSink::new(harness.config()).unwrap();
+    assert_eq!(sink.deliver([event.clone()].into()).await, Acceptance::all(&[event]));
+    assert_eq!(harness.received().await[0].value.as_deref(), Some(&b""[..]));
 }
 
 /// Keys and their hashes from the tests of Kafka's own client.
