@@ -24,6 +24,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// How often the thread looks whether anybody uses the producer still.
 const SERVE_FOR: Duration = Duration::from_millis(100);
+/// How long each look for an answer takes.
+const ASK_FOR: Duration = Duration::from_millis(200);
 /// The most topics that are remembered as existing.
 const TOPICS_MAX: usize = 1_024;
 
@@ -74,11 +76,7 @@ impl KafkaProducer {
         thread.map_err(|error| Error::new(ErrorKind::Unavailable, format!("no thread for the Kafka producer: {error}")))?;
         let asked = Arc::clone(&base);
         let within = 2 * ANSWER_WITHIN;
-        let answered = spawn_blocking(move || {
-            let begun = Instant::now();
-            // A broker may have no id, and then answers all the same.
-            asked.client().fetch_cluster_id(within).is_some() || begun.elapsed() < within
-        });
+        let answered = spawn_blocking(move || is_answered(&asked, within));
         let failed = async { trouble.wait_for(Option::is_some).await.ok().and_then(|trouble| trouble.clone()) };
         tokio::select! {
             found = failed => Err(refusal::unusable(config, found.as_ref(), within)),
@@ -170,6 +168,19 @@ impl KafkaProducer {
         }
         error
     }
+}
+
+/// Waits until a broker has answered, or until the caller is gone: it has the producer, and so do this task and the thread that serves it.
+fn is_answered(base: &Arc<BaseProducer<ProducerEvents>>, within: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < within && Arc::strong_count(base) > 2 {
+        let asked = Instant::now();
+        // A cluster may have no id, which is then known at once.
+        if base.client().fetch_cluster_id(ASK_FOR).is_some() || asked.elapsed() < ASK_FOR / 2 {
+            return true;
+        }
+    }
+    false
 }
 
 /// Runs until this thread is the last owner, and ends the producer, which takes up to half a second that no task waits for.
