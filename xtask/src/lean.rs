@@ -15,10 +15,11 @@ const PACKAGE: &str = "shardwise-cli";
 /// `cargo demo` compiles at most this many packages (docs/adr/0042).
 const PACKAGES_MAX: usize = 200;
 /// Each feature of the command, and packages that only come with it; one that several features bring stands with each.
-const FEATURES: [(&str, &[&str]); 10] = [
+const FEATURES: [(&str, &[&str]); 11] = [
     ("consul", &["shardwise-backend-consul", "reqwest"]),
     ("etcd", &["shardwise-backend-etcd", "etcd-client", "tonic"]),
     ("http", &["reqwest"]),
+    ("kafka", &["rdkafka", "rdkafka-sys", "openssl-sys"]),
     ("nats", &["shardwise-backend-nats", "async-nats"]),
     ("otel", &["opentelemetry", "opentelemetry-http", "opentelemetry-otlp", "opentelemetry_sdk", "reqwest", "tracing-opentelemetry"]),
     ("postgres", &["shardwise-backend-postgres", "sqlx-postgres"]),
@@ -33,7 +34,7 @@ const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
 const PUBLISH: &str = "outbox run";
 const SQLITE: &str = "sqlite:orders.db";
 /// What asks the lean build for what it lacks: the features that must be named, the command line, and a backend, a store and a sink.
-const REFUSED: [(&[&str], &str, [&str; 3]); 10] = [
+const REFUSED: [(&[&str], &str, [&str; 3]); 11] = [
     (&["consul", "otel", "prometheus"], SERVE, ["consul", SQLITE, "stdout"]),
     (&["etcd", "otel", "prometheus"], SERVE, ["etcd", SQLITE, "stdout"]),
     (&["nats", "otel", "prometheus"], SERVE, ["nats", SQLITE, "stdout"]),
@@ -43,6 +44,7 @@ const REFUSED: [(&[&str], &str, [&str; 3]); 10] = [
     (&["nats", "otel"], PUBLISH, ["local", SQLITE, "nats://127.0.0.1:4222"]),
     (&["redis", "otel"], PUBLISH, ["local", SQLITE, "redis://127.0.0.1:6379"]),
     (&["rabbitmq", "otel"], PUBLISH, ["local", SQLITE, "amqp://127.0.0.1:5672"]),
+    (&["kafka", "otel"], PUBLISH, ["local", SQLITE, "kafka://127.0.0.1:9092"]),
     (&["http", "otel"], PUBLISH, ["local", SQLITE, "http://127.0.0.1:8080/events"]),
 ];
 

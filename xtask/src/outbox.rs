@@ -10,7 +10,7 @@ pub(crate) const NAME: &str = "outbox";
 pub(crate) const FIGURES: &str = "SHARDWISE_OUTBOX_FIGURES";
 
 /// The contestants, in the order of the page: the name and the shape that the program prints, and their titles.
-const CONTESTANTS: [(&str, &str); 12] = [
+const CONTESTANTS: [(&str, &str); 16] = [
     ("ceiling many", "the ceiling, 10 events an aggregate"),
     ("ours 1 many", "one publisher"),
     ("ours 2 many", "two publishers"),
@@ -23,6 +23,10 @@ const CONTESTANTS: [(&str, &str); 12] = [
     ("graphile-worker jobs", "graphile-worker"),
     ("nats 1 many", "one publisher into JetStream"),
     ("nats 2 many", "two publishers into JetStream"),
+    ("bare kafka many", "a bare rdkafka producer that reads the same rows and marks nothing, into librdkafka's mock cluster"),
+    ("bare kafka, read before many", "the same, with the rows in memory"),
+    ("kafka 1 many", "one publisher into that cluster"),
+    ("kafka 2 many", "two publishers into that cluster"),
 ];
 
 const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default durability, on the same machine) into a sink that takes \
@@ -35,7 +39,7 @@ const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default du
     for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. Latency: from the writer's \
     return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
 
-pub(crate) const GOALS: [Goal; 9] = [
+pub(crate) const GOALS: [Goal; 10] = [
     Goal { what: "one publisher over the ceiling", wanted: AtLeast(0.6), found: |all| over(all, "ours 1 many", "ceiling many") },
     Goal { what: "two publishers over one", wanted: Above(1.0), found: |all| over(all, "ours 2 many", "ours 1 many") },
     Goal {
@@ -57,6 +61,11 @@ pub(crate) const GOALS: [Goal; 9] = [
         what: "into JetStream, events a second",
         wanted: AtLeast(30_000.0),
         found: |all| ["nats 1 many", "nats 2 many"].into_iter().filter_map(|run| fastest(all, run)).max_by(f64::total_cmp),
+    },
+    Goal {
+        what: "one publisher into Kafka over a bare producer",
+        wanted: AtLeast(0.6),
+        found: |all| over(all, "kafka 1 many", "bare kafka many"),
     },
     Goal {
         what: "commit to sink with wake-up at half load, median in ms",

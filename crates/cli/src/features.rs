@@ -4,10 +4,11 @@ use std::sync::LazyLock;
 
 /// Each feature, what it adds in the terms of the settings, and whether this build has it. As in the manifest, where the feature `default`
 /// names them all.
-const FEATURES: [(&str, &str, bool); 10] = [
+const FEATURES: [(&str, &str, bool); 11] = [
     ("consul", "the discovery backend consul", cfg!(feature = "consul")),
     ("etcd", "the discovery backend etcd", cfg!(feature = "etcd")),
     ("http", "HTTP sinks", cfg!(feature = "http")),
+    ("kafka", "Kafka sinks", cfg!(feature = "kafka")),
     ("nats", "the discovery backend nats, and NATS sinks", cfg!(feature = "nats")),
     ("otel", "traces over OTLP", cfg!(feature = "otel")),
     ("postgres", "the discovery backend postgres, and outboxes in PostgreSQL", cfg!(feature = "postgres")),

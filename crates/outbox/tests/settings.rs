@@ -8,6 +8,7 @@ use std::time::Duration;
 use shardwise::ErrorKind;
 use shardwise::settings::LoadOptions;
 use shardwise_outbox::settings::{LoadedSettings, SinkKind, SinkSettings, StoreSettings};
+use shardwise_outbox::sink::SaslMechanism;
 use shardwise_outbox::{Poison, PublisherOptions};
 
 const WORKERS: &str = "[default.resilience.sharding.policies.workers]\ngroup_name = \"g\"\n";
@@ -159,7 +160,13 @@ fn the_outbox() {
     );
     let elsewhere = outbox("sink = \"redis://h\"\nsink_fence = true");
     assert!(elsewhere.ends_with("sink_fence is true: only a sink of these has it: NATS; remove it"), "{elsewhere}");
-    assert!(outbox("sink_to = \"a\"").contains("only a sink of these has it: NATS, Redis, RabbitMQ; remove it"), "stdout has no name");
+    assert!(
+        outbox("sink_to = \"a\"").contains("only a sink of these has it: NATS, Redis, RabbitMQ, Kafka; remove it"),
+        "stdout has no name"
+    );
+    assert!(outbox("sink = \"nats://h\"\nsink_message_key = \"k\"").ends_with("only a sink of these has it: Kafka; remove it"));
+    assert!(outbox("sink = \"kafka://h\"\nsink_sasl = \"gssapi\"").contains("scram-sha-512"));
+    assert!(outbox("sink = \"kafkas://me:hush@h\"").starts_with("sink is ***: leave the password out"));
     assert!(outbox("sink = \"nats://h\"\nsink_key_file = \"k\"").contains("sink_cert_file and sink_key_file belong together"));
     assert!(outbox("sink = \"stdin\"").contains("write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address"));
     assert!(outbox("sink = \"file:\"").ends_with("write the path of a file"));
@@ -194,6 +201,20 @@ fn servers_with_tls_and_sentinels_arrive() {
     assert_eq!((redis.kind, redis.url.as_str()), (SinkKind::Redis, "rediss+sentinel://app@one,two/main/1"));
     assert_eq!(redis.sentinel_username.as_deref(), Some("watcher"));
     assert_eq!(redis.sentinel_password_file, Some("watcher.password".into()));
+}
+
+#[test]
+fn what_is_written_about_kafka_arrives() {
+    let text = format!(
+        "{WORKERS}{}",
+        ORDERS.replace("stdout", "kafkas://app@one:9093,two:9093")
+            + "sink_to = \"orders.{type}\"\nsink_message_key = \"{id}\"\nsink_sasl = \"scram-sha-256\"\nsink_timeout = \"3s\"\n"
+    );
+    let loaded = load(&text, &[]).unwrap();
+    let SinkSettings::Remote(remote) = &loaded.outbox("orders").unwrap().sink else { panic!("no server") };
+    assert_eq!((remote.kind, remote.url.as_str()), (SinkKind::Kafka, "kafkas://app@one:9093,two:9093"));
+    assert_eq!((remote.to.as_deref(), remote.message_key.as_deref()), (Some("orders.{type}"), Some("{id}")));
+    assert_eq!((remote.sasl, remote.timeout), (Some(SaslMechanism::ScramSha256), Some(Duration::from_secs(3))));
 }
 
 #[test]

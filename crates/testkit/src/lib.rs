@@ -1,7 +1,7 @@
 //! Real servers, certificates and a bad network for tests.
 //!
 //! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
-//! its own ports and folder, and gone with the test, however that ends. [`Browser`] is Chromium from the same place. Nothing here is
+//! its own ports and folder, and gone with the test, however that ends. [`Tansu`] is compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is
 //! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
 
 mod account;
@@ -30,6 +30,7 @@ mod sentinels;
 mod server;
 pub mod servers;
 pub mod stays;
+mod tansu;
 mod triggers;
 mod usage;
 
@@ -51,5 +52,6 @@ pub use proxy::{Direction, Speech, TcpProxy};
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use redis::{Redis, RedisOptions};
 pub use sentinels::Sentinels;
+pub use tansu::{Tansu, TansuOptions};
 pub use triggers::trigger_statements;
 pub use usage::Usage;

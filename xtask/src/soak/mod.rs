@@ -63,7 +63,7 @@ const fn soak(name: &'static str, runs: u32, run: RunSoak) -> Soak {
     Soak { name, runs, run }
 }
 
-const SOAKS: [Soak; 14] = [
+const SOAKS: [Soak; 15] = [
     soak("demo", 20, demo::run),
     soak("churn", 50, churn::run),
     soak("exclusive", 200, |run| if run.mistake.is_some() { mistakes::run(run) } else { exclusive::run(run) }),
@@ -71,6 +71,7 @@ const SOAKS: [Soak; 14] = [
     soak("members", 20, members::run),
     soak("outbox", 1, outbox::run),
     soak("outbox-backlog", 1, backlog::run),
+    soak("outbox-kafka", 1, outbox::kafka),
     soak("outbox-retention", 1_000, retention::run),
     soak("progress", 1_000, progress::run),
     soak("requests", 10, requests::run),

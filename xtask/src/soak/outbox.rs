@@ -18,6 +18,8 @@ const SECONDS: &str = "400";
 /// For building, and for the two lives of a run.
 const ALLOWANCE: Duration = Duration::from_mins(20);
 const RUN_MAX: Duration = Duration::from_mins(40);
+/// For the broker, once on a machine.
+const COMPILING: Duration = Duration::from_hours(1);
 /// In the rolling restart an event comes after at most so long.
 const GAP_MS_MAX: u64 = 500;
 /// After a crash, with a TTL of 3 s, its events flow again within so long.
@@ -33,6 +35,20 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     Ok(SoakReport { text: table(&reported), short: shortfall(&reported).into_iter().collect() })
 }
 
+/// The same into Kafka, whose broker is killed as well.
+pub(super) fn kafka(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
+    let tests = (0..soak.runs).map(|_| {
+        let mut tests = soak.tests("shardwise-cli --test outbox_soak kafka -- --nocapture --test-threads=1 --ignored");
+        tests.env("SHARDWISE_SOAK_EVENTS", EVENTS).env("SHARDWISE_SOAK_SECONDS", SECONDS);
+        tests
+    });
+    let reported = soak.figures(ALLOWANCE + COMPILING + RUN_MAX, tests)?;
+    let text = "As `outbox`, into a topic of four partitions of Tansu, a broker that speaks Kafka's protocol, which is killed (SIGKILL) every \
+                seven seconds while publishers are killed and stopped: `sink_kills`.\n\n";
+    let fields = format!("{FIELDS} sink_kills");
+    Ok(SoakReport { text: text.to_owned() + &rows(&fields, &reported), short: shortfall(&reported).into_iter().collect() })
+}
+
 fn table(reported: &[Value]) -> String {
     let mut text = "Four `shardwise outbox run` over PostgreSQL with a TTL of 3 s, 64 writers with transactions of ten events over 500 \
          aggregates, one in ten rolled back; into a file, and into JetStream, whose own de-duplication must leave each event once. Every \
@@ -42,9 +58,14 @@ fn table(reported: &[Value]) -> String {
          rest, one after the other: from the kill to the last event of its aggregates, `takeovers`, and of these the longest, \
          `takeover_ms`.\n\n"
         .to_owned();
-    text += &row(FIELDS.split(' '));
-    text.extend(["|", &"---:|".repeat(FIELDS.split(' ').count()), "\n"]);
-    text.extend(reported.iter().map(|run| row(FIELDS.split(' ').map(|field| &run[field])).replace('"', "")));
+    text += &rows(FIELDS, reported);
+    text
+}
+
+fn rows(fields: &str, reported: &[Value]) -> String {
+    let mut text = row(fields.split(' '));
+    text.extend(["|", &"---:|".repeat(fields.split(' ').count()), "\n"]);
+    text.extend(reported.iter().map(|run| row(fields.split(' ').map(|field| &run[field])).replace('"', "")));
     text
 }
 

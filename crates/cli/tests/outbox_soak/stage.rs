@@ -14,6 +14,7 @@ use crate::common::chance::Chance;
 use crate::common::process::Process;
 use crate::common::{Place, eventually, workers};
 use crate::jetstream::JetStream;
+use crate::kafka::Kafka;
 
 const WRITERS: u64 = 64;
 const AGGREGATES: u64 = 500;
@@ -57,6 +58,7 @@ pub(crate) struct Stage {
     database: Database,
     pub(crate) place: Place,
     jetstream: Option<JetStream>,
+    kafka: Option<Kafka>,
 }
 
 impl Stage {
@@ -67,24 +69,42 @@ impl Stage {
             Postgres::start(options).await.unwrap().database().await.unwrap()
         });
         let jetstream = (sink == "JetStream").then(|| runtime.block_on(JetStream::start()));
+        let kafka = (sink == "Kafka").then(|| runtime.block_on(Kafka::start()));
+        let settings = match (&jetstream, &kafka) {
+            (Some(jetstream), _) => jetstream.settings(),
+            (_, Some(kafka)) => kafka.settings(),
+            _ => "sink = \"file:delivered.jsonl\"\n".into(),
+        };
         let place = Place::with_settings(
             &(workers("3s", "slots = 64")
                 + &format!(
                     "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"{}\"\nbatch = {BATCH}\npoll = \"100ms\"\n{}",
                     database.url(),
-                    jetstream.as_ref().map_or_else(|| "sink = \"file:delivered.jsonl\"\n".into(), JetStream::settings)
+                    settings
                 )),
         );
         place.run(&["outbox", "init"]).well();
         if let Some(jetstream) = &jetstream {
             jetstream.copy_to(&runtime, place.path("delivered.jsonl"));
         }
-        Self { runtime, database, place, jetstream }
+        if let Some(kafka) = &kafka {
+            kafka.copy_to(place.path("delivered.jsonl"));
+        }
+        Self { runtime, database, place, jetstream, kafka }
     }
 
     /// Whether the sink drops repeated events.
     pub(crate) const fn drops_repeats(&self) -> bool {
         self.jetstream.is_some()
+    }
+
+    /// Kills the sink's server every few seconds while `work` is done, if it has one that keeps everything. Returns how often.
+    pub(crate) fn kills_of_the_sink<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        let Some(kafka) = &self.kafka else { return (work(), 0) };
+        let killing = kafka.kill_often(self.runtime.handle().clone());
+        let done = work();
+        kafka.be_calm();
+        (done, killing.join().unwrap())
     }
 
     pub(crate) fn publisher(&self, number: usize) -> Process {
@@ -159,6 +179,9 @@ impl Stage {
         let pending =
             "SELECT 1 FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate WHERE a.last_seq > h.done_seq LIMIT 1";
         eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
+        if let Some(kafka) = &self.kafka {
+            eventually("what is in the topic is read", Duration::from_mins(2), || kafka.is_copied().then_some(()));
+        }
         if let Some(jetstream) = &self.jetstream {
             eventually("what is in the stream is read", Duration::from_mins(2), || {
                 self.runtime.block_on(jetstream.is_copied()).then_some(())

@@ -63,7 +63,7 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
     // Each outbox needs a separate policy.
     let publishers: Vec<_> =
         examples.outboxes.iter().filter(|(name, _)| name.as_str() != "orders").map(|(_, o)| o.policy.clone()).collect();
-    assert_eq!(publishers.len(), 5, "{publishers:?}");
+    assert_eq!(publishers.len(), 6, "{publishers:?}");
     examples.settings.policies.retain(|name, _| !publishers.contains(name));
     assert_eq!(policies(&examples.settings), policies(settings));
     let payments = examples.outboxes.iter().find(|(name, _)| name.as_str() == "payments").map(|(name, _)| name.clone()).unwrap();
@@ -78,7 +78,8 @@ fn the_documented_file_loads_as_it_stands_and_with_everything_uncommented() {
         }
         _ => true,
     });
-    assert_eq!(kinds, [SinkKind::RabbitMq, SinkKind::Http, SinkKind::Nats, SinkKind::Redis], "invoices, notices, shipments, stocks");
+    let expected = [SinkKind::RabbitMq, SinkKind::Kafka, SinkKind::Http, SinkKind::Nats, SinkKind::Redis];
+    assert_eq!(kinds, expected, "invoices, ledgers, notices, shipments, stocks");
     assert_eq!(examples.outboxes, loaded.outboxes);
 }
 

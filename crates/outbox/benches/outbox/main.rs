@@ -3,8 +3,11 @@
 //! Each contestant begins with a copy of the same full database, right after a checkpoint, and the server flushes by its defaults. Each
 //! round runs all contestants in turn, so that other load on the machine affects all of them. Each run appends a line of JSON to the file
 //! in `SHARDWISE_OUTBOX_FIGURES`. Under `cargo test --benches` everything is a hundred times smaller.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "a benchmark reports by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "a benchmark reports by panicking")]
 
+mod bare_kafka;
+#[path = "../../tests/sinks/kafka/cluster.rs"]
+mod cluster;
 mod latency;
 mod ours;
 mod peers;
@@ -16,6 +19,7 @@ use serde_json::{Value, json};
 use shardwise_testkit::{Nats, NatsOptions};
 use tokio::runtime::Runtime;
 
+use self::cluster::Cluster;
 use self::stage::{Shape, Stage};
 
 /// Rounds over all contestants.
@@ -79,6 +83,9 @@ fn main() {
                     print_figure(&json!({"name": format!("nats {publishers}"), "shape": "many", "round": round, "events": shape.events, "seconds": seconds}));
                 }
             }
+            if wanted("kafka") {
+                kafka(&stage, shape, round).await;
+            }
             let print_run = |name: &str, seconds: f64| {
                 print_figure(&json!({"name": name, "shape": "jobs", "round": round, "events": shape.events, "seconds": seconds}));
             };
@@ -96,6 +103,27 @@ fn main() {
             latency::run(&stage, rounds).await;
         }
     });
+}
+
+/// Into librdkafka's mock cluster: a bare producer, and our publishers.
+async fn kafka(stage: &Stage, shape: Shape, round: u32) {
+    let print_run = |name: &str, seconds: f64| {
+        print_figure(&json!({"name": name, "shape": "many", "round": round, "events": shape.events, "seconds": seconds}));
+    };
+    let fresh = || {
+        let cluster = Cluster::start(1);
+        cluster.create_topic(bare_kafka::TOPIC, bare_kafka::PARTITIONS);
+        cluster
+    };
+    for (name, read_first) in [("bare kafka", false), ("bare kafka, read before", true)] {
+        let (database, cluster) = (stage.copy("many").await, fresh());
+        print_run(name, bare_kafka::produce(&database.url(), &cluster.brokers, shape.events, read_first).await);
+    }
+    for publishers in [1, 2] {
+        let (database, cluster) = (stage.copy("many").await, fresh());
+        let seconds = ours::drain(&database.url(), &format!("kafka://{}", cluster.brokers), publishers, shape.events).await;
+        print_run(&format!("kafka {publishers}"), seconds);
+    }
 }
 
 /// One publisher with poison and without, in alternating order. Only the events of the other aggregates count.

@@ -1,5 +1,5 @@
-//! Our publisher, one process each, with a sink that accepts everything at once, one that accepts everything except poison, or
-//! `JetStream`.
+//! Our publisher, one process each, with a sink that accepts everything at once, one that accepts everything except poison, `JetStream`,
+//! or Kafka.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use shardwise::discovery::Clock;
 use shardwise::{GroupName, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
-use shardwise_outbox::sink::{Acceptance, NatsConfig, NatsSink, Refusal};
+use shardwise_outbox::sink::{Acceptance, KafkaConfig, KafkaSink, NatsConfig, NatsSink, Refusal, Template};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
 use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::bare_kafka;
 
 const SLOTS: u32 = 1_024;
 /// The variable that makes this program a publisher: the address of its database, its number, the number of publishers, and the sink.
@@ -122,6 +124,11 @@ pub(crate) async fn publisher() {
     let sink: Arc<dyn Sink> = match sink {
         "nowhere" => Arc::new(NoSink),
         "poisoned" => Arc::new(PoisonedSink),
+        brokers if brokers.starts_with("kafka://") => {
+            let mut config = KafkaConfig::from_url(brokers, "/bench").unwrap();
+            config.topic = Template::parse(bare_kafka::TOPIC).unwrap();
+            Arc::new(KafkaSink::new(config).unwrap())
+        }
         address => {
             let mut config = NatsConfig::from_url(address, "/bench").unwrap();
             config.create = true;

@@ -13,7 +13,7 @@ pub(super) const STORE: SettingKey = SettingKey::new("store", Text,
 pub(super) const STORE_PASSWORD_FILE: SettingKey = SettingKey::new("store_password_file", Text,
     "a file with the password of a PostgreSQL store; without it PGPASSWORD or ~/.pgpass");
 pub(super) const SINK: SettingKey = SettingKey::new("sink", Text,
-    "where the events go: stdout, file:PATH, or a server: nats://HOST, redis://HOST, redis+sentinel://HOST,HOST/NAME, amqp://HOST/VHOST, https://HOST/PATH")
+    "where the events go: stdout, file:PATH, or a server: nats://HOST, redis://HOST, redis+sentinel://HOST,HOST/NAME, amqp://HOST/VHOST, kafka://HOST, https://HOST/PATH")
     .required("say where the events go: sink = \"stdout\" or sink = \"file:events.jsonl\"");
 pub(super) const SINK_PASSWORD_FILE: SettingKey = SettingKey::new("sink_password_file", Text,
     "a file with the password of the address's user, or with a token: NATS's where the address has no user, and a webhook's bearer token");
@@ -30,7 +30,11 @@ pub(super) const SINK_CERT_FILE: SettingKey = SettingKey::new("sink_cert_file", 
 pub(super) const SINK_KEY_FILE: SettingKey = SettingKey::new("sink_key_file", Text,
     "the key of sink_cert_file, in PEM");
 pub(super) const SINK_TO: SettingKey = SettingKey::new("sink_to", Text,
-    "the subject (NATS), stream (Redis) or routing key (RabbitMQ) of an event, made of {aggregatetype}, {aggregateid}, {type}, {id} and {shardslot}; in HTTP the address itself has them");
+    "the subject (NATS), stream (Redis), routing key (RabbitMQ) or topic (Kafka) of an event, made of {aggregatetype}, {aggregateid}, {type}, {id} and {shardslot}; in HTTP the address itself has them");
+pub(super) const SINK_MESSAGE_KEY: SettingKey = SettingKey::new("sink_message_key", Text,
+    "the key of a message in Kafka, made like sink_to; {aggregateid} unless set; only events with the same topic and key keep their order");
+pub(super) const SINK_SASL: SettingKey = SettingKey::new("sink_sasl", OneOf(&["plain", "scram-sha-256", "scram-sha-512"]),
+    "how the address's user proves the password to Kafka, scram-sha-512 unless set; plain sends the password, so only over kafkas://");
 pub(super) const SINK_FORMAT: SettingKey = SettingKey::new("sink_format", OneOf(&["binary", "structured"]),
     "binary: CloudEvents attributes are headers or fields; structured: an event is one JSON text; unless set, binary, and structured over HTTP");
 pub(super) const SINK_STREAM: SettingKey = SettingKey::new("sink_stream", Text,
@@ -48,7 +52,7 @@ pub(super) const SINK_SECRET_FILE: SettingKey = SettingKey::new("sink_secret_fil
 pub(super) const SINK_PRIVATE: SettingKey = SettingKey::new("sink_private", Flag,
     "true: a webhook may have an address that is not public");
 pub(super) const SINK_TIMEOUT: SettingKey = SettingKey::new("sink_timeout", Shape::time(Duration::from_millis(100), Duration::from_secs(20)),
-    "how long a webhook may take to answer; 15s unless set");
+    "how long a webhook may take to answer, 15s unless set; or Kafka to acknowledge a batch, 5s unless set: keep that below ttl");
 pub(super) const BATCH: SettingKey = SettingKey::new("batch", Shape::whole(1, 10_000),
     "the most events fetched, sent and marked at once").or("1000");
 pub(super) const MAX_ATTEMPTS: SettingKey = SettingKey::new("max_attempts", Shape::whole(1, 1_000),
@@ -71,7 +75,7 @@ pub(super) const RETENTION: SettingKey = SettingKey::new("retention", Shape::tim
 /// All keys, in the order of `settings.toml`.
 pub(super) const OUTBOX: &[SettingKey] = &[
     STORE, STORE_PASSWORD_FILE, SINK, SINK_PASSWORD_FILE, SINK_CREDS_FILE, SINK_CA_FILE, SINK_CERT_FILE, SINK_KEY_FILE, SINK_TO,
-    SINK_FORMAT, SINK_STREAM, SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SENTINEL_USERNAME, SINK_SENTINEL_PASSWORD_FILE,
-    SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
+    SINK_MESSAGE_KEY, SINK_SASL, SINK_FORMAT, SINK_STREAM, SINK_CREATE, SINK_FENCE, SINK_EXCHANGE, SINK_LENGTH, SINK_SENTINEL_USERNAME,
+    SINK_SENTINEL_PASSWORD_FILE, SINK_SECRET_FILE, SINK_PRIVATE, SINK_TIMEOUT, BATCH, MAX_ATTEMPTS, BACKOFF, POISON,
     OUTAGE_LIMIT, POLL, LISTEN, RETENTION, PARKED_RETENTION,
 ];

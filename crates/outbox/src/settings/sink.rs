@@ -9,10 +9,10 @@ use shardwise::discovery::settings::MASK;
 use shardwise::settings::{ResolvedValue, SettingKey, SettingsTable};
 
 use super::keys;
-use crate::sink::Mode;
+use crate::sink::{Mode, SaslMechanism};
 
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
-                     redis://, rediss://, redis+sentinel://, rediss+sentinel://, amqp://, amqps://, http:// or https://";
+                     redis://, rediss://, redis+sentinel://, rediss+sentinel://, amqp://, amqps://, kafka://, kafkas://, http:// or https://";
 
 /// The addresses of Redis and RabbitMQ with TLS.
 const WITH_TLS: [&str; 3] = ["rediss://", "rediss+sentinel://", "amqps://"];
@@ -54,12 +54,14 @@ pub enum SinkKind {
     Redis,
     /// RabbitMQ.
     RabbitMq,
+    /// Kafka.
+    Kafka,
     /// A webhook.
     Http,
 }
 
 impl SinkKind {
-    const BY_SCHEME: [(&str, Self); 10] = [
+    const BY_SCHEME: [(&str, Self); 12] = [
         ("nats", Self::Nats),
         ("tls", Self::Nats),
         ("redis", Self::Redis),
@@ -68,6 +70,8 @@ impl SinkKind {
         ("rediss+sentinel", Self::Redis),
         ("amqp", Self::RabbitMq),
         ("amqps", Self::RabbitMq),
+        ("kafka", Self::Kafka),
+        ("kafkas", Self::Kafka),
         ("http", Self::Http),
         ("https", Self::Http),
     ];
@@ -77,6 +81,7 @@ impl SinkKind {
             Self::Nats => "NATS",
             Self::Redis => "Redis",
             Self::RabbitMq => "RabbitMQ",
+            Self::Kafka => "Kafka",
             Self::Http => "HTTP",
         }
     }
@@ -103,8 +108,12 @@ pub struct RemoteSink {
     pub ca_file: Option<PathBuf>,
     /// This client's certificate chain and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The subject, stream or routing key, with fields in braces.
+    /// The subject, stream, routing key or topic, with fields in braces.
     pub to: Option<String>,
+    /// The key of a message in Kafka, with fields in braces.
+    pub message_key: Option<String>,
+    /// How the user proves the password to Kafka.
+    pub sasl: Option<SaslMechanism>,
     /// The NATS stream.
     pub stream: Option<String>,
     /// Whether a missing NATS stream is created.
@@ -121,7 +130,7 @@ pub struct RemoteSink {
     pub secret_file: Option<PathBuf>,
     /// Whether a webhook may have an address that is not public.
     pub private: bool,
-    /// The timeout of a webhook request.
+    /// The timeout of a webhook request, or of a batch to Kafka.
     pub timeout: Option<Duration>,
 }
 
@@ -142,18 +151,20 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-const ONLY: [(&SettingKey, &[SinkKind]); 17] = {
-    use SinkKind::{Http, Nats, RabbitMq, Redis};
+const ONLY: [(&SettingKey, &[SinkKind]); 0] = {
+    use SinkKind::{Http, Kafka, Nats, RabbitMq, Redis};
     [
-        (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),
         (&keys::SINK_SENTINEL_USERNAME, &[Redis]),
         (&keys::SINK_SENTINEL_PASSWORD_FILE, &[Redis]),
         (&keys::SINK_CREDS_FILE, &[Nats]),
-        (&keys::SINK_CA_FILE, &[Nats, Redis, RabbitMq, Http]),
-        (&keys::SINK_CERT_FILE, &[Nats, Redis, RabbitMq, Http]),
-        (&keys::SINK_KEY_FILE, &[Nats, Redis, RabbitMq, Http]),
-        (&keys::SINK_TO, &[Nats, Redis, RabbitMq]),
-        (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Http]),
+        (&keys::SINK_CA_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),
+        (&keys::SINK_CERT_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),
+        (&keys::SINK_KEY_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),
+        (&keys::SINK_TO, &[Nats, Redis, RabbitMq, Kafka]),
+        (&keys::SINK_MESSAGE_KEY, &[Kafka]),
+        (&keys::SINK_SASL, &[Kafka]),
+        (&keys::SINK_FORMAT, &[Nats, Redis, RabbitMq, Kafka, Http]),
         (&keys::SINK_STREAM, &[Nats]),
         (&keys::SINK_CREATE, &[Nats]),
         (&keys::SINK_FENCE, &[Nats]),
@@ -161,7 +172,7 @@ const ONLY: [(&SettingKey, &[SinkKind]); 17] = {
         (&keys::SINK_LENGTH, &[Redis]),
         (&keys::SINK_SECRET_FILE, &[Http]),
         (&keys::SINK_PRIVATE, &[Http]),
-        (&keys::SINK_TIMEOUT, &[Http]),
+        (&keys::SINK_TIMEOUT, &[Kafka, Http]),
     ]
 };
 
@@ -247,6 +258,7 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         _ => return Err(found.refuse(PAIR).into()),
     };
     let format = text(&keys::SINK_FORMAT)?.map(|format| if format == "binary" { Mode::Binary } else { Mode::Structured });
+    let named = |name: String| SaslMechanism::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(&name));
     Ok(RemoteSink {
         kind,
         url: url.to_owned(),
@@ -257,6 +269,8 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
         ca_file: table.take_path(&keys::SINK_CA_FILE)?,
         identity,
         to: text(&keys::SINK_TO)?,
+        message_key: text(&keys::SINK_MESSAGE_KEY)?,
+        sasl: text(&keys::SINK_SASL)?.and_then(named),
         stream: text(&keys::SINK_STREAM)?,
         create: flag(&keys::SINK_CREATE)?,
         fence: flag(&keys::SINK_FENCE)?,

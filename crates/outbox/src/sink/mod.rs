@@ -3,17 +3,19 @@
 #![doc = include_str!("../../sinks.md")]
 
 pub(crate) mod cloud_event;
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod connection;
 mod file;
 #[cfg(feature = "http")]
 mod http;
 mod json;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "tls")]
 mod message;
 #[cfg(feature = "nats")]
 mod nats;
-#[cfg(any(feature = "redis", feature = "rabbitmq"))]
+#[cfg(any(feature = "kafka", feature = "redis", feature = "rabbitmq"))]
 mod net;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
@@ -40,6 +42,8 @@ pub use cloud_event::encode;
 pub use file::FileSink;
 #[cfg(feature = "http")]
 pub use http::{HttpConfig, HttpSink};
+#[cfg(feature = "kafka")]
+pub use kafka::{KafkaConfig, KafkaSink};
 #[cfg(feature = "tls")]
 pub use message::secret_in_file;
 #[cfg(feature = "nats")]
@@ -62,6 +66,32 @@ pub enum Mode {
     Binary,
     /// The body is the whole event in JSON.
     Structured,
+}
+
+/// How a user of Kafka proves the password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SaslMechanism {
+    /// The password is sent as it is, so only with TLS.
+    Plain,
+    /// `SCRAM-SHA-256`.
+    ScramSha256,
+    /// `SCRAM-SHA-512`.
+    #[default]
+    ScramSha512,
+}
+
+impl SaslMechanism {
+    /// All mechanisms.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::ScramSha256, Self::ScramSha512];
+
+    /// The name that the protocol has for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
 }
 
 /// How much a sink accepts at once.

@@ -68,22 +68,40 @@ impl Template {
 
     /// The name for an event.
     pub fn render(&self, event: &Delivery) -> String {
+        self.rendered(event, |name, value| name.extend(utf8_percent_encode(value, ESCAPED)))
+    }
+
+    /// The name for an event with its values as they are: for destinations in which a name has no structure.
+    #[cfg(feature = "kafka")]
+    pub(super) fn unescaped(&self, event: &Delivery) -> String {
+        self.rendered(event, String::push_str)
+    }
+
+    fn rendered(&self, event: &Delivery, put: impl Fn(&mut String, &str)) -> String {
         let mut name = String::new();
         for piece in &self.0 {
-            let value = match piece {
-                TemplatePart::Text(text) => {
-                    name.push_str(text);
-                    continue;
-                }
-                TemplatePart::AggregateType => &event.aggregate_type,
-                TemplatePart::AggregateId => &event.aggregate_id,
-                TemplatePart::EventType => &event.event_type,
-                TemplatePart::Id => &event.id,
-                TemplatePart::Slot => &event.slot.to_string(),
-            };
-            name.extend(utf8_percent_encode(value, ESCAPED));
+            match piece {
+                TemplatePart::Text(text) => name.push_str(text),
+                TemplatePart::AggregateType => put(&mut name, &event.aggregate_type),
+                TemplatePart::AggregateId => put(&mut name, &event.aggregate_id),
+                TemplatePart::EventType => put(&mut name, &event.event_type),
+                TemplatePart::Id => put(&mut name, &event.id),
+                TemplatePart::Slot => put(&mut name, &event.slot.to_string()),
+            }
         }
         name
+    }
+
+    /// The text between the fields.
+    #[cfg(feature = "kafka")]
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| if let TemplatePart::Text(text) = piece { Some(text.as_str()) } else { None })
+    }
+
+    /// The name, if it is the same for all events.
+    #[cfg(feature = "kafka")]
+    pub(super) fn fixed(&self) -> Option<&str> {
+        if let [TemplatePart::Text(text)] = self.0.as_slice() { Some(text) } else { None }
     }
 
     /// The event's aggregate type and type, as far as the template has them; `None` if it has neither. All events with the same value may
@@ -156,6 +174,8 @@ mod tests {
         assert_eq!(Template::parse("/{id}").unwrap().destination(&event), None, "no two kinds, and so one place");
         assert_eq!(Template::parse("plain").unwrap().render(&event), "plain");
         assert_eq!(Template::parse("a.b{id}.c.{type}").unwrap().pattern('.'), "a.*.c.*");
+        #[cfg(feature = "kafka")]
+        assert_eq!((template.unescaped(&event).as_str(), template.fixed()), ("/7/Order/Placed-é.order", None));
     }
 
     proptest! {

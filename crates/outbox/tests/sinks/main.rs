@@ -4,6 +4,7 @@
 mod common;
 mod destinations;
 mod http;
+mod kafka;
 mod nats;
 mod not_text;
 mod rabbitmq;

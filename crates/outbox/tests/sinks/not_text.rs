@@ -13,7 +13,7 @@ use crate::http::{Server, ok};
 use crate::rabbitmq::header;
 use crate::redis::PER_AGGREGATE;
 use crate::shared::{Running, TestSharding, eventually};
-use crate::{nats, rabbitmq, redis};
+use crate::{kafka, nats, rabbitmq, redis};
 const MODES: [Mode; 2] = [Mode::Binary, Mode::Structured];
 
 /// Bytes that are not UTF-8, the same labelled as JSON, NUL in JSON and in a header, half of a surrogate pair in JSON, bytes with NUL, and
@@ -116,6 +116,19 @@ async fn into_redis() {
         are_whole(&entries.iter().map(|entry| field(entry, body).unwrap()).collect::<Vec<_>>(), mode);
         if mode == Mode::Binary {
             assert_eq!(field(&entries[2], "tenant").as_deref(), Some(&b"a\0b"[..]));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn into_kafka() {
+    for mode in MODES {
+        let harness = kafka::Harness::quiet(1);
+        publish(harness.sink(|config| config.mode = mode)).await;
+        let messages = harness.received().await;
+        are_whole(&messages.iter().map(|message| message.value.clone().unwrap()).collect::<Vec<_>>(), mode);
+        if mode == Mode::Binary {
+            assert_eq!(messages[2].header("ce_tenant"), "a\0b");
         }
     }
 }

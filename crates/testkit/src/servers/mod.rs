@@ -1,6 +1,7 @@
 //! Which servers the tests run against, and where their programs are.
 
 mod apt;
+pub(crate) mod cargo;
 mod npm;
 
 use std::fs::File;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use shardwise_outbox::settings::RemoteSink;
 use shardwise_outbox::settings::{OutboxSettings, SinkKind, SinkSettings};
-#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use shardwise_outbox::sink;
 use shardwise_outbox::{FileSink, Sink, StdoutSink};
 
@@ -26,6 +26,8 @@ pub(super) fn made(outbox: &OutboxSettings) -> Result<Arc<dyn Sink>> {
         SinkSettings::Remote(remote) if remote.kind == SinkKind::Redis => redis(remote),
         #[cfg(feature = "rabbitmq")]
         SinkSettings::Remote(remote) if remote.kind == SinkKind::RabbitMq => rabbitmq(remote),
+        #[cfg(feature = "kafka")]
+        SinkSettings::Remote(remote) if remote.kind == SinkKind::Kafka => kafka(remote),
         #[cfg(feature = "http")]
         SinkSettings::Remote(remote) if remote.kind == SinkKind::Http => http(remote),
         other => Err(unknown(other)),
@@ -85,6 +87,25 @@ fn rabbitmq(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     Ok(Arc::new(sink::RabbitMqSink::new(config)))
 }
 
+#[cfg(feature = "kafka")]
+fn kafka(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
+    let mut config = sink::KafkaConfig::from_url(&remote.url, SOURCE)?;
+    config.tls = tls(remote);
+    config.mode = remote.format.unwrap_or(config.mode);
+    config.timeout = remote.timeout.unwrap_or(config.timeout);
+    config.sasl = remote.sasl.unwrap_or(config.sasl);
+    if let Some(to) = template(remote)? {
+        config.topic = to;
+    }
+    if let Some(key) = &remote.message_key {
+        config.key = sink::Template::parse(key)?;
+    }
+    if let Some(path) = &remote.password_file {
+        config = config.password_file(path);
+    }
+    Ok(Arc::new(sink::KafkaSink::new(config)?))
+}
+
 #[cfg(feature = "http")]
 fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     let mut config = sink::HttpConfig::from_url(&remote.url, SOURCE)?;
@@ -100,12 +121,12 @@ fn http(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     Ok(Arc::new(sink::HttpSink::new(config)?))
 }
 
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn template(remote: &RemoteSink) -> Result<Option<sink::Template>> {
     Ok(remote.to.as_deref().map(sink::Template::parse).transpose()?)
 }
 
-#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn tls(remote: &RemoteSink) -> sink::TlsFiles {
     sink::TlsFiles { ca: remote.ca_file.clone(), identity: remote.identity.clone() }
 }
@@ -116,6 +137,7 @@ fn unknown(sink: &SinkSettings) -> CliFailure {
             SinkKind::Nats => "nats",
             SinkKind::Redis => "redis",
             SinkKind::RabbitMq => "rabbitmq",
+            SinkKind::Kafka => "kafka",
             SinkKind::Http => "http",
             _ => "",
         },

@@ -1,0 +1,313 @@
+//! Kafka, by librdkafka.
+//!
+//! Order: a batch is handed over at once, and the brokers get one request at a time from each connection. librdkafka repeats a request of
+//! unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
+//! repeated, but none comes for the first time before the ones that it must follow.
+
+mod config;
+mod events;
+mod outcome;
+mod producer;
+mod refusal;
+mod reports;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rdkafka::message::{Header, OwnedHeaders};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+pub use self::config::KafkaConfig;
+use self::config::{EVENT_BYTES_MAX, is_name};
+use self::events::ProducerTrouble;
+use self::outcome::BatchOutcome;
+use self::producer::{HandoverFailure, KafkaProducer, KafkaRecord};
+use self::refusal::described;
+use self::reports::{BatchReports, EventFate};
+use super::connection::Connection;
+use super::message::BrokerMessage;
+use super::{Acceptance, Refusal, Sink, SinkLimits};
+use crate::{Delivery, Error, Result};
+
+/// How long each request has one event after the brokers refused a request of several.
+const SINGLY_FOR: Duration = Duration::from_mins(1);
+/// How long the reports of a producer that was given up may take. They need no broker.
+const REPORTS_WITHIN: Duration = Duration::from_secs(1);
+/// The pause when too much waits in the producer.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
+/// After how many events other tasks have their turn.
+const EVENTS_A_TURN: usize = 128;
+
+/// Publishes events to Kafka topics, as `CloudEvents`; an event is accepted once all replicas in sync have it.
+#[derive(Debug)]
+pub struct KafkaSink {
+    config: KafkaConfig,
+    name: String,
+    connection: Connection<KafkaProducer>,
+    singly_until: Mutex<Option<Instant>>,
+}
+
+/// A batch that waits for its reports. If it is dropped meanwhile, what waits in the producer would be sent late.
+struct PendingBatch<'a> {
+    live: &'a KafkaProducer,
+    waiting: bool,
+}
+
+impl Drop for PendingBatch<'_> {
+    fn drop(&mut self) {
+        if self.waiting {
+            self.live.give_up(ProducerTrouble::Abandoned);
+        }
+    }
+}
+
+/// Why the next event cannot be handed over.
+enum HandoverError {
+    /// The event is refused, and with it its successors.
+    Event(Refusal),
+    /// The producer takes nothing more.
+    Producer,
+}
+
+impl KafkaSink {
+    /// Creates a sink that connects when it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`](crate::ErrorKind::Settings): an invalid topic, or options that exclude each other.
+    pub fn new(config: KafkaConfig) -> Result<Self> {
+        let config = config.validated()?;
+        let name = format!("kafka {}", config.place);
+        Ok(Self { config, name, connection: Connection::default(), singly_until: Mutex::default() })
+    }
+
+    async fn live(&self) -> Result<Arc<KafkaProducer>> {
+        let until = *self.singly_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let singly = until.is_some_and(|until| Instant::now() < until);
+        let is_broken = |live: &KafkaProducer| live.is_given_up() || live.singly != singly;
+        self.connection.get(is_broken, KafkaProducer::open(&self.config, singly)).await
+    }
+
+    fn send_singly(&self) {
+        *self.singly_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SINGLY_FOR);
+        tracing::warn!(
+            sink = self.name.as_str(),
+            "the brokers refused a request of several events, so each is sent alone for {SINGLY_FOR:?}, which is slow; if this comes \
+             again, raise the topic's max.message.bytes to 1 MiB or more"
+        );
+    }
+
+    /// Sends what is left of the batch. Returns whether another attempt with single events is needed to find out which one is refused.
+    async fn attempt(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome) -> bool {
+        let deadline = Instant::now() + self.config.timeout;
+        let reports = BatchReports::new(batch.len());
+        let mut pending = PendingBatch { live, waiting: true };
+        self.hand_over(live, batch, outcome, &reports, deadline).await;
+        let settled = tokio::select! {
+            () = reports.settled() => true,
+            () = live.given_up() => false,
+            () = sleep_until(deadline) => {
+                live.time_is_over();
+                false
+            }
+        };
+        if !settled {
+            // An event without a report even then is one of unknown fate.
+            let _ = timeout(REPORTS_WITHIN, reports.settled()).await;
+        }
+        pending.waiting = false;
+        self.judge(live, batch, outcome, &reports.fates())
+    }
+
+    /// Adds the fates to the outcome.
+    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate]) -> bool {
+        let trouble = live.trouble();
+        let (mut failed, mut together) = (BTreeMap::new(), false);
+        for (index, event) in batch.iter().enumerate() {
+            if outcome.is_done(index, event) || failed.contains_key(&event.aggregate) {
+                continue;
+            }
+            let refusal = match fates[index] {
+                EventFate::Accepted => {
+                    outcome.accepted[index] = true;
+                    continue;
+                }
+                EventFate::Failed(code) => {
+                    together |= !live.singly && refusal::is_of_some_event(code);
+                    let topic = self.config.topic.unescaped(event);
+                    refusal::of(&self.config, code, &topic, event.bytes(), live.singly, trouble.as_ref())
+                }
+                EventFate::Unsent | EventFate::Open => Refusal::retryable(described(&self.config, trouble.as_ref())),
+            };
+            failed.insert(event.aggregate, (index, refusal));
+        }
+        if failed.is_empty() {
+            live.reachable();
+        } else if !together {
+            // Each is before the one that was refused when it was handed over.
+            outcome.refused.extend(failed);
+        }
+        together
+    }
+
+    /// Hands everything over that is not done, in order.
+    async fn hand_over(
+        &self,
+        live: &KafkaProducer,
+        batch: &[Delivery],
+        outcome: &mut BatchOutcome,
+        reports: &Arc<BatchReports>,
+        deadline: Instant,
+    ) {
+        let mut missing = BTreeMap::new();
+        for (index, event) in batch.iter().enumerate() {
+            if outcome.is_done(index, event) {
+                continue;
+            }
+            match self.hand_over_one(live, event, reports, index, deadline, &mut missing).await {
+                Ok(()) => {}
+                Err(HandoverError::Event(refusal)) => drop(outcome.refused.insert(event.aggregate, (index, refusal))),
+                Err(HandoverError::Producer) => return,
+            }
+            if index % EVENTS_A_TURN == EVENTS_A_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn hand_over_one(
+        &self,
+        live: &KafkaProducer,
+        event: &Delivery,
+        reports: &Arc<BatchReports>,
+        index: usize,
+        deadline: Instant,
+        missing: &mut BTreeMap<String, Refusal>,
+    ) -> Result<(), HandoverError> {
+        let topic = self.config.topic.unescaped(event);
+        if let Some(refusal) = self.topic_refusal(live, &topic, missing).await {
+            return Err(HandoverError::Event(refusal));
+        }
+        let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
+        let key = self.config.key.unescaped(event);
+        let (headers, header_bytes) = headers(&message);
+        let bytes = message.body.len() + key.len() + header_bytes;
+        if bytes > EVENT_BYTES_MAX {
+            let text = format!("{}: the event has {bytes} bytes, and {EVENT_BYTES_MAX} are allowed", self.name);
+            return Err(HandoverError::Event(Refusal::permanent(text)));
+        }
+        let record = KafkaRecord::with_opaque_to(&topic, reports.ticket(index));
+        let mut record = record.key(key.as_bytes()).payload(message.body.as_slice()).headers(headers);
+        loop {
+            let (failure, back) = match live.send(record) {
+                Ok(()) => return Ok(()),
+                Err(failed) => failed,
+            };
+            record = back;
+            match failure {
+                HandoverFailure::Full if Instant::now() < deadline => sleep(FULL_PAUSE).await,
+                failure => {
+                    record.delivery_opaque.report(EventFate::Unsent);
+                    return Err(self.not_taken(live, failure, event, &topic));
+                }
+            }
+        }
+    }
+
+    fn not_taken(&self, live: &KafkaProducer, failure: HandoverFailure, event: &Delivery, topic: &str) -> HandoverError {
+        match failure {
+            HandoverFailure::Full => {
+                live.time_is_over();
+                HandoverError::Producer
+            }
+            HandoverFailure::Closed => HandoverError::Producer,
+            HandoverFailure::Refused(code) => {
+                HandoverError::Event(refusal::of(&self.config, code, topic, event.bytes(), true, live.trouble().as_ref()))
+            }
+        }
+    }
+
+    /// Why the topic takes nothing, if that is known before anything is sent.
+    async fn topic_refusal(&self, live: &KafkaProducer, topic: &str, missing: &mut BTreeMap<String, Refusal>) -> Option<Refusal> {
+        if let Some(refusal) = missing.get(topic) {
+            return Some(refusal.clone());
+        }
+        if !is_name(topic) {
+            return Some(Refusal::permanent(format!(
+                "{}: the event's topic would be {:?}, and a topic has at most 249 ASCII letters, digits, dots, _ and -: give sink_to other \
+                 fields",
+                self.name,
+                crate::one_line(topic, 100)
+            )));
+        }
+        let code = live.topic_error(topic).await?;
+        let refusal = refusal::of(&self.config, code, topic, 0, false, live.trouble().as_ref());
+        missing.insert(topic.to_owned(), refusal.clone());
+        Some(refusal)
+    }
+}
+
+/// The headers, and their approximate size in bytes.
+fn headers(message: &BrokerMessage) -> (OwnedHeaders, usize) {
+    let mut headers = OwnedHeaders::new_with_capacity(message.attributes.len() + message.trace.len() + 1);
+    let (mut bytes, mut name) = (0, String::from("ce_"));
+    let mut add = |headers: OwnedHeaders, key: &str, value: &str| {
+        bytes += key.len() + value.len() + 4;
+        headers.insert(Header { key, value: Some(value) })
+    };
+    for (attribute, value) in &message.attributes {
+        name.truncate(3);
+        name.push_str(attribute);
+        headers = add(headers, &name, value);
+    }
+    if let Some(content_type) = &message.content_type {
+        headers = add(headers, "content-type", content_type);
+    }
+    for (key, value) in &message.trace {
+        headers = add(headers, key, value);
+    }
+    (headers, bytes)
+}
+
+#[async_trait]
+impl Sink for KafkaSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Several batches at once share the requests to each broker.
+    fn limits(&self) -> SinkLimits {
+        SinkLimits { concurrency: 4, ..SinkLimits::default() }
+    }
+
+    fn destination(&self, event: &Delivery) -> Option<String> {
+        self.config.topic.destination(event)
+    }
+
+    async fn check(&self) -> Result<()> {
+        let live = self.live().await?;
+        let Some(topic) = self.config.topic.fixed() else { return Ok(()) };
+        match live.topic_error(topic).await {
+            None => Ok(()),
+            Some(code) => Err(Error::new(refusal::kind(code), refusal::of(&self.config, code, topic, 0, false, None).message)),
+        }
+    }
+
+    async fn deliver(&self, batch: Arc<[Delivery]>) -> Acceptance {
+        let mut outcome = BatchOutcome::new(&batch);
+        for is_last in [false, true] {
+            let live = match self.live().await {
+                Ok(live) => live,
+                Err(error) if is_last => return outcome.refusing(&batch, &error).acceptance(&batch),
+                Err(error) => return Acceptance::up_to(0, Refusal::retryable(error.to_string())),
+            };
+            if !self.attempt(&live, &batch, &mut outcome).await {
+                break;
+            }
+            self.send_singly();
+        }
+        outcome.acceptance(&batch)
+    }
+}

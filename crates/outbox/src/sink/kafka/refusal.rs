@@ -1,0 +1,109 @@
+//! What codes and failures mean for an event, and what an operator should do.
+
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::config::KafkaConfig;
+use super::events::ProducerTrouble;
+use crate::sink::Refusal;
+use crate::sink::connection::words;
+use crate::{Error, ErrorKind};
+
+const fn is_too_large(code: Code) -> bool {
+    matches!(code, Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize)
+}
+
+/// Whether the brokers refused a whole request for what may be the fault of one event in it.
+pub(super) const fn is_of_some_event(code: Code) -> bool {
+    is_too_large(code) || matches!(code, Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation)
+}
+
+/// What can be done about a topic that takes nothing.
+pub(super) const fn kind(code: Code) -> ErrorKind {
+    match code {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => ErrorKind::Missing,
+        Code::TopicAuthorizationFailed => ErrorKind::Denied,
+        _ => ErrorKind::Unavailable,
+    }
+}
+
+/// Why an event was refused with this code. `bytes` is its size, `alone` whether its request had no other event.
+pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, alone: bool, trouble: Option<&ProducerTrouble>) -> Refusal {
+    let place = &config.place;
+    let retryable = |what: String| Refusal::retryable(format!("Kafka at {place}: {what}"));
+    match code {
+        code if is_too_large(code) && alone => Refusal::permanent(format!(
+            "Kafka at {place}: the event has {bytes} bytes, and the brokers take fewer in topic {topic}: raise the topic's max.message.bytes \
+             (the brokers' message.max.bytes), or lower payload_bytes_max in outbox_meta"
+        )),
+        code if is_of_some_event(code) && !alone => {
+            retryable(format!("a request to topic {topic} was refused ({code}), and its events are sent one by one"))
+        }
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
+            retryable(format!("there is no topic {topic}: create topic {topic}, or name another one with sink_to"))
+        }
+        Code::TopicAuthorizationFailed => {
+            retryable(format!("this user has no right to topic {topic}: correct the user, or give it Write and Describe on the topic"))
+        }
+        Code::ClusterAuthorizationFailed => {
+            retryable("this user may not use an idempotent producer: give it IdempotentWrite on the cluster".to_owned())
+        }
+        Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation => {
+            Refusal::permanent(format!("Kafka at {place}: topic {topic} does not take the event: {code}"))
+        }
+        // Its fate is unknown, or it was not sent.
+        Code::OperationTimedOut
+        | Code::BrokerTransportFailure
+        | Code::PurgeQueue
+        | Code::PurgeInflight
+        | Code::MessageTimedOut
+        | Code::Fatal
+        | Code::GaplessGuarantee => Refusal::retryable(described(config, trouble)),
+        code => retryable(format!("topic {topic} does not take events now: {code}")),
+    }
+}
+
+/// The error without the value of a setting, which may be a secret.
+pub(super) fn cannot_be_made(error: &KafkaError) -> Error {
+    let what = match error {
+        KafkaError::ClientConfig(_, _, name, _) => format!("librdkafka does not take the value of {name}"),
+        other => words(other),
+    };
+    let text = format!("the Kafka sink cannot be set up: {what}; correct sink, sink_ca_file, sink_cert_file or sink_key_file");
+    Error::new(ErrorKind::Settings, text)
+}
+
+/// Why no broker can be used.
+pub(super) fn unusable(config: &KafkaConfig, trouble: Option<&ProducerTrouble>, within: Duration) -> Error {
+    let place = &config.place;
+    match trouble {
+        Some(ProducerTrouble::Denied(_)) => Error::new(ErrorKind::Denied, described(config, trouble)),
+        Some(ProducerTrouble::Unreachable(reason)) if reason.contains("SSL") => {
+            let text = format!("TLS with Kafka at {place} fails: {reason}; correct the address (kafka:// is without TLS) or sink_ca_file");
+            Error::new(ErrorKind::Denied, text)
+        }
+        None => Error::new(ErrorKind::Unavailable, format!("Kafka at {place} does not answer within {within:?}")),
+        _ => Error::new(ErrorKind::Unavailable, described(config, trouble)),
+    }
+}
+
+/// What an operator should know about an event that has no answer of its own.
+pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>) -> String {
+    let (place, timeout) = (&config.place, config.timeout);
+    match trouble {
+        Some(ProducerTrouble::Denied(reason)) => format!(
+            "Kafka at {place} does not accept this user, or the credentials have expired: correct the user in the address, sink_sasl and the \
+             file of sink_password_file: {reason}"
+        ),
+        Some(ProducerTrouble::Unreachable(reason)) => format!("Kafka at {place} cannot be reached: {reason}"),
+        Some(ProducerTrouble::Failed(reason)) => format!("Kafka at {place}: the producer cannot go on, and another one is made: {reason}"),
+        Some(ProducerTrouble::Abandoned) => format!("Kafka at {place}: another batch was given up, and the producer with it"),
+        Some(ProducerTrouble::Unanswered(Some(reason))) => format!("Kafka at {place} has not acknowledged within {timeout:?}: {reason}"),
+        Some(ProducerTrouble::Unanswered(None)) | None => format!(
+            "Kafka at {place} has not acknowledged within {timeout:?}: a partition may have no leader, or fewer replicas in sync than \
+             min.insync.replicas"
+        ),
+    }
+}
