@@ -41,7 +41,7 @@ impl PostgresConfig {
     }
 
     /// Whether publishers are notified of commits with LISTEN and NOTIFY, instead of finding them at their next check; off by default.
-    /// NOTIFY serializes the commits of all writers on the server: `cargo xtask bench outbox` measures the cost.
+    /// NOTIFY serializes the commits of all writers on the server: `cargo xtask bench writers` measures the cost.
     #[must_use]
     pub fn listen(self, listen: bool) -> Self {
         Self { listen, ..self }
