@@ -257,6 +257,7 @@ impl World {
             EngineAction::Record(_) => Some(StoreCall::Record),
             EngineAction::Sweep { .. } => Some(StoreCall::Sweep),
             EngineAction::Clean { .. } => Some(StoreCall::Clean),
+            EngineAction::FallAsleep | EngineAction::AskEnded(_) | EngineAction::Withdraw(_) => Some(StoreCall::Sleep),
             EngineAction::Send { .. } | EngineAction::Cancel(_) | EngineAction::Finish => None,
         };
         if let Some(call) = call.filter(|_| self.fault(if self.restless { 100 } else { 20 })) {
