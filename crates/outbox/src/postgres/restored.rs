@@ -18,6 +18,16 @@ const CARRIER: &str =
 /// $1 epoch.
 const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 + greatest(epoch, $1)";
 
+/// The highest sequence in the outbox: of what is delivered, what waits, and what writers noted. In a copy without the values of sequence
+/// objects the next number would not be above it, and the trigger refuses such numbers.
+const HIGHEST: &str = "SELECT greatest(
+        (SELECT max(last_seq) FROM outbox_aggregate),
+        (SELECT max(done_seq) FROM outbox_head),
+        (SELECT max(e.seq) FROM outbox_head AS h CROSS JOIN LATERAL (
+            SELECT o.seq FROM outbox AS o WHERE o.aggregate = h.aggregate ORDER BY o.seq DESC LIMIT 1
+        ) AS e WHERE h.listed),
+        0)";
+
 /// $1 sequence. The next number is the one above it, unless the next number is above it already: then no row is returned. Numbers that
 /// are drawn meanwhile only make the next one higher.
 const LIFT_FLOOR: &str = concat!(
@@ -47,17 +57,18 @@ async fn lift(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<Rest
     sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE").execute(&mut *tx).await?;
     let publishers: i64 = sqlx::query_scalar(ALIVE).fetch_one(&mut *tx).await?;
     let waiting: i64 = sqlx::query_scalar(WAITING).bind(sequence).fetch_one(&mut *tx).await?;
-    // Before the slots are locked, because a count may take long.
+    // Before the slots are locked, because these may take long.
+    let highest: i64 = sqlx::query_scalar(HIGHEST).fetch_one(&mut *tx).await?;
     let all: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_aggregate").fetch_one(&mut *tx).await?;
     sqlx::query("SELECT slot FROM outbox_slot ORDER BY slot FOR UPDATE").execute(&mut *tx).await?;
     sqlx::query(CARRIER).execute(&mut *tx).await?;
     sqlx::query(LIFT_SLOTS).bind(epoch).execute(&mut *tx).await?;
     sqlx::query("DELETE FROM outbox_publisher").execute(&mut *tx).await?;
     // Numbers are above it from here on, even if the rest fails.
-    let raised: Option<i64> = sqlx::query_scalar(LIFT_FLOOR).bind(sequence).fetch_optional(&mut *tx).await?;
+    let raised: Option<i64> = sqlx::query_scalar(LIFT_FLOOR).bind(sequence.max(highest)).fetch_optional(&mut *tx).await?;
     sqlx::query("UPDATE outbox_meta SET timeline = $1").bind(timeline).execute(&mut *tx).await?;
-    let highest: i64 = sqlx::query_scalar("SELECT max(epoch) FROM outbox_slot").fetch_one(&mut *tx).await?;
+    let top: i64 = sqlx::query_scalar("SELECT max(epoch) FROM outbox_slot").fetch_one(&mut *tx).await?;
     tx.commit().await?;
     let aggregates = if raised.is_some() { unsigned(all) } else { 0 };
-    Ok(RestoreResult { epoch: unsigned(highest), aggregates, waiting: unsigned(waiting), publishers: unsigned(publishers) })
+    Ok(RestoreResult { epoch: unsigned(top), aggregates, waiting: unsigned(waiting), publishers: unsigned(publishers) })
 }

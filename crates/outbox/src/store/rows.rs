@@ -157,10 +157,14 @@ impl RunCollector {
     {
         // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
         self.events_left = self.events_left.saturating_sub(1);
+        let aggregate: i64 = row.try_get_unchecked(2)?;
         if self.bytes_left == 0 {
+            // A large event counts only after it was added.
+            if let Some(run) = self.runs.last_mut().filter(|run| run.aggregate == aggregate) {
+                run.more = true;
+            }
             return Ok(false);
         }
-        let aggregate: i64 = row.try_get_unchecked(2)?;
         let (done, last): (i64, Option<i64>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
         if !is_due {
             self.last_hash = Some(row.try_get_unchecked(3)?);
