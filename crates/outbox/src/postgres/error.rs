@@ -8,7 +8,7 @@ use crate::store::sql::SqlStore;
 use crate::{Error, ErrorKind};
 
 /// The rights on each table that a publisher needs; writers need only `INSERT ON outbox`.
-const GRANTS: [(&str, &str); 10] = [
+const GRANTS: [(&str, &str); 11] = [
     ("outbox", "SELECT, UPDATE, DELETE"),
     ("outbox_aggregate", "SELECT, UPDATE, DELETE"),
     ("outbox_asleep", "SELECT, UPDATE"),
@@ -16,6 +16,7 @@ const GRANTS: [(&str, &str); 10] = [
     ("outbox_floor", "SELECT, UPDATE"),
     ("outbox_head", "SELECT, UPDATE, DELETE"),
     ("outbox_meta", "SELECT, UPDATE"),
+    ("outbox_order", "SELECT"),
     ("outbox_publisher", "SELECT, INSERT, UPDATE, DELETE"),
     ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
     ("outbox_woken", "SELECT, UPDATE"),

@@ -296,8 +296,10 @@ pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIden
     Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline, rest }) })
 }
 
-/// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it.
+/// Records the timeline in the outbox if none is recorded. Fails if a later comparison would lack a right. Reports another recorded timeline, unless this process has followed to it.
 pub(super) async fn note(conn: &mut PgConnection, history: &CommitHistory) -> Result<(), StatementError> {
+    // A comparison reads these, and a failover is no time to find a right missing.
+    sqlx::query("SELECT 1 FROM outbox_floor, outbox_order").execute(&mut *conn).await?;
     let Some(now) = place(conn).await?.and_then(|place| place.timeline) else { return Ok(()) };
     let before: Option<String> = sqlx::query_scalar("SELECT timeline FROM outbox_meta").fetch_one(&mut *conn).await?;
     match before {
