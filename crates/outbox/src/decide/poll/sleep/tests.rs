@@ -85,9 +85,9 @@ fn asleep() -> Engine {
 fn an_idle_publisher_says_that_it_falls_asleep_looks_until_all_have_ended_and_only_then_sleeps() {
     let mut engine = notified();
     let calls = trace(&mut engine, 2..1_109, nothing, 100);
-    let reading = |ms| [(ms, "place"), (ms, "fetch")];
-    let look = |ms| [(ms, "look"), (ms, "place"), (ms, "fetch")];
-    let ask_and_look = |ms| [(ms, "ask"), (ms, "look"), (ms, "place"), (ms, "fetch")];
+    let reading = |ms: u64| [(ms, "place"), (ms, "fetch")];
+    let look = |ms: u64| [(ms, "look"), (ms, "place"), (ms, "fetch")];
+    let ask_and_look = |ms: u64| [(ms, "ask"), (ms, "look"), (ms, "place"), (ms, "fetch")];
     let mut expected = reading(2).to_vec();
     expected.extend([6, 10, 18].map(look).concat());
     expected.extend([(34, "announce"), (34, "ask")]);
@@ -124,7 +124,7 @@ fn a_finding_ends_the_sleep_whatever_led_to_it() {
     // While the transactions are open that may not have seen it.
     let mut engine = notified();
     let mut first = Some(run(1, HOLD, 1..=1, 1));
-    let found = |ms| if ms == 84 { first.take().into_iter().collect() } else { Vec::new() };
+    let found = |ms: u64| if ms == 84 { first.take().into_iter().collect() } else { Vec::new() };
     let calls = trace(&mut engine, 2..=200, found, 500);
     assert_eq!(of(&calls, "announce"), [34, 116]);
     assert_eq!(of(&calls, "ask"), [34, 59, 84, 116, 141, 166, 191]);
@@ -165,14 +165,14 @@ fn after_a_failure_it_polls_as_if_there_were_no_notifications_and_tries_again_la
     let calls = trace(&mut engine, 34..10_034, nothing, 0);
     assert_eq!(calls[..2], [(34, "place"), (34, "fetch")]);
     assert_eq!(of(&calls, "look")[..6], [59, 109, 209, 409, 809, 1_609]);
-    assert_eq!(of(&calls, "announce"), []);
+    assert!(of(&calls, "announce").is_empty(), "{calls:?}");
     assert_eq!(of(&trace(&mut engine, 10_034..10_100, nothing, 0), "announce").len(), 1);
 }
 
 #[test]
 fn without_notifications_nothing_is_announced() {
     let mut engine = holding(options(), SinkLimits::default());
-    assert_eq!(of(&trace(&mut engine, 2..5_000, nothing, 0), "announce"), []);
+    assert!(of(&trace(&mut engine, 2..5_000, nothing, 0), "announce").is_empty());
     // They have failed.
     let mut engine = asleep();
     engine.on(EngineInput::Deaf, at(200));
@@ -203,7 +203,7 @@ fn nothing_is_asked_while_events_flow_or_are_being_sent() {
         vec![run(i64::try_from(ms).unwrap(), HOLD, 1..=1, 1)]
     };
     let calls = trace(&mut engine, 2..=2_500, found, 0);
-    assert_eq!(of(&calls, "announce"), []);
+    assert!(of(&calls, "announce").is_empty(), "{calls:?}");
     let mut engine = notified();
     assert!(engine.next(at(2)).iter().any(|action| matches!(action, EngineAction::Fetch(_))));
     engine.on(EngineInput::Placed(0), at(2));
