@@ -296,7 +296,8 @@ pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIden
     Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline, rest }) })
 }
 
-/// Records the timeline in the outbox if none is recorded. Fails if a later comparison would lack a right. Reports another recorded timeline, unless this process has followed to it.
+/// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it. Fails
+/// if a later comparison would lack a right.
 pub(super) async fn note(conn: &mut PgConnection, history: &CommitHistory) -> Result<(), StatementError> {
     // A comparison reads these, and a failover is no time to find a right missing.
     sqlx::query("SELECT 1 FROM outbox_floor, outbox_order").execute(&mut *conn).await?;
