@@ -141,7 +141,8 @@ BEGIN
         FROM outbox_aggregate AS a WHERE a.key = NEW.aggregatetype || '/' || NEW.aggregateid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         -- Somebody else may insert it at the same moment: then this waits, and locks that row.
-        INSERT INTO outbox_aggregate AS a (key, last_seq) VALUES (NEW.aggregatetype || '/' || NEW.aggregateid, 1)
+        INSERT INTO outbox_aggregate AS a (key, last_seq)
+            SELECT NEW.aggregatetype || '/' || NEW.aggregateid, f.last_value + n.last_value FROM outbox_floor AS f, outbox_order AS n
             ON CONFLICT (key) DO UPDATE SET last_seq = a.last_seq
             RETURNING a.id, a.last_seq, a.drained_seq, a.xmax = '0'::xid INTO NEW.aggregate, latest, drained, is_new;
     END IF;
